@@ -1,0 +1,105 @@
+# Every target makes its own set-up, so that each works as the first command in a fresh clone.
+# Needed on the machine: make, bash, Python 3.11 with its venv module; Java 17 is seen to.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV ?= .venv
+MINISTACK_VENV ?= .venv-ministack
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+DEMO_ARGS ?=
+
+PY := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest -q $(PYTEST_ARGS)
+export STRANDLINE_MINISTACK_PYTHON ?= $(abspath $(MINISTACK_VENV))/bin/python
+
+# What stands for "this lock is installed". Each is newer than the lock it was made from.
+DEV := $(VENV)/.installed-dev
+DEMO := $(VENV)/.installed-demo
+MINISTACK := $(MINISTACK_VENV)/.installed
+
+$(DEV): requirements/dev.lock requirements/build.lock pyproject.toml
+	@scripts/venv $(VENV) requirements/dev.lock --editable
+	@touch $@
+
+# demo.lock is a part of dev.lock: in a developer's environment this finds everything in place.
+$(DEMO): requirements/demo.lock requirements/build.lock pyproject.toml
+	@scripts/venv $(VENV) requirements/demo.lock --editable
+	@touch $@
+
+$(MINISTACK): localstack/requirements-ministack.txt
+	@scripts/venv $(MINISTACK_VENV) localstack/requirements-ministack.txt
+	@touch $@
+
+.PHONY: help
+help: ## show this list
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: demo
+demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive to S3, read back, ask Spark
+	@$(PY) -m demo $(DEMO_ARGS)
+
+.PHONY: test
+test: $(DEV) $(MINISTACK) java static ## everything CI runs: static checks and all tests
+	$(PYTEST) --durations=15
+
+.PHONY: check
+check: $(DEV) static ## quick: format, lint, types, import floors, unit tests that need nothing outside
+	$(PYTEST) -m "not slow and not s3 and not spark and not crash and not clients" tests
+
+.PHONY: test-slow
+test-slow: $(DEV) $(MINISTACK) java ## only the tests that `make check` leaves out
+	$(PYTEST) -m "slow or s3 or spark or crash or clients" --durations=15
+
+.PHONY: test-localstack
+test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
+	@trap localstack/down-host.sh EXIT; localstack/up-host.sh; \
+	STRANDLINE_TEST_LOCALSTACK_URL=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract
+
+.PHONY: bench
+bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot and cold (BENCH_ARGS=...)
+	@$(PY) -m bench $(BENCH_ARGS)
+
+.PHONY: format
+format: $(DEV) ## format the code and mend what the linter can mend
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+.PHONY: static
+static: $(DEV)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy -p demo
+	$(VENV)/bin/lint-imports
+
+.PHONY: venv
+venv: $(DEV) ## the developer's environment in .venv, from the pinned lock
+
+.PHONY: ministack
+ministack: $(MINISTACK) ## the environment of the local S3 server
+
+.PHONY: java
+java:
+	@scripts/java
+
+.PHONY: lock
+lock: $(DEV) ## write the lock files anew after a change of pyproject.toml
+	@scripts/lock
+
+.PHONY: dist
+dist: $(DEV) ## sdist and wheel in dist/
+	@$(PY) -m build --no-isolation
+
+.PHONY: clean
+clean: ## remove what make and the tests made, but no environment and no demo data
+	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
+
+.PHONY: clean-all
+clean-all: clean ## remove the environments and the demo's and benchmark's data too
+	rm -rf $(VENV) $(MINISTACK_VENV) demo-data bench-data localstack/.venv localstack/.volume

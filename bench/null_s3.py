@@ -1,0 +1,290 @@
+"""A null S3: as much of the protocol as the broker uses, in memory, as cheap as Python can.
+
+It exists so that a benchmark measures the broker and not an emulator. No authentication, no
+checksum verification, nothing on disk. Run it as `python bench/null_s3.py PORT`; it prints a line
+when it listens, and stops with its standard input.
+
+    PUT     If-None-Match: *, If-Match, Expect: 100-continue, aws-chunked bodies, multipart parts
+    GET     Range: bytes=a-b, a-, -n; ListObjectsV2 with prefix, delimiter, paging
+    HEAD, DELETE, POST ?uploads, ?uploadId=, ?delete
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import sys
+import urllib.parse
+from bisect import bisect_right
+from xml.sax.saxutils import escape
+
+BODY_BYTES_MAX = 1 << 30
+LIST_PAGE = 1000
+
+
+class Store:
+    """Objects and unfinished uploads of all buckets."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, str]] = {}
+        self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
+        self._number = 0
+
+    def put(self, path: str, body: bytes) -> str:
+        self._number += 1
+        etag = f'"{hashlib.md5(f"{path}{self._number}".encode()).hexdigest()}"'
+        self.objects[path] = (body, etag)
+        return etag
+
+    def new_upload(self, path: str) -> str:
+        self._number += 1
+        upload_id = f"upload-{self._number}"
+        self.uploads[upload_id] = (path, {})
+        return upload_id
+
+
+class Peer(asyncio.Protocol):
+    """One connection: a buffer, then requests in order."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._received = bytearray()
+        self._head: tuple[str, str, dict[str, str]] | None = None
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=1 << 26)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while self._step():
+            pass
+
+    def _step(self) -> bool:
+        if self._head is None:
+            end = self._received.find(b"\r\n\r\n")
+            if end < 0:
+                return False
+            lines = bytes(self._received[:end]).decode("latin1").split("\r\n")
+            del self._received[: end + 4]
+            method, target, _ = lines[0].split(" ", 2)
+            headers = {
+                name.strip().lower(): value.strip()
+                for name, _, value in (line.partition(":") for line in lines[1:])
+            }
+            self._head = (method, target, headers)
+            if headers.get("expect", "").lower() == "100-continue":
+                self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        method, target, headers = self._head
+        length = int(headers.get("content-length", "0"))
+        if length > BODY_BYTES_MAX:
+            raise ConnectionError("body too large")
+        if len(self._received) < length:
+            return False
+        body = bytes(memoryview(self._received)[:length])
+        del self._received[:length]
+        self._head = None
+        if "aws-chunked" in headers.get("content-encoding", ""):
+            body = _unchunk(body)
+        self._answer(method, target, headers, body)
+        return bool(self._received)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def _reply(
+        self,
+        status: str,
+        body: bytes | memoryview = b"",
+        *,
+        head_only: bool = False,
+        **headers: str,
+    ) -> None:
+        lines = [f"HTTP/1.1 {status}"]
+        lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+        if "Content_Length" not in headers:
+            lines.append(f"Content-Length: {len(body)}")
+        self._write(("\r\n".join(lines) + "\r\n\r\n").encode("latin1"))
+        if len(body) and not head_only:
+            self._write(body)
+
+    def _error(self, status: str, code: str, *, head_only: bool = False) -> None:
+        body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'
+        self._reply(
+            status,
+            b"" if head_only else body.encode(),
+            head_only=head_only,
+            Content_Type="application/xml",
+        )
+
+    def _answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> None:
+        path, _, query_text = target.partition("?")
+        path = urllib.parse.unquote(path)
+        query = dict(urllib.parse.parse_qsl(query_text, keep_blank_values=True))
+        match method:
+            case "PUT":
+                self._put(path, query, headers, body)
+            case "GET" if path.count("/") == 1 or (path.endswith("/") and path.count("/") == 2):
+                self._list(path.strip("/"), query)
+            case "GET" | "HEAD":
+                self._get(path, headers, head_only=method == "HEAD")
+            case "DELETE":
+                if "uploadId" in query:
+                    self._store.uploads.pop(query["uploadId"], None)
+                else:
+                    self._store.objects.pop(path, None)
+                self._reply("204 No Content")
+            case "POST":
+                self._post(path, query, headers, body)
+            case _:
+                self._error("405 Method Not Allowed", "MethodNotAllowed")
+
+    def _put(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> None:
+        if "uploadId" in query:
+            upload = self._store.uploads.get(query["uploadId"])
+            if upload is None:
+                self._error("404 Not Found", "NoSuchUpload")
+                return
+            upload[1][int(query["partNumber"])] = body
+            self._reply("200 OK", ETag=f'"part-{query["partNumber"]}"')
+            return
+        existing = self._store.objects.get(path)
+        if headers.get("if-none-match") == "*" and existing is not None:
+            self._error("412 Precondition Failed", "PreconditionFailed")
+            return
+        if "if-match" in headers and (existing is None or existing[1] != headers["if-match"]):
+            self._error("412 Precondition Failed", "PreconditionFailed")
+            return
+        self._reply("200 OK", ETag=self._store.put(path, body))
+
+    def _get(self, path: str, headers: dict[str, str], *, head_only: bool) -> None:
+        found = self._store.objects.get(path)
+        if found is None:
+            is_bucket = path.count("/") == 1
+            if is_bucket:
+                self._reply("200 OK")
+                return
+            self._error("404 Not Found", "NoSuchKey", head_only=head_only)
+            return
+        content, etag = found
+        start, end, status = 0, len(content), "200 OK"
+        extra = {"ETag": etag, "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        ranged = re.match(r"bytes=(\d*)-(\d*)$", headers.get("range", ""))
+        if ranged:
+            first, last = ranged.groups()
+            if first:
+                start = int(first)
+                end = min(len(content), int(last) + 1) if last else len(content)
+            else:
+                start = max(0, len(content) - int(last))
+            if start >= len(content):
+                self._error("416 Range Not Satisfiable", "InvalidRange")
+                return
+            status = "206 Partial Content"
+            extra["Content_Range"] = f"bytes {start}-{end - 1}/{len(content)}"
+        self._reply(
+            status,
+            memoryview(content)[start:end],
+            head_only=head_only,
+            Content_Length=str(end - start),
+            **extra,
+        )
+
+    def _list(self, bucket: str, query: dict[str, str]) -> None:
+        root = f"/{bucket}/"
+        prefix = root + query.get("prefix", "")
+        delimiter = query.get("delimiter", "")
+        keys = sorted(key for key in self._store.objects if key.startswith(prefix))
+        after = query.get("continuation-token") or query.get("start-after") or ""
+        keys = keys[bisect_right(keys, root + after) :] if after else keys
+        folders: dict[str, None] = {}
+        contents: list[str] = []
+        last = ""
+        truncated = False
+        for key in keys:
+            if len(contents) + len(folders) >= LIST_PAGE:
+                truncated = True
+                break
+            last = key[len(root) :]
+            rest = key[len(prefix) :]
+            if delimiter and delimiter in rest:
+                folders[prefix[len(root) :] + rest.partition(delimiter)[0] + delimiter] = None
+                continue
+            body, etag = self._store.objects[key]
+            contents.append(
+                f"<Contents><Key>{escape(last)}</Key><Size>{len(body)}</Size>"
+                f"<ETag>{escape(etag)}</ETag>"
+                "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+            )
+        token = f"<NextContinuationToken>{escape(last)}</NextContinuationToken>"
+        xml = (
+            '<?xml version="1.0"?><ListBucketResult>'
+            f"<Name>{bucket}</Name><KeyCount>{len(contents) + len(folders)}</KeyCount>"
+            f"<IsTruncated>{str(truncated).lower()}</IsTruncated>{token if truncated else ''}"
+            + "".join(contents)
+            + "".join(
+                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
+                for folder in folders
+            )
+            + "</ListBucketResult>"
+        )
+        self._reply("200 OK", xml.encode(), Content_Type="application/xml")
+
+    def _post(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> None:
+        if "uploads" in query:
+            upload_id = self._store.new_upload(path)
+            xml = (
+                "<InitiateMultipartUploadResult>"
+                f"<UploadId>{upload_id}</UploadId></InitiateMultipartUploadResult>"
+            )
+        elif "uploadId" in query:
+            upload = self._store.uploads.pop(query["uploadId"], None)
+            if upload is None:
+                self._error("404 Not Found", "NoSuchUpload")
+                return
+            if headers.get("if-none-match") == "*" and path in self._store.objects:
+                self._error("412 Precondition Failed", "PreconditionFailed")
+                return
+            etag = self._store.put(path, b"".join(part for _, part in sorted(upload[1].items())))
+            xml = (
+                "<CompleteMultipartUploadResult>"
+                f"<ETag>{escape(etag)}</ETag></CompleteMultipartUploadResult>"
+            )
+        else:
+            bucket = path.strip("/").partition("/")[0]
+            for key in re.findall(r"<Key>([^<]*)</Key>", body.decode()):
+                self._store.objects.pop(f"/{bucket}/{key}", None)
+            xml = "<DeleteResult/>"
+        self._reply("200 OK", xml.encode(), Content_Type="application/xml")
+
+
+def _unchunk(body: bytes) -> bytes:
+    """The payload of an aws-chunked body; trailers are ignored."""
+    parts = []
+    position = 0
+    while position < len(body):
+        line_end = body.index(b"\r\n", position)
+        length = int(body[position:line_end].split(b";")[0], 16)
+        if length == 0:
+            break
+        parts.append(body[line_end + 2 : line_end + 2 + length])
+        position = line_end + 4 + length
+    return b"".join(parts)
+
+
+async def serve(port: int) -> None:
+    """Listens on loopback until standard input ends."""
+    loop = asyncio.get_running_loop()
+    store = Store()
+    server = await loop.create_server(lambda: Peer(store), "127.0.0.1", port)
+    print(f"null S3 at 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    server.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 0))

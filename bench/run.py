@@ -1,0 +1,338 @@
+"""The first benchmark: librdkafka against the broker, hot from the page cache and cold from S3.
+
+    hot    produce and consume 1 KB records in batches of 16 KB and of 1 MB
+    cold   consume records whose segments lie only in the object store, beside a plain parallel
+           boto3 ranged download of the same objects from the same server in the same run
+
+Every figure is the median of RUNS alternating runs; MB are 10^6 bytes. CPU is that of the broker
+process and its children, per 10^9 bytes of record values. Run it as `make bench`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench.client import consume, produce
+from bench.measure import measuring, resident_mib
+from strandline.storage.remote.manifest import Manifest
+from tests.support.broker import BrokerProcess, eventually
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+KB = 1000
+MIB = 1024 * 1024
+RECORD_BYTES = 1 * KB
+BATCHES = {"16 KB": 16 * 1024, "1 MB": 1_000_000}
+COLD_SEGMENT_BYTES = 64 * MIB
+DOWNLOAD_RANGE_BYTES = 8 * MIB
+DOWNLOAD_THREADS = 4
+BUCKET = "bench"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One row of the report, of one run."""
+
+    name: str
+    mb_per_s: float
+    cpu_s_per_gb: float | None
+
+
+def create_topic(broker: BrokerProcess, topic: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    new = NewTopic(topic, num_partitions=1, replication_factor=1, config=config)
+    admin.create_topics([new])[topic].result(10)
+
+
+def run_hot(folder: Path, total_bytes: int, prototype: Path | None) -> Iterator[Figure]:
+    """Produce and consume against a fresh broker; and against the prototype if there is one."""
+    with BrokerProcess(folder / "hot") as broker:
+        time.sleep(1)
+        yield Figure(name="idle memory, MiB", mb_per_s=resident_mib(broker.pid), cpu_s_per_gb=None)
+        for label, batch_bytes in BATCHES.items():
+            topic = f"t-{batch_bytes}"
+            create_topic(broker, topic)
+            yield from _produce_consume(
+                f"strandline {label}", broker.bootstrap, broker.pid, topic, batch_bytes, total_bytes
+            )
+    if prototype is not None:
+        for label, batch_bytes in BATCHES.items():
+            with running_prototype(prototype, folder / "prototype.log") as (port, pid):
+                yield from _produce_consume(
+                    f"prototype {label}", f"127.0.0.1:{port}", pid, "t", batch_bytes, total_bytes
+                )
+
+
+def _produce_consume(
+    name: str, bootstrap: str, pid: int, topic: str, batch_bytes: int, total_bytes: int
+) -> Iterator[Figure]:
+    with measuring(pid) as measured:
+        count = produce(
+            bootstrap,
+            topic,
+            record_bytes=RECORD_BYTES,
+            batch_bytes=batch_bytes,
+            total_bytes=total_bytes,
+        )
+    yield _figure(f"{name} produce", measured, total_bytes)
+    with measuring(pid) as measured:
+        got = consume(bootstrap, topic, count=count)
+    assert got == count * RECORD_BYTES, (got, count)
+    yield _figure(f"{name} consume", measured, total_bytes)
+
+
+def _figure(name: str, measured: object, total_bytes: int) -> Figure:
+    from bench.measure import Measured
+
+    assert isinstance(measured, Measured)
+    return Figure(
+        name=name,
+        mb_per_s=measured.mb_per_s(total_bytes),
+        cpu_s_per_gb=measured.cpu_s_per_gb(total_bytes),
+    )
+
+
+@contextmanager
+def running_prototype(script: Path, log_path: Path) -> Iterator[tuple[int, int]]:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(script), str(port), str(log_path)])
+    try:
+        time.sleep(1)
+        yield port, process.pid
+    finally:
+        process.kill()
+        process.wait()
+        log_path.unlink(missing_ok=True)
+
+
+@contextmanager
+def null_s3() -> Iterator[str]:
+    """The URL of a null S3 in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, str(REPOSITORY / "bench" / "null_s3.py"), "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield "http://" + process.stdout.readline().split()[-1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def s3_client(endpoint: str) -> object:
+    return boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+
+
+def run_cold(folder: Path, total_bytes: int, runs: int) -> Iterator[Figure]:
+    """Archives a topic, then reads it through the broker and around it, in turns."""
+    with null_s3() as endpoint:
+        client = s3_client(endpoint)
+        client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
+        settings = {
+            "remote.log.storage.system.enable": "true",
+            "strandline.remote.url": f"s3://{BUCKET}/archive",
+            "strandline.remote.s3.endpoint.url": endpoint,
+            "remote.log.manager.task.interval.ms": "500",
+            "log.retention.check.interval.ms": "1000",
+            "log.initial.task.delay.ms": "500",
+        }
+        with BrokerProcess(folder / "cold", settings=settings) as broker:
+            create_topic(
+                broker,
+                "cold",
+                **{
+                    "remote.storage.enable": "true",
+                    "segment.bytes": str(COLD_SEGMENT_BYTES),
+                    "retention.ms": "-1",
+                    "local.retention.ms": "1000",
+                    "file.delete.delay.ms": "0",
+                },
+            )
+            with measuring(broker.pid) as measured:
+                produce(
+                    broker.bootstrap,
+                    "cold",
+                    record_bytes=RECORD_BYTES,
+                    batch_bytes=1_000_000,
+                    total_bytes=total_bytes,
+                )
+            yield _figure("tiered produce 1 MB", measured, total_bytes)
+            manifest = archived_manifest(client, broker, total_bytes)
+            archived_bytes = manifest.size_bytes
+            count = manifest.end_offset
+            for _ in range(runs):
+                with measuring(broker.pid) as measured:
+                    consume(broker.bootstrap, "cold", count=count)
+                yield _figure("cold consume", measured, count * RECORD_BYTES)
+                yield Figure(
+                    name="plain boto3 download of the same objects",
+                    mb_per_s=plain_download(client, manifest)
+                    * count
+                    * RECORD_BYTES
+                    / archived_bytes,
+                    cpu_s_per_gb=None,
+                )
+                # Another broker process, so that nothing is left in its cache.
+                broker.stop()
+                broker.start()
+
+
+def archived_manifest(client: object, broker: BrokerProcess, total_bytes: int) -> Manifest:
+    """Waits until everything but the open segment is archived and gone from the local disk."""
+
+    def look() -> Manifest | None:
+        found = client.list_objects_v2(Bucket=BUCKET, Prefix="archive/topics/")  # type: ignore[attr-defined]
+        keys = [entry["Key"] for entry in found.get("Contents", ())]
+        manifests = [key for key in keys if key.endswith("manifest.json")]
+        if not manifests:
+            return None
+        body = client.get_object(Bucket=BUCKET, Key=manifests[0])["Body"].read()  # type: ignore[attr-defined]
+        manifest = Manifest.decode(body)
+        local = list(broker.data.glob("cold-0/*.log"))
+        done = manifest.size_bytes > total_bytes - COLD_SEGMENT_BYTES and len(local) == 1
+        return manifest if done else None
+
+    manifest = eventually(look, timeout_s=120, interval_s=0.5)
+    assert isinstance(manifest, Manifest)
+    return manifest
+
+
+def plain_download(client: object, manifest: Manifest) -> float:
+    """MB/s of ranged GETs of all segments, DOWNLOAD_THREADS at a time."""
+    ranges = [
+        (entry.log_key, start, min(start + DOWNLOAD_RANGE_BYTES, entry.size_bytes))
+        for entry in manifest.segments
+        for start in range(0, entry.size_bytes, DOWNLOAD_RANGE_BYTES)
+    ]
+
+    def get(wanted: tuple[str, int, int]) -> int:
+        key, start, end = wanted
+        answer = client.get_object(  # type: ignore[attr-defined]
+            Bucket=BUCKET, Key=f"archive/{key}", Range=f"bytes={start}-{end - 1}"
+        )
+        return len(answer["Body"].read())
+
+    started_s = time.perf_counter()
+    with ThreadPoolExecutor(DOWNLOAD_THREADS) as pool:
+        total_bytes = sum(pool.map(get, ranges))
+    assert total_bytes == manifest.size_bytes
+    return total_bytes / 1e6 / (time.perf_counter() - started_s)
+
+
+def report(figures: list[Figure], console: Console) -> None:
+    """Medians and spreads, and the ratios that are promised."""
+    table = Table(title="median of the runs (min - max)")
+    for column in ("what", "MB/s", "broker CPU s/GB", "runs"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    grouped: dict[str, list[Figure]] = {}
+    for figure in figures:
+        grouped.setdefault(figure.name, []).append(figure)
+    for name, group in grouped.items():
+        speeds = [figure.mb_per_s for figure in group]
+        costs = [figure.cpu_s_per_gb for figure in group if figure.cpu_s_per_gb is not None]
+        table.add_row(name, _spread(speeds, 0), _spread(costs, 2) if costs else "", str(len(group)))
+    console.print(table)
+    for label in BATCHES:
+        for action in ("produce", "consume"):
+            ours = _median_cost(grouped, f"strandline {label} {action}")
+            theirs = _median_cost(grouped, f"prototype {label} {action}")
+            if ours and theirs:
+                console.print(
+                    f"CPU of strandline / prototype, {label} {action}: {ours / theirs:.2f}"
+                )
+    cold, plain = (
+        grouped.get("cold consume"),
+        grouped.get("plain boto3 download of the same objects"),
+    )
+    if cold and plain:
+        ratios = [a.mb_per_s / b.mb_per_s for a, b in zip(cold, plain, strict=True)]
+        console.print(f"cold consume / plain download, MB/s: {_spread(ratios, 2)}")
+
+
+def _median_cost(grouped: dict[str, list[Figure]], name: str) -> float | None:
+    costs = [f.cpu_s_per_gb for f in grouped.get(name, ()) if f.cpu_s_per_gb is not None]
+    return statistics.median(costs) if costs else None
+
+
+def _spread(numbers: list[float], digits: int) -> str:
+    middle = statistics.median(numbers)
+    return f"{middle:.{digits}f} ({min(numbers):.{digits}f} - {max(numbers):.{digits}f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=3, help="repetitions of each figure")
+    parser.add_argument("--megabytes", type=int, default=500, help="record bytes per figure, MB")
+    parser.add_argument("--only", choices=("hot", "cold"), help="a part of it")
+    parser.add_argument(
+        "--prototype", type=Path, help="a bare broker to compare with: SCRIPT PORT LOG"
+    )
+    parser.add_argument("--output", type=Path, help="write every run as JSON")
+    arguments = parser.parse_args()
+    total_bytes = arguments.megabytes * 1_000_000
+    figures: list[Figure] = []
+    console = Console()
+    folder = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    try:
+        with Progress(*columns, console=console) as progress:
+            if arguments.only != "cold":
+                task = progress.add_task("hot", total=arguments.runs)
+                for number in range(arguments.runs):
+                    run_folder = folder / str(number)
+                    figures += run_hot(run_folder, total_bytes, arguments.prototype)
+                    shutil.rmtree(run_folder, ignore_errors=True)
+                    progress.advance(task)
+            if arguments.only != "hot":
+                task = progress.add_task("cold", total=2 * arguments.runs + 1)
+                for figure in run_cold(folder, total_bytes, arguments.runs):
+                    figures.append(figure)
+                    progress.advance(task)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    report(figures, console)
+    if arguments.output:
+        arguments.output.write_text(
+            json.dumps([{n: getattr(f, n) for n in f.__slots__} for f in figures], indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The broker: the wire, the cluster's metadata, request handlers and the command line."""

@@ -1,0 +1,189 @@
+"""The command line: serve, look into an archive, dump a log file.
+
+Every command says what it takes with `--help`. Mistakes of the user end with one line on standard
+error and exit code 2; failures of the world with one line and exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from strandline import __version__
+from strandline.storage.errors import InvalidConfig, StrandlineError
+
+USAGE_ERROR = 2
+FAILURE = 1
+
+_SERVE_EXAMPLES = """
+examples:
+  a broker with local storage only
+    strandline serve --set log.dirs=/var/lib/strandline
+
+  with history in S3 (credentials come from the usual AWS chain)
+    strandline serve --set log.dirs=/var/lib/strandline \\
+      --set remote.log.storage.system.enable=true \\
+      --set strandline.remote.url=s3://my-bucket/my-cluster
+
+  from a Kafka properties file, one key changed
+    strandline serve --config server.properties --set listeners=PLAINTEXT://:9093
+
+Then create a topic with remote.storage.enable=true to have its closed segments archived.
+All keys: docs/configuration.md
+"""
+
+_ARCHIVE_EXAMPLES = """
+Reads the bucket alone; no broker has to run.
+
+examples:
+  strandline archive ls   --remote s3://my-bucket/my-cluster
+  strandline archive ls   --remote s3://my-bucket/my-cluster --topic orders
+  strandline archive show --remote file:///srv/archive --topic orders
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command; the process's exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+    except InvalidConfig as error:
+        print(f"strandline: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    except StrandlineError as error:
+        print(f"strandline: {error}", file=sys.stderr)
+        return FAILURE
+    except BrokenPipeError:
+        # `strandline archive ls | head`: the reader has seen enough.
+        sys.stderr.close()
+        return 0
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="strandline",
+        description="A Kafka-compatible broker with two storage tiers: local disk and S3.",
+    )
+    parser.add_argument("--version", action="version", version=f"strandline {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_serve(commands)
+    _add_archive(commands)
+    _add_dump_log(commands)
+    return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="run a broker",
+        description="Runs a broker until SIGTERM or SIGINT. Prints one line when it is ready.",
+        epilog=_SERVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument("--config", type=Path, metavar="FILE", help="a Kafka properties file")
+    serve.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="one configuration key, over the file; may be repeated",
+    )
+    serve.add_argument(
+        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="[INFO]"
+    )
+    serve.set_defaults(run=_serve)
+
+
+def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    archive = commands.add_parser(
+        "archive",
+        help="look into a bucket: what is archived, and where",
+        epilog=_ARCHIVE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = archive.add_subparsers(title="actions", required=True, metavar="ACTION")
+    for name, help_text, run in (
+        ("ls", "one line per partition", _archive_ls),
+        ("show", "one line per segment", _archive_show),
+    ):
+        action = actions.add_parser(
+            name,
+            help=help_text,
+            description=help_text,
+            epilog=_ARCHIVE_EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        action.add_argument(
+            "--remote",
+            required=True,
+            metavar="URL",
+            help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
+        )
+        action.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
+        action.add_argument("--region", help="of the bucket")
+        action.add_argument("--topic", help="one topic only")
+        action.set_defaults(run=run)
+
+
+def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    dump = commands.add_parser(
+        "dump-log",
+        help="print what is in a segment, index, snapshot or checkpoint file",
+        description="Prints a log file batch by batch; other files entry by entry.",
+    )
+    dump.add_argument("file", type=Path, metavar="FILE")
+    dump.add_argument("--records", action="store_true", help="print every record as well")
+    dump.add_argument("--verify", action="store_true", help="check every CRC")
+    dump.set_defaults(run=_dump_log)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from strandline.broker.app import serve
+    from strandline.broker.config import BrokerConfig
+    from strandline.broker.logs import set_up_logging
+
+    set_up_logging(options.log_level)
+    config = BrokerConfig.load(options.config, options.overrides)
+    return asyncio.run(serve(config))
+
+
+def _archive_ls(options: argparse.Namespace) -> int:
+    from strandline.broker.archive_tables import print_partitions
+
+    return print_partitions(
+        options.remote,
+        endpoint_url=options.endpoint_url,
+        region=options.region,
+        topic=options.topic,
+    )
+
+
+def _archive_show(options: argparse.Namespace) -> int:
+    from strandline.broker.archive_tables import print_segments
+
+    return print_segments(
+        options.remote,
+        endpoint_url=options.endpoint_url,
+        region=options.region,
+        topic=options.topic,
+    )
+
+
+def _dump_log(options: argparse.Namespace) -> int:
+    from strandline.storage.local.dump import dump_log
+
+    if not options.file.is_file():
+        print(f"strandline: no such file: {options.file}", file=sys.stderr)
+        return USAGE_ERROR
+    for line in dump_log(options.file, verify=options.verify, print_records=options.records):
+        print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

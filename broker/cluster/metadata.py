@@ -1,0 +1,73 @@
+"""The current metadata image, and the only way to change it.
+
+    1 decide on the image (pure)   2 append the records to the metadata log (durable)
+    3 take over the new image      4 make this broker's partitions follow it   5 answer
+
+A crash after 2 loses the answer, not the change: start-up makes the partitions follow the image.
+Changes are made one at a time; readers use `image` without waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Protocol, TypeVar
+
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.records import MetadataRecord
+
+
+class _Decision(Protocol):
+    """What a controller function returns: records to append, and whatever the caller wants."""
+
+    @property
+    def records(self) -> Sequence[MetadataRecord]: ...
+
+
+DecisionT = TypeVar("DecisionT", bound=_Decision)
+
+
+class ImageFollower(Protocol):
+    """Makes the world as the image says."""
+
+    async def follow(self, image: MetadataImage) -> None: ...
+
+
+class Metadata:
+    """Owner of the image on this broker."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        metadata_log: MetadataLog,
+        *,
+        follower: ImageFollower,
+        executor: Executor,
+    ) -> None:
+        """`executor` runs the blocking appends; one worker is enough."""
+        self._image = image
+        self._metadata_log = metadata_log
+        self._follower = follower
+        self._executor = executor
+        self._changing = asyncio.Lock()
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image
+
+    async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
+        """Decides on the newest image and carries the decision out.
+
+        Raises StorageError if the metadata log cannot be written; nothing has changed then.
+        """
+        async with self._changing:
+            decision = decide(self._image)  # 1
+            if decision.records:
+                loop = asyncio.get_running_loop()
+                self._image = await loop.run_in_executor(  # 2, 3
+                    self._executor, self._metadata_log.append, decision.records
+                )
+                await self._follower.follow(self._image)  # 4
+            return decision  # 5

@@ -1,0 +1,432 @@
+"""The ordered log of metadata, as immutable objects in an object store.
+
+    metadata/log/00000000000000000041.json        one entry: records that happen together
+    metadata/log/00000000000000000042.json
+    metadata/snapshot/00000000000000000040.json   the whole image after entry 40
+
+    entry     {"format", "version", "cluster_id", "index", "previous", "writer", "records": [...]}
+    snapshot  {"format", "version", "cluster_id", "index", "previous", ...the image...}
+
+`previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so
+entries of two histories cannot be mixed unnoticed. `writer` is new for every attempt to append:
+two brokers never write the same bytes, and a lost answer is recognised by it.
+
+An append creates the next name if absent. Whoever finds it taken has lost the race, learns what
+the winner wrote, and decides again (`MetadataRaced`): this is the whole consensus.
+
+    1 create entry n   2 image n is current   3 every SNAPSHOT_INTERVAL entries: write a snapshot
+    4 delete what two snapshots have made superfluous
+
+A crash after 1 loses the answer, not the entry. 3 and 4 only save time: their failure is logged
+and made up for by a later one. Loading reads the newest whole snapshot and all entries after it;
+a missing or damaged entry is an error, because every image after it would be wrong.
+
+The mirror is a second store (the bucket, when the log itself lies on the local disk) that follows
+at its own pace. It only ever receives what the log has; if it has more, or something else, it
+belongs to another history and is left alone. An empty log is restored from a mirror that is not,
+by a snapshot of what the mirror has: one object, so a crash leaves all of it or nothing.
+
+Blocking calls throughout: run them in an executor. `append` may run beside `mirror_once`, but no
+call beside itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strandline.broker.cluster.image import MetadataImage, replay
+from strandline.broker.cluster.metadata_documents import (
+    NO_ENTRY_CHECKSUM,
+    check_document,
+    decode_entry,
+    decode_snapshot,
+    encode_entry,
+    encode_snapshot,
+    entry_checksum,
+)
+from strandline.broker.cluster.records import ClusterCreated, MetadataRecord
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+)
+from strandline.storage.remote.keys import (
+    METADATA_LOG_PREFIX,
+    METADATA_SNAPSHOT_PREFIX,
+    metadata_log_key,
+    metadata_snapshot_key,
+    parse_metadata_key,
+)
+from strandline.storage.remote.object_store import IfAbsent, ObjectStore, new_write_id
+
+log = logging.getLogger(__name__)
+
+# Loading reads at most twice this many entries one by one: well under a second from a disk, a few
+# seconds from a bucket.
+SNAPSHOT_INTERVAL = 256
+# The newest and one in reserve, should the newest turn out damaged.
+SNAPSHOTS_KEPT = 2
+# How often a reader starts over because pruning removed what it had just listed.
+LISTING_ATTEMPTS_MAX = 3
+
+
+class MetadataRaced(StorageError):
+    """Another broker appended first; `MetadataLog.image` is up to date: decide again."""
+
+    retriable = True
+
+
+class MirrorDiverged(StorageError):
+    """The mirror holds another history than the log; nothing was written to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataLogStatistics:
+    """Versions are entry numbers; -1 for a mirror that was not yet reached."""
+
+    version: int
+    snapshot_version: int
+    mirror_version: int
+
+    @property
+    def mirror_lag(self) -> int:
+        """Entries that would be lost with the local disk."""
+        return self.version - max(self.mirror_version, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    image: MetadataImage
+    head_checksum: str
+    snapshot_version: int
+
+
+class MetadataLog:
+    """Owner of the log: the current image, and the one way to make the next."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        mirror: ObjectStore | None = None,
+        *,
+        cluster_id: str,
+        snapshot_interval: int = SNAPSHOT_INTERVAL,
+    ) -> None:
+        """`cluster_id` is what an empty log is created with, and what any other must belong to."""
+        self._store = store
+        self._mirror = mirror
+        self._cluster_id = cluster_id
+        self._snapshot_interval = snapshot_interval
+        self._image = MetadataImage()
+        self._head_checksum = NO_ENTRY_CHECKSUM
+        self._snapshot_version = 0
+        self._mirror_version = -1
+        self._mirror_snapshot_version = -1
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image that this process knows."""
+        return self._image
+
+    def statistics(self) -> MetadataLogStatistics:
+        return MetadataLogStatistics(
+            version=self._image.version,
+            snapshot_version=self._snapshot_version,
+            mirror_version=self._mirror_version,
+        )
+
+    def __repr__(self) -> str:
+        return f"<MetadataLog {self.statistics()}>"
+
+    def load(self) -> MetadataImage:
+        """Reads the log, creating it if neither it nor the mirror has anything yet.
+
+        Raises CorruptFile (an object is damaged or missing, or the log is another cluster's),
+        UnsupportedFormat, or TierError if a store cannot be read. A mirror is only needed, and
+        only asked, while the log is empty.
+        """
+        if self._mirror is not None and _is_empty(self._store):
+            self._restore(self._mirror)
+        if self.refresh().version == 0:
+            # A lost race is fine: `append` has then read what the winner created.
+            with contextlib.suppress(MetadataRaced):
+                self.append([ClusterCreated(cluster_id=self._cluster_id)])
+        return self._image
+
+    def refresh(self) -> MetadataImage:
+        """Reads the log again: for what others wrote, or after an append whose outcome is open.
+
+        Raises as `load` does.
+        """
+        self._take_over(self._read(self._store))
+        return self._image
+
+    def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
+        """Makes the records durable as one entry, and returns the image after it.
+
+        Raises MetadataRaced if the image they were decided on is no longer the newest. After any
+        other StorageError the outcome is open; the next append finds out, by then losing the race
+        to this one.
+        """
+        assert records, "an entry holds at least one record"
+        # Fails before anything is written if the records do not fit: then we are wrong.
+        image = self._image.apply_entry(records)
+        content = encode_entry(
+            records,
+            index=image.version,
+            cluster_id=image.cluster_id,
+            previous=self._head_checksum,
+            writer=new_write_id(),
+        )
+        try:
+            self._store.put(metadata_log_key(image.version), content, condition=IfAbsent())  # 1
+        except PreconditionFailed as error:
+            self.refresh()
+            raise MetadataRaced(
+                f"metadata log entry {image.version} was written by somebody else"
+            ) from error
+        self._image = image  # 2
+        self._head_checksum = entry_checksum(content)
+        if image.version - self._snapshot_version >= self._snapshot_interval:
+            self._make_snapshot()
+        return image
+
+    def mirror_once(self) -> int:
+        """Copies what the mirror lacks; the entries it still lacks after that (appended meanwhile).
+
+        Costs no request while nothing has changed. Raises MirrorDiverged, CorruptFile (the log is
+        damaged, which must not spread), or TierError if a store cannot be reached. Without a mirror
+        nothing happens.
+        """
+        if self._mirror is None:
+            return 0
+        if (
+            self._mirror_version == self._image.version
+            and self._mirror_snapshot_version == self._snapshot_version
+        ):
+            return 0
+        for attempt in range(1, LISTING_ATTEMPTS_MAX + 1):
+            try:
+                self._copy_to(self._mirror)
+                break
+            except ObjectNotFound:
+                # A snapshot came in between and what was listed has been pruned: look again.
+                if attempt == LISTING_ATTEMPTS_MAX:
+                    raise
+        # An append may be durable, and mirrored, before its image is current.
+        return max(0, self._image.version - self._mirror_version)
+
+    # --- reading --------------------------------------------------------------------------
+
+    def _take_over(self, loaded: _Loaded) -> None:
+        self._image = loaded.image
+        self._head_checksum = loaded.head_checksum
+        self._snapshot_version = loaded.snapshot_version
+
+    def _read(self, store: ObjectStore) -> _Loaded:
+        """The newest image in `store`; version 0 if there is none."""
+        start = self._read_snapshot(store)
+        loaded = self._read_entries(store, start)
+        if loaded.image.version and loaded.image.cluster_id != self._cluster_id:
+            raise CorruptFile(
+                f"the metadata in {store.url} belongs to cluster {loaded.image.cluster_id},"
+                f" this is cluster {self._cluster_id}"
+            )
+        return loaded
+
+    def _read_snapshot(self, store: ObjectStore) -> _Loaded:
+        versions = _indexes(store, METADATA_SNAPSHOT_PREFIX)
+        damage: CorruptFile | None = None
+        for version in reversed(versions):
+            key = metadata_snapshot_key(version)
+            try:
+                snapshot = decode_snapshot(store.get(key), key=key, index=version)
+            except CorruptFile as error:
+                # The entries since the snapshot before it are kept for this case.
+                log.warning(
+                    "metadata snapshot damaged, trying the one before",
+                    extra={"fields": {"key": key, "error": str(error)}},
+                )
+                damage = damage or error
+                continue
+            return _Loaded(snapshot.image, snapshot.head_checksum, version)
+        first = next(iter(_indexes(store, METADATA_LOG_PREFIX, limit=1)), 1)
+        if damage is not None and first != 1:
+            raise damage
+        return _Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
+
+    def _read_entries(self, store: ObjectStore, start: _Loaded) -> _Loaded:
+        entries: list[tuple[MetadataRecord, ...]] = []
+        head_checksum = start.head_checksum
+        after = start.image.version
+        for expected, index in enumerate(
+            _indexes(store, METADATA_LOG_PREFIX, after=after), start=after + 1
+        ):
+            if index != expected:
+                raise CorruptFile(
+                    f"the metadata log in {store.url} has a gap: {metadata_log_key(expected)} is"
+                    f" missing, {metadata_log_key(index)} is there; restore it from a copy"
+                )
+            key = metadata_log_key(index)
+            content = store.get(key)
+            entry = decode_entry(content, key=key, index=index)
+            if entry.previous != head_checksum:
+                raise CorruptFile(
+                    f"{key}: does not follow the entry before it; it belongs to another history"
+                )
+            head_checksum = entry_checksum(content)
+            entries.append(entry.records)
+        return _Loaded(replay(start.image, entries), head_checksum, start.snapshot_version)
+
+    # --- snapshots ------------------------------------------------------------------------
+
+    def _make_snapshot(self) -> None:
+        version = self._image.version
+        content = encode_snapshot(self._image, head_checksum=self._head_checksum)
+        try:
+            self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())  # 3
+            self._snapshot_version = version
+            _prune(self._store)  # 4
+        except PreconditionFailed:
+            # Another broker was quicker: images of one version are equal.
+            self._snapshot_version = version
+        except StorageError as error:
+            log.warning(
+                "metadata snapshot not written, the log stays longer",
+                extra={"fields": {"version": version, "error": str(error)}},
+            )
+
+    # --- the mirror -----------------------------------------------------------------------
+
+    def _copy_to(self, mirror: ObjectStore) -> None:
+        """Brings the mirror up to date, entries first: they are what could be lost."""
+        if self._mirror_version < 0:
+            self._mirror_version = self._check_mirror(mirror)
+        mirrored = self._mirror_version
+        snapshots = _indexes(self._store, METADATA_SNAPSHOT_PREFIX)
+        entries = _indexes(self._store, METADATA_LOG_PREFIX, after=mirrored)
+        if snapshots and snapshots[-1] > mirrored and entries[:1] != [mirrored + 1]:
+            # Pruning has overtaken the mirror: it goes on from the newest snapshot.
+            _copy(self._store, mirror, metadata_snapshot_key(snapshots[-1]))
+            mirrored = self._mirror_version = snapshots[-1]
+            entries = [index for index in entries if index > mirrored]
+        for index in entries:
+            if index != mirrored + 1:
+                raise CorruptFile(
+                    f"the metadata log in {self._store.url} has a gap:"
+                    f" {metadata_log_key(mirrored + 1)} is missing"
+                )
+            _copy(self._store, mirror, metadata_log_key(index))
+            mirrored = self._mirror_version = index
+        self._copy_snapshots(mirror, [version for version in snapshots if version <= mirrored])
+
+    def _copy_snapshots(self, mirror: ObjectStore, versions: Sequence[int]) -> None:
+        in_mirror = set(_indexes(mirror, METADATA_SNAPSHOT_PREFIX))
+        # An older one than the mirror has would be pruned at once.
+        missing = [v for v in versions if v > max(in_mirror, default=-1)]
+        for version in missing:
+            _copy(self._store, mirror, metadata_snapshot_key(version))
+        if missing:
+            _prune(mirror)
+        self._mirror_snapshot_version = versions[-1] if versions else 0
+
+    def _check_mirror(self, mirror: ObjectStore) -> int:
+        """The version that the mirror has. Raises MirrorDiverged unless it is a part of ours."""
+        theirs = self._read_mirror(mirror)
+        if theirs.image.version > self._image.version:
+            raise MirrorDiverged(
+                f"the metadata in {mirror.url} is at entry {theirs.image.version}, the log in"
+                f" {self._store.url} only at {self._image.version}: the log is an older copy."
+                " Move its folder away to restore it from the mirror"
+            )
+        key = metadata_log_key(theirs.image.version)
+        try:
+            same = (
+                theirs.image.version == 0
+                or entry_checksum(self._store.get(key)) == theirs.head_checksum
+            )
+        except ObjectNotFound:
+            # Pruned here: the cluster id is all there is to compare.
+            same = True
+        if not same:
+            raise MirrorDiverged(
+                f"the metadata in {mirror.url} has another entry {theirs.image.version} than the"
+                f" log in {self._store.url}: two brokers have written under one cluster id"
+            )
+        return theirs.image.version
+
+    def _read_mirror(self, mirror: ObjectStore) -> _Loaded:
+        try:
+            return self._read(mirror)
+        except CorruptFile as error:
+            raise MirrorDiverged(
+                f"the mirror of the metadata log is not usable: {error}"
+            ) from error
+
+    def _restore(self, mirror: ObjectStore) -> None:
+        """Gives the empty log what the mirror has, as one snapshot."""
+        theirs = self._read(mirror)
+        version = theirs.image.version
+        if version == 0:
+            return
+        content = encode_snapshot(theirs.image, head_checksum=theirs.head_checksum)
+        self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())
+        log.warning(
+            "metadata log restored from its mirror",
+            extra={"fields": {"mirror": mirror.url, "version": version}},
+        )
+
+
+def _is_empty(store: ObjectStore) -> bool:
+    return not any(
+        _indexes(store, prefix, limit=1)
+        for prefix in (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX)
+    )
+
+
+def _indexes(
+    store: ObjectStore, prefix: str, *, after: int = -1, limit: int | None = None
+) -> list[int]:
+    """Numbers of the objects under `prefix`, ascending; names that are not ours left out."""
+    start_after = f"{prefix}{after:020d}.json" if after >= 0 else ""
+    found = (
+        parse_metadata_key(info.key)
+        for info in store.list(prefix, start_after=start_after, limit=limit)
+    )
+    return sorted(index for index in found if index is not None)
+
+
+def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
+    """Copies one whole object, damage excluded.
+
+    Raises CorruptFile, or MirrorDiverged if the target has another object under that name.
+    """
+    content = source.get(key)
+    check_document(content, key=key)
+    try:
+        target.put(key, content, condition=IfAbsent())
+    except PreconditionFailed:
+        if target.get(key) != content:
+            raise MirrorDiverged(
+                f"{key} in {target.url} is not the one in {source.url}: another history"
+            ) from None
+
+
+def _prune(store: ObjectStore) -> None:
+    """Deletes all but the newest snapshots, and the entries that the oldest kept one covers."""
+    versions = _indexes(store, METADATA_SNAPSHOT_PREFIX)
+    superfluous = [metadata_snapshot_key(version) for version in versions[:-SNAPSHOTS_KEPT]]
+    if len(versions) >= SNAPSHOTS_KEPT:
+        oldest_kept = versions[-SNAPSHOTS_KEPT]
+        # The entry that the snapshot ends with stays: the mirror check compares it.
+        superfluous += [
+            metadata_log_key(index)
+            for index in _indexes(store, METADATA_LOG_PREFIX)
+            if index < oldest_kept
+        ]
+    if superfluous:
+        store.delete(superfluous)

@@ -1,0 +1,136 @@
+"""One partition that this broker leads: its log, its leader epoch, and who waits for more of it.
+
+A fetch that found too little leaves a waiter here. An append tells the waiters how many bytes came;
+they decide whether that is enough. Waiters are woken after the producer's answer is on its way,
+not in the middle of the append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from typing import Protocol
+
+from strandline.storage.errors import FencedLeaderEpoch, UnknownLeaderEpoch
+from strandline.storage.local.log import AppendInfo
+from strandline.storage.model import NO_EPOCH, TopicId, TopicPartition
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+
+class AppendWaiter(Protocol):
+    """Somebody who waits for bytes, an error or the end of the partition."""
+
+    def on_append(self, size_bytes: int) -> None:
+        """Called synchronously inside an append; must only take note and return."""
+        ...
+
+    def on_gone(self) -> None:
+        """The partition was deleted or went offline."""
+        ...
+
+
+class Partition:
+    """The leader's side of one partition; used on the event loop only."""
+
+    __slots__ = (
+        "_disk",
+        "_flushing",
+        "_unflushed_messages",
+        "_waiters",
+        "leader_epoch",
+        "log",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        log: UnifiedLog,
+        leader_epoch: int,
+        *,
+        disk: Executor,
+    ) -> None:
+        """`disk` runs the fsyncs."""
+        self._disk = disk
+        self._flushing: asyncio.Future[None] | None = None
+        self._unflushed_messages = 0
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self._waiters: set[AppendWaiter] = set()
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.topic_partition} epoch={self.leader_epoch} {self.log!r}>"
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive end of what every in-sync replica has: with one replica, the log's end."""
+        return self.log.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """Raises FencedLeaderEpoch or UnknownLeaderEpoch if the client knows another leader.
+
+        -1 means that the client does not check (KIP-320).
+        """
+        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(
+                f"{self.topic_partition}: epoch {current_leader_epoch} < {self.leader_epoch}"
+            )
+        raise UnknownLeaderEpoch(
+            f"{self.topic_partition}: epoch {current_leader_epoch} > {self.leader_epoch}"
+        )
+
+    def append(self, records: memoryview) -> AppendInfo:
+        """Appends one client batch; see LocalLog.append for what it raises."""
+        info = self.log.append(records, leader_epoch=self.leader_epoch)
+        self._unflushed_messages += info.last_offset - info.base_offset + 1
+        if self._waiters and not info.duplicate:
+            for waiter in tuple(self._waiters):
+                waiter.on_append(info.size_bytes)
+        return info
+
+    @property
+    def must_flush(self) -> bool:
+        """True if `flush.messages` asks for an fsync before the last append is answered."""
+        config = self.log.local.config
+        return self._unflushed_messages >= config.flush_messages or config.flush_ms == 0
+
+    async def flush(self) -> None:
+        """Returns when everything appended before the call is on the device.
+
+        Group commit: whoever comes while an fsync runs waits for the next one, together with all
+        others who came. Raises StorageError to each of them if it fails.
+        """
+        wanted_end = self.log.end_offset
+        while self.log.local.recovery_point < wanted_end:
+            if self._flushing is None:
+                self._unflushed_messages = 0
+                loop = asyncio.get_running_loop()
+                self._flushing = loop.run_in_executor(self._disk, self.log.local.flush)
+                try:
+                    await asyncio.shield(self._flushing)
+                finally:
+                    self._flushing = None
+            else:
+                await asyncio.shield(self._flushing)
+
+    def wait(self, waiter: AppendWaiter) -> None:
+        self._waiters.add(waiter)
+
+    def stop_waiting(self, waiter: AppendWaiter) -> None:
+        self._waiters.discard(waiter)
+
+    def gone(self) -> None:
+        """Wakes everybody for good: the partition is deleted or offline."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            waiter.on_gone()

@@ -1,0 +1,173 @@
+"""The partitions of this broker: made, changed and removed as the metadata image says.
+
+Reads of the tables are synchronous and cheap. Changes come from one place, `follow`, called with
+one image after the other. Creating and deleting folders blocks on fsync, so that runs in the disk
+worker; the tables change on the loop, after it.
+
+    topic appears      create folders        attach to tiering   serve
+    topic changes      configs to the log, new partitions as above
+    topic disappears   stop serving          detach, remove folders; tiering empties the bucket
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Protocol
+
+from strandline.broker.cluster.image import DeletedTopic, MetadataImage, PartitionImage, TopicImage
+from strandline.broker.cluster.partition import Partition
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+
+class Tiering(Protocol):
+    """What the replica manager asks of the remote tier."""
+
+    def attach(self, local: LocalLog, topic: TopicImage) -> UnifiedLog:
+        """The partition's log over both tiers (over one, if it is not tiered)."""
+        ...
+
+    def detach(self, log: UnifiedLog) -> None:
+        """The partition is gone from this broker; nothing remote is removed."""
+        ...
+
+    async def follow(self, image: MetadataImage) -> None:
+        """Topics were created, changed or deleted; starts purges of those pending."""
+        ...
+
+
+class ReplicaManager:
+    """Tables of partitions by name and by id."""
+
+    def __init__(
+        self,
+        log_dirs: LogDirs,
+        tiering: Tiering,
+        *,
+        topic_defaults: Mapping[str, str],
+        disk: Executor,
+    ) -> None:
+        """`disk` has one worker: it owns the log folders."""
+        self._log_dirs = log_dirs
+        self._tiering = tiering
+        self._topic_defaults = topic_defaults
+        self._disk = disk
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[TopicId, dict[int, Partition]] = {}
+        self._configs: dict[TopicId, LogConfig] = {}
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        partitions = self._by_name.get(topic)
+        return None if partitions is None else partitions.get(index)
+
+    def partition_by_id(self, topic_id: uuid.UUID | None, index: int) -> Partition | None:
+        if topic_id is None:
+            return None
+        partitions = self._by_id.get(topic_id)
+        return None if partitions is None else partitions.get(index)
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return tuple(self._partitions.values())
+
+    def config_of(self, topic: TopicImage) -> LogConfig:
+        """The topic's typed configuration; properties were checked when they were set."""
+        return LogConfig.resolve(topic.properties, self._topic_defaults)
+
+    # --- following the metadata --------------------------------------------------------------
+
+    def take_over(self, logs: Mapping[TopicPartition, LocalLog], image: MetadataImage) -> None:
+        """Start-up: serves the logs that were found on disk; `follow` creates what is missing."""
+        for topic in image.topics.values():
+            for partition in topic.partitions:
+                local = logs.get(TopicPartition(topic.name, partition.partition))
+                if local is not None:
+                    self._serve(topic, partition, local)
+
+    async def follow(self, image: MetadataImage) -> None:
+        """Makes folders, tables and tiers as `image` says."""
+        for topic_id in tuple(self._by_id):
+            if topic_id not in image.topics_by_id:
+                await self._remove_topic(topic_id)
+        for topic in image.topics.values():
+            await self._follow_topic(topic)
+        await self._tiering.follow(image)
+
+    async def _follow_topic(self, topic: TopicImage) -> None:
+        config = self.config_of(topic)
+        changed = self._configs.get(topic.topic_id) != config
+        self._configs[topic.topic_id] = config
+        present = self._by_id.get(topic.topic_id, {})
+        missing = [p for p in topic.partitions if p.partition not in present]
+        if missing:
+            loop = asyncio.get_running_loop()
+            created = await loop.run_in_executor(
+                self._disk, self._create_logs, topic, missing, config
+            )
+            for partition, local in zip(missing, created, strict=True):
+                self._serve(topic, partition, local)
+        for partition in topic.partitions:
+            served = self._by_id[topic.topic_id][partition.partition]
+            served.leader_epoch = partition.leader_epoch
+            if changed:
+                served.log.local.update_config(config)
+
+    def _create_logs(
+        self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
+    ) -> list[LocalLog]:
+        return [
+            self._log_dirs.create_log(
+                TopicPartition(topic.name, partition.partition), topic.topic_id, config
+            )
+            for partition in missing
+        ]
+
+    def _serve(self, topic: TopicImage, partition: PartitionImage, local: LocalLog) -> None:
+        topic_partition = TopicPartition(topic.name, partition.partition)
+        served = Partition(
+            topic_partition,
+            topic.topic_id,
+            self._tiering.attach(local, topic),
+            partition.leader_epoch,
+            disk=self._disk,
+        )
+        self._partitions[topic_partition] = served
+        self._by_name.setdefault(topic.name, {})[partition.partition] = served
+        self._by_id.setdefault(topic.topic_id, {})[partition.partition] = served
+
+    async def _remove_topic(self, topic_id: TopicId) -> None:
+        loop = asyncio.get_running_loop()
+        self._configs.pop(topic_id, None)
+        for served in self._by_id.pop(topic_id).values():
+            del self._partitions[served.topic_partition]
+            by_name = self._by_name[served.topic_partition.topic]
+            del by_name[served.topic_partition.partition]
+            if not by_name:
+                del self._by_name[served.topic_partition.topic]
+            served.gone()
+            self._tiering.detach(served.log)
+            await loop.run_in_executor(self._disk, self._log_dirs.delete_log, served.log.local)
+
+    # --- durability --------------------------------------------------------------------------
+
+    async def checkpoint_log_starts(self) -> None:
+        """Makes log starts and high watermarks durable; returns when they are."""
+        log_starts = {p.topic_partition: p.log.log_start_offset for p in self.partitions()}
+        high_watermarks = {p.topic_partition: p.high_watermark for p in self.partitions()}
+        await asyncio.get_running_loop().run_in_executor(
+            self._disk, self._log_dirs.write_checkpoints, log_starts, high_watermarks
+        )
+
+
+__all__ = ["DeletedTopic", "ReplicaManager", "Tiering"]

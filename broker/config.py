@@ -1,0 +1,330 @@
+"""Configuration of one broker: files and overrides in, one frozen value out.
+
+    --set key=value   over   the properties file   over   the defaults of BROKER_CONFIGS
+
+Loading reports everything that is wrong at once, each complaint with the line it comes from, what
+would be accepted and, for an unknown key, the nearest known one. Nothing unknown is passed over:
+a mistyped retention that silently does nothing deletes data, or keeps it.
+
+Keys become fields: dots turn to underscores and a leading `strandline.` goes
+(`strandline.remote.url` is `remote_url`). Defaults of topics have no fields; they are
+`topic_defaults()`, keyed by topic property.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from strandline.broker.config_foreign import IGNORED, REFUSED, find_foreign
+from strandline.broker.config_table import BROKER_CONFIGS, TOPIC_DEFAULTS
+from strandline.broker.listeners import (
+    Listener,
+    advertise,
+    check_protocols,
+    parse_listeners,
+    parse_protocol_map,
+    without_controllers,
+)
+from strandline.broker.properties import Property, parse_override, read_properties
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.log_config import LogConfig, nearest_name
+
+log = logging.getLogger(__name__)
+
+_OWN_PREFIX = "strandline."
+_HTTP_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
+# Bucket names by S3's rules; MiniStack and others accept no more either.
+_S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/\S*)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IgnoredKey:
+    """A key that was accepted without having an effect, and why it has none."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What one broker runs with; every field is a key of BROKER_CONFIGS in snake case.
+
+    `listeners` and `advertised_listeners` have the same names in the same order. `given` holds
+    the texts of the keys that were set; `ignored` those that were set in vain.
+    """
+
+    node_id: int
+    broker_rack: str | None
+    listeners: tuple[Listener, ...]
+    advertised_listeners: tuple[Listener, ...]
+
+    socket_request_max_bytes: int
+    connections_max_idle_ms: int
+    max_connections: int
+    fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+
+    num_partitions: int
+    default_replication_factor: int
+    auto_create_topics_enable: bool
+    delete_topic_enable: bool
+    producer_id_expiration_ms: int
+
+    log_dirs: tuple[Path, ...]
+    log_retention_check_interval_ms: int
+    log_initial_task_delay_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+
+    remote_log_storage_system_enable: bool
+    remote_url: str | None
+    remote_s3_endpoint_url: str | None
+    remote_s3_region: str | None
+    remote_log_manager_task_interval_ms: int
+    remote_log_manager_copier_thread_pool_size: int
+    remote_log_reader_threads: int
+    remote_log_reader_max_pending_tasks: int
+    remote_fetch_max_wait_ms: int
+    remote_list_offsets_request_timeout_ms: int
+    remote_log_index_file_cache_total_size_bytes: int
+    remote_chunk_bytes: int
+    remote_cache_memory_bytes: int
+    remote_cache_disk_bytes: int
+    remote_cache_directory: Path
+    remote_delete_grace_ms: int
+    remote_copy_timeout_ms: int
+    remote_orphan_grace_ms: int
+
+    given: Mapping[str, str]
+    ignored: tuple[IgnoredKey, ...]
+
+    @classmethod
+    def load(
+        cls, properties_file: Path | None = None, overrides: Sequence[str] = ()
+    ) -> BrokerConfig:
+        """Reads the file, then the `key=value` overrides. Raises InvalidConfig with every fault."""
+        properties = list(read_properties(properties_file)) if properties_file else []
+        properties += [parse_override(text) for text in overrides]
+        config = _build(properties)
+        for key in config.ignored:
+            log.warning(
+                "configuration key ignored",
+                extra={"fields": {"key": key.key, "reason": key.reason}},
+            )
+        return config
+
+    def topic_defaults(self) -> dict[str, str]:
+        """What this broker sets for topics that do not say otherwise, by *topic* property."""
+        return _topic_defaults(self.given)
+
+    def with_bound_ports(self, ports: Mapping[str, int]) -> BrokerConfig:
+        """The same with port 0 replaced by what the system gave, by listener name."""
+
+        def bind(listeners: tuple[Listener, ...]) -> tuple[Listener, ...]:
+            return tuple(
+                replace(listener, port=listener.port or ports[listener.name])
+                for listener in listeners
+            )
+
+        return replace(
+            self,
+            listeners=bind(self.listeners),
+            advertised_listeners=bind(self.advertised_listeners),
+        )
+
+
+def _build(properties: Sequence[Property]) -> BrokerConfig:
+    given, ignored, faults = _sort_keys(properties)
+    parsed: dict[str, object] = {}
+    for name, definition in BROKER_CONFIGS.items():
+        source = given.get(name)
+        try:
+            parsed[name] = definition.parse(source.value if source else definition.default)
+        except InvalidConfig as error:
+            faults.append(f"{source.origin}: {error}" if source else str(error))
+    if faults:
+        raise _refusal(faults)
+    texts = {name: source.value for name, source in given.items() if name in BROKER_CONFIGS}
+    fields = {
+        _field_name(name): value
+        for name, value in parsed.items()
+        if _field_name(name) in BrokerConfig.__dataclass_fields__
+    }
+    # Each of these looks at several keys, so none can say "line 3"; the keys are in its message.
+    for derive in (_derive_identity, _derive_listeners, _derive_folders, _derive_tier):
+        try:
+            fields.update(derive(parsed, given))
+        except InvalidConfig as error:
+            faults.append(str(error))
+    try:
+        LogConfig.resolve(_topic_defaults(texts))
+    except InvalidConfig as error:
+        faults.append(f"defaults of topics: {error}")
+    if faults:
+        raise _refusal(faults)
+    return BrokerConfig(
+        **fields,  # type: ignore[arg-type]  # the table's types match the fields, tested
+        given=MappingProxyType(texts),
+        ignored=tuple(ignored),
+    )
+
+
+def _refusal(faults: Sequence[str]) -> InvalidConfig:
+    if len(faults) == 1:
+        return InvalidConfig(faults[0])
+    return InvalidConfig("\n  ".join([f"{len(faults)} faults in the configuration:", *faults]))
+
+
+def _sort_keys(
+    properties: Sequence[Property],
+) -> tuple[dict[str, Property], list[IgnoredKey], list[str]]:
+    """The last value of each key, those without effect, and complaints about the others."""
+    given: dict[str, Property] = {}
+    for entry in properties:
+        given[entry.key] = entry
+    ignored: list[IgnoredKey] = []
+    faults: list[str] = []
+    for key, entry in given.items():
+        if key in BROKER_CONFIGS:
+            continue
+        refused = find_foreign(key, REFUSED)
+        harmless = find_foreign(key, IGNORED)
+        fault = _cluster_fault(entry)
+        if refused is not None and entry.value.strip() not in refused.neutral:
+            faults.append(f"{entry.origin}: {key} is not supported: {refused.reason}")
+        elif fault is not None:
+            faults.append(f"{entry.origin}: {fault}")
+        elif refused is not None:
+            ignored.append(IgnoredKey(key=key, reason="this value changes nothing"))
+        elif harmless is not None:
+            ignored.append(IgnoredKey(key=key, reason=harmless.reason))
+        else:
+            faults.append(f"{entry.origin}: unknown key {key!r}{nearest_name(key, BROKER_CONFIGS)}")
+    return given, ignored, faults
+
+
+def _cluster_fault(entry: Property) -> str | None:
+    """Values of otherwise ignored keys that ask for a cluster, which one broker is not."""
+    if entry.key == "process.roles":
+        roles = [role.strip() for role in entry.value.split(",")]
+        if "broker" not in roles:
+            return f"process.roles={entry.value}: expected broker or broker,controller"
+    if entry.key in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
+        voters = [voter for voter in entry.value.split(",") if voter.strip()]
+        if len(voters) > 1:
+            return f"{entry.key}: strandline does not join a quorum; expected at most one entry"
+    return None
+
+
+def _field_name(key: str) -> str:
+    return key.removeprefix(_OWN_PREFIX).replace(".", "_")
+
+
+def _topic_defaults(given: Mapping[str, str]) -> dict[str, str]:
+    defaults: dict[str, str] = {}
+    # The table lists the synonyms of a property in order of precedence: ms, minutes, hours.
+    for definition in BROKER_CONFIGS.values():
+        topic_property = definition.topic_property
+        text = given.get(definition.name, "").strip()
+        if topic_property is None or not text or topic_property in defaults:
+            continue
+        # -1 means unlimited in every unit; it is no minus one hour.
+        if definition.scale != 1 and int(text) > 0:
+            text = str(int(text) * definition.scale)
+        defaults[topic_property] = text
+    return defaults
+
+
+_Parsed = Mapping[str, object]
+_Given = Mapping[str, Property]
+
+
+def _derive_identity(parsed: _Parsed, given: _Given) -> dict[str, object]:
+    broker_id = parsed["broker.id"]
+    if broker_id is None or broker_id == -1:
+        return {}
+    if "node.id" in given and parsed["node.id"] != broker_id:
+        raise InvalidConfig(
+            f"broker.id={broker_id} and node.id={parsed['node.id']} name different brokers;"
+            " expected one of them, or both the same"
+        )
+    return {"node_id": broker_id}
+
+
+def _derive_listeners(parsed: _Parsed, given: _Given) -> dict[str, object]:
+    names = given.get("controller.listener.names")
+    controllers = {name.strip().upper() for name in names.value.split(",")} if names else set()
+    listeners = without_controllers(
+        parse_listeners("listeners", _texts(parsed["listeners"])), controllers
+    )
+    if not listeners:
+        raise InvalidConfig("listeners: expected at least one NAME://host:port for clients")
+    check_protocols(listeners, parse_protocol_map(_texts(parsed["listener.security.protocol.map"])))
+    advertised_texts = _texts(parsed["advertised.listeners"])
+    advertised = None
+    if advertised_texts:
+        advertised = without_controllers(
+            parse_listeners("advertised.listeners", advertised_texts), controllers
+        )
+    return {"listeners": listeners, "advertised_listeners": advertise(listeners, advertised)}
+
+
+def _derive_folders(parsed: _Parsed, _given: _Given) -> dict[str, object]:
+    names = _texts(parsed["log.dirs"]) or (str(parsed["log.dir"]),)
+    folders = tuple(Path(name) for name in names)
+    for position, folder in enumerate(folders):
+        if not folder.name:
+            raise InvalidConfig(f"log.dirs={str(folder)!r}: expected a folder with a name")
+        if folder in folders[:position]:
+            raise InvalidConfig(f"log.dirs: the folder {folder} is named twice")
+    cache = parsed["strandline.remote.cache.directory"]
+    return {
+        "log_dirs": folders,
+        "remote_cache_directory": Path(str(cache)) if cache else folders[0] / "remote-cache",
+    }
+
+
+def _derive_tier(parsed: _Parsed, _given: _Given) -> dict[str, object]:
+    url, endpoint = parsed["strandline.remote.url"], parsed["strandline.remote.s3.endpoint.url"]
+    if url is None and parsed["remote.log.storage.system.enable"]:
+        raise InvalidConfig(
+            "remote.log.storage.system.enable=true needs strandline.remote.url:"
+            " s3://bucket/prefix or file:///folder"
+        )
+    if url is not None and not _is_store_url(str(url)):
+        raise InvalidConfig(
+            f"strandline.remote.url={url!r}: expected s3://bucket/prefix or file:///folder"
+        )
+    if endpoint is not None and not _HTTP_URL.fullmatch(str(endpoint)):
+        raise InvalidConfig(
+            f"strandline.remote.s3.endpoint.url={endpoint!r}: expected http://host:port"
+            " or https://host"
+        )
+    return {}
+
+
+def _is_store_url(url: str) -> bool:
+    return bool(_S3_URL.fullmatch(url)) or (
+        url.startswith("file:///") and len(url) > len("file:///")
+    )
+
+
+def _texts(parsed: object) -> tuple[str, ...]:
+    """A parsed LIST, for the type checker; unset is empty."""
+    if parsed is None:
+        return ()
+    assert isinstance(parsed, tuple), parsed
+    return parsed
+
+
+def fieldless_keys() -> frozenset[str]:
+    """Keys of the table that have no field of their own, because others speak for them."""
+    derived = {"broker.id", "log.dir", "listener.security.protocol.map"}
+    topic = {d.name for d in BROKER_CONFIGS.values() if d.section == TOPIC_DEFAULTS}
+    return frozenset(derived | topic)

@@ -1,0 +1,162 @@
+"""Keys of Kafka that strandline knows but does not act on.
+
+    IGNORED    their absence here changes nothing that a client could notice: accepted, and logged
+    REFUSED    silence would be a lie (security, limits, plug-ins): refused with the reason
+
+A key in neither table and not in BROKER_CONFIGS is unknown, and refused with the nearest name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.storage.log_config import INT_MAX, LONG_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignKeys:
+    """Keys of Kafka that strandline does not act on: one name, or a prefix ending in a dot.
+
+    `neutral` values say what happens anyway, so even a refused key may carry them.
+    """
+
+    pattern: str
+    reason: str
+    neutral: tuple[str, ...] = ()
+
+    def matches(self, key: str) -> bool:
+        return key == self.pattern or (self.pattern.endswith(".") and key.startswith(self.pattern))
+
+
+_ONE_LOOP = "one event loop serves all connections"
+_ONE_BROKER = "there is one broker, which holds every replica"
+_OWN_METADATA = "metadata is strandline's own log of objects; there is no controller quorum"
+_NO_GROUPS = "there are no consumer groups or transactions yet"
+_OWN_TIER = "the manifests in the bucket take its place"
+
+IGNORED: tuple[ForeignKeys, ...] = (
+    ForeignKeys(pattern="process.roles", reason=_OWN_METADATA),
+    ForeignKeys(pattern="controller.", reason=_OWN_METADATA),
+    ForeignKeys(pattern="metadata.", reason=_OWN_METADATA),
+    ForeignKeys(pattern="early.start.listeners", reason=_OWN_METADATA),
+    ForeignKeys(pattern="broker.heartbeat.interval.ms", reason=_OWN_METADATA),
+    ForeignKeys(pattern="broker.session.timeout.ms", reason=_OWN_METADATA),
+    ForeignKeys(pattern="initial.broker.registration.timeout.ms", reason=_OWN_METADATA),
+    ForeignKeys(pattern="inter.broker.listener.name", reason=_ONE_BROKER),
+    ForeignKeys(pattern="inter.broker.protocol.version", reason=_ONE_BROKER),
+    ForeignKeys(pattern="replica.", reason=_ONE_BROKER),
+    ForeignKeys(pattern="num.replica.fetchers", reason=_ONE_BROKER),
+    ForeignKeys(pattern="num.replica.alter.log.dirs.threads", reason=_ONE_BROKER),
+    ForeignKeys(pattern="auto.leader.rebalance.enable", reason=_ONE_BROKER),
+    ForeignKeys(pattern="leader.imbalance.", reason=_ONE_BROKER),
+    ForeignKeys(pattern="controlled.shutdown.", reason=_ONE_BROKER),
+    ForeignKeys(pattern="num.network.threads", reason=_ONE_LOOP),
+    ForeignKeys(pattern="num.io.threads", reason=_ONE_LOOP),
+    ForeignKeys(pattern="background.threads", reason=_ONE_LOOP),
+    ForeignKeys(pattern="num.recovery.threads.per.data.dir", reason=_ONE_LOOP),
+    ForeignKeys(pattern="queued.max.requests", reason=_ONE_LOOP),
+    ForeignKeys(pattern="queued.max.request.bytes", reason=_ONE_LOOP),
+    ForeignKeys(pattern="request.timeout.ms", reason=_ONE_BROKER),
+    ForeignKeys(pattern="socket.send.buffer.bytes", reason="the kernel sizes socket buffers"),
+    ForeignKeys(pattern="socket.receive.buffer.bytes", reason="the kernel sizes socket buffers"),
+    ForeignKeys(pattern="socket.listen.backlog.size", reason="the broker chooses its backlog"),
+    ForeignKeys(pattern="offsets.", reason=_NO_GROUPS),
+    ForeignKeys(pattern="offset.metadata.max.bytes", reason=_NO_GROUPS),
+    ForeignKeys(pattern="group.", reason=_NO_GROUPS),
+    ForeignKeys(pattern="share.", reason=_NO_GROUPS),
+    ForeignKeys(pattern="streams.", reason=_NO_GROUPS),
+    ForeignKeys(pattern="transaction.", reason=_NO_GROUPS),
+    ForeignKeys(pattern="transactional.id.expiration.ms", reason=_NO_GROUPS),
+    ForeignKeys(
+        pattern="producer.id.expiration.check.interval.ms", reason="it looks when it wants"
+    ),
+    ForeignKeys(pattern="log.cleaner.", reason="nothing is compacted yet"),
+    ForeignKeys(pattern="log.message.format.version", reason="Kafka ignores it since 4.0"),
+    ForeignKeys(pattern="log.message.downconversion.enable", reason="Kafka ignores it since 4.0"),
+    ForeignKeys(pattern="log.dir.failure.timeout.ms", reason=_OWN_METADATA),
+    ForeignKeys(pattern="max.request.partition.size.limit", reason="no such request is served"),
+    ForeignKeys(pattern="quota.window.num", reason="there are no quotas yet"),
+    ForeignKeys(pattern="quota.window.size.seconds", reason="there are no quotas yet"),
+    ForeignKeys(pattern="metric.reporters", reason="there is no Java virtual machine"),
+    ForeignKeys(pattern="metrics.", reason="there is no Java virtual machine"),
+    ForeignKeys(pattern="auto.include.jmx.reporter", reason="there is no Java virtual machine"),
+    ForeignKeys(pattern="telemetry.", reason="client telemetry is not served"),
+    ForeignKeys(pattern="remote.log.metadata.", reason=_OWN_TIER),
+    ForeignKeys(pattern="rlmm.config.", reason=_OWN_TIER),
+    ForeignKeys(
+        pattern="remote.log.manager.thread.pool.size", reason="the copier's pool does all copying"
+    ),
+    ForeignKeys(
+        pattern="remote.log.manager.expiration.thread.pool.size",
+        reason="deleting needs no pool of its own",
+    ),
+    ForeignKeys(pattern="remote.log.manager.follower.thread.pool.size", reason=_ONE_BROKER),
+)
+
+_NO_SECURITY = (
+    "strandline has no encryption, authentication or authorisation yet; ignoring the key would"
+    " leave the broker open. Remove it and keep the broker on a trusted network"
+)
+_NO_JAVA = "it names a Java class, and strandline is no Java program. Remove it"
+_NOT_LIMITED = "strandline does not enforce this limit yet. Remove it"
+
+REFUSED: tuple[ForeignKeys, ...] = (
+    ForeignKeys(pattern="ssl.", reason=_NO_SECURITY),
+    ForeignKeys(pattern="sasl.", reason=_NO_SECURITY),
+    ForeignKeys(
+        pattern="security.inter.broker.protocol", reason=_NO_SECURITY, neutral=("PLAINTEXT",)
+    ),
+    ForeignKeys(pattern="security.", reason=_NO_SECURITY),
+    ForeignKeys(pattern="listener.name.", reason=_NO_SECURITY),
+    ForeignKeys(pattern="authorizer.", reason=_NO_SECURITY, neutral=("",)),
+    ForeignKeys(pattern="super.users", reason=_NO_SECURITY, neutral=("",)),
+    ForeignKeys(pattern="allow.everyone.if.no.acl.found", reason=_NO_SECURITY, neutral=("true",)),
+    ForeignKeys(pattern="principal.builder.class", reason=_NO_SECURITY),
+    ForeignKeys(pattern="password.encoder.", reason=_NO_SECURITY),
+    ForeignKeys(pattern="delegation.token.", reason=_NO_SECURITY),
+    ForeignKeys(pattern="connections.max.reauth.ms", reason=_NO_SECURITY, neutral=("0",)),
+    ForeignKeys(pattern="connection.failed.authentication.delay.ms", reason=_NO_SECURITY),
+    ForeignKeys(
+        pattern="zookeeper.",
+        reason="there is no ZooKeeper: strandline keeps its metadata itself. Remove it",
+    ),
+    ForeignKeys(
+        pattern="replica.selector.class",
+        reason=_NO_JAVA,
+        neutral=("", "org.apache.kafka.common.replica.LeaderSelector"),
+    ),
+    ForeignKeys(pattern="create.topic.policy.class.name", reason=_NO_JAVA, neutral=("",)),
+    ForeignKeys(pattern="alter.config.policy.class.name", reason=_NO_JAVA, neutral=("",)),
+    ForeignKeys(pattern="client.quota.callback.class", reason=_NO_JAVA, neutral=("",)),
+    ForeignKeys(pattern="config.providers", reason=_NO_JAVA, neutral=("",)),
+    ForeignKeys(
+        pattern="remote.log.storage.manager.",
+        reason="strandline has its own remote tier. Set strandline.remote.url instead",
+    ),
+    ForeignKeys(
+        pattern="rsm.config.",
+        reason="strandline has its own remote tier. Set the strandline.remote keys instead",
+    ),
+    ForeignKeys(pattern="max.connections.per.ip", reason=_NOT_LIMITED, neutral=(str(INT_MAX),)),
+    ForeignKeys(pattern="max.connections.per.ip.overrides", reason=_NOT_LIMITED, neutral=("",)),
+    ForeignKeys(
+        pattern="max.connection.creation.rate", reason=_NOT_LIMITED, neutral=(str(INT_MAX),)
+    ),
+    ForeignKeys(
+        pattern="remote.log.manager.copy.max.bytes.per.second",
+        reason=_NOT_LIMITED,
+        neutral=(str(LONG_MAX),),
+    ),
+    ForeignKeys(
+        pattern="remote.log.manager.fetch.max.bytes.per.second",
+        reason=_NOT_LIMITED,
+        neutral=(str(LONG_MAX),),
+    ),
+)
+
+
+def find_foreign(key: str, table: tuple[ForeignKeys, ...]) -> ForeignKeys | None:
+    """The entry that names `key` itself, else the first whose prefix covers it."""
+    matching = [entry for entry in table if entry.matches(key)]
+    exact = [entry for entry in matching if entry.pattern == key]
+    return next(iter(exact or matching), None)

@@ -1,0 +1,461 @@
+"""Every broker key with an effect: name, type, default, bounds, meaning.
+
+The defaults of topics (`log.segment.bytes` for `segment.bytes`) are not written down a second
+time: they are made from `TOPIC_CONFIGS`. Loading, DescribeConfigs and docs/configuration.md all
+read this table; `config_foreign.py` has the keys of Kafka that are not in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from strandline.storage.log_config import (
+    INT_MAX,
+    LONG_MAX,
+    TOPIC_CONFIGS,
+    ConfigDef,
+    ConfigType,
+    parse_config_value,
+)
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+HOUR_MS = 3_600_000
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfigDef(ConfigDef):
+    """A broker key. `nullable` ones may be empty, which means unset.
+
+    `dynamic` is what Kafka lets an administrator change at run time. `topic_property` names the
+    topic property whose default this key sets, `scale` turns the key's unit into that property's.
+    """
+
+    section: str
+    nullable: bool = False
+    dynamic: bool = False
+    topic_property: str | None = None
+    scale: int = 1
+
+    def parse(self, text: str) -> object:
+        """The typed value, None for an empty nullable key. Raises InvalidConfig."""
+        if self.nullable and not text.strip():
+            return None
+        return parse_config_value(self, text)
+
+
+NETWORK = "Identity and listeners"
+CONNECTIONS = "Connections and requests"
+TOPICS = "Topics"
+LOG = "Log folders and background work"
+TIER = "Remote tier"
+TOPIC_DEFAULTS = "Defaults of topics"
+SECTIONS = (NETWORK, CONNECTIONS, TOPICS, LOG, TIER, TOPIC_DEFAULTS)
+
+_B, _S, _I, _H, _L, _LIST = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.SHORT,
+    ConfigType.LONG,
+    ConfigType.LIST,
+)
+
+
+def _key(
+    section: str,
+    name: str,
+    config_type: ConfigType,
+    default: object,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    dynamic: bool = False,
+) -> BrokerConfigDef:
+    text = str(default).lower() if isinstance(default, bool) else str(default)
+    return BrokerConfigDef(
+        section=section,
+        name=name,
+        type=config_type,
+        default="" if default is None else text,
+        doc=doc,
+        minimum=minimum,
+        maximum=maximum,
+        nullable=default is None,
+        dynamic=dynamic,
+    )
+
+
+def _own_keys() -> Iterator[BrokerConfigDef]:
+    yield from _network_keys()
+    yield from _connection_keys()
+    yield from _topic_keys()
+    yield from _log_keys()
+    yield from _tier_keys()
+
+
+def _network_keys() -> Iterator[BrokerConfigDef]:
+    yield _key(
+        NETWORK,
+        "node.id",
+        _I,
+        1,
+        "Number of this broker in its cluster. Kafka has no default; a lone broker needs none.",
+        minimum=0,
+    )
+    yield _key(
+        NETWORK, "broker.id", _I, None, "Older name of node.id; both must agree.", minimum=-1
+    )
+    yield _key(NETWORK, "broker.rack", _S, None, "Rack (zone) that Metadata tells clients.")
+    # Kafka listens on every interface. A broker that cannot ask for a password yet must not.
+    yield _key(
+        NETWORK,
+        "listeners",
+        _LIST,
+        "PLAINTEXT://127.0.0.1:9092",
+        "Where to listen: NAME://host:port, comma separated. An empty host or 0.0.0.0 means every"
+        " interface, port 0 any free port. Only PLAINTEXT for now, therefore the default is this"
+        " machine alone.",
+    )
+    yield _key(
+        NETWORK,
+        "advertised.listeners",
+        _LIST,
+        None,
+        "What clients are told to connect to: NAME://host:port. Unset: the listeners, an empty host"
+        " replaced by this machine's name.",
+    )
+    yield _key(
+        NETWORK,
+        "listener.security.protocol.map",
+        _LIST,
+        "PLAINTEXT:PLAINTEXT",
+        "Protocol of each listener name, as NAME:PROTOCOL; names in use must be PLAINTEXT.",
+    )
+
+
+def _connection_keys() -> Iterator[BrokerConfigDef]:
+    yield _key(
+        CONNECTIONS,
+        "socket.request.max.bytes",
+        _I,
+        100 * MIB,
+        "Largest request, in bytes; a larger one closes its connection.",
+        minimum=1,
+    )
+    yield _key(
+        CONNECTIONS,
+        "connections.max.idle.ms",
+        _L,
+        600_000,
+        "An idle connection is closed after this many ms; negative: never.",
+    )
+    yield _key(
+        CONNECTIONS,
+        "max.connections",
+        _I,
+        INT_MAX,
+        "Open connections at one time; further ones are closed at once.",
+        minimum=0,
+        dynamic=True,
+    )
+    yield _key(
+        CONNECTIONS,
+        "fetch.max.bytes",
+        _I,
+        55 * MIB,
+        "Largest answer to a fetch, in bytes; one batch is sent even if larger.",
+        minimum=1024,
+    )
+    yield _key(
+        CONNECTIONS,
+        "max.incremental.fetch.session.cache.slots",
+        _I,
+        1000,
+        "Incremental fetch sessions kept; further clients send full fetches.",
+        minimum=0,
+    )
+
+
+def _topic_keys() -> Iterator[BrokerConfigDef]:
+    yield _key(
+        TOPICS,
+        "num.partitions",
+        _I,
+        1,
+        "Partitions of a topic that is created without a count.",
+        minimum=1,
+    )
+    yield _key(
+        TOPICS,
+        "default.replication.factor",
+        _H,
+        1,
+        "Replicas of a topic that is created without a count; one broker can hold only one.",
+        minimum=1,
+        maximum=1,
+    )
+    yield _key(
+        TOPICS,
+        "auto.create.topics.enable",
+        _B,
+        True,
+        "Create a topic when a client that allows it asks for its metadata.",
+    )
+    yield _key(TOPICS, "delete.topic.enable", _B, True, "Allow DeleteTopics.")
+    yield _key(
+        TOPICS,
+        "producer.id.expiration.ms",
+        _I,
+        86_400_000,
+        "An idle producer's sequence numbers are forgotten after this many ms.",
+        minimum=1,
+        dynamic=True,
+    )
+
+
+def _log_keys() -> Iterator[BrokerConfigDef]:
+    # Not Kafka's /tmp/kafka-logs: /tmp is emptied when the machine starts.
+    yield _key(
+        LOG,
+        "log.dir",
+        _S,
+        "strandline-data",
+        "Folder of the logs if log.dirs is unset, relative to the working directory.",
+    )
+    yield _key(
+        LOG,
+        "log.dirs",
+        _LIST,
+        None,
+        "Folders of the logs, comma separated; a new partition goes where there are fewest.",
+    )
+    yield _key(
+        LOG,
+        "log.retention.check.interval.ms",
+        _L,
+        300_000,
+        "Ms between two looks for segments to delete.",
+        minimum=1,
+    )
+    yield _key(
+        LOG,
+        "log.initial.task.delay.ms",
+        _L,
+        30_000,
+        "Ms after the start before background work on logs begins.",
+        minimum=0,
+    )
+    yield _key(
+        LOG,
+        "log.flush.scheduler.interval.ms",
+        _L,
+        LONG_MAX,
+        "Ms between two looks for logs that flush.ms wants synced.",
+        minimum=1,
+    )
+    yield _key(
+        LOG,
+        "log.flush.offset.checkpoint.interval.ms",
+        _I,
+        60_000,
+        "Ms between two writes of the recovery points.",
+        minimum=0,
+    )
+    yield _key(
+        LOG,
+        "log.flush.start.offset.checkpoint.interval.ms",
+        _I,
+        60_000,
+        "Ms between two writes of the log start offsets.",
+        minimum=0,
+    )
+
+
+def _tier_keys() -> Iterator[BrokerConfigDef]:
+    yield _key(
+        TIER,
+        "remote.log.storage.system.enable",
+        _B,
+        False,
+        "Turn the remote tier on; topics still ask for it with remote.storage.enable. Needs"
+        " strandline.remote.url.",
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.url",
+        _S,
+        None,
+        "Where the remote tier lies: s3://bucket/prefix or file:///folder. Credentials come by the"
+        " usual AWS chain.",
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.s3.endpoint.url",
+        _S,
+        None,
+        "Address of an S3-compatible server, such as http://127.0.0.1:4566; unset: AWS.",
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.s3.region",
+        _S,
+        None,
+        "Region of the bucket; unset: AWS_REGION and the like, else us-east-1.",
+    )
+    yield _key(
+        TIER,
+        "remote.log.manager.task.interval.ms",
+        _L,
+        30_000,
+        "Ms between two looks for segments to copy; a closing segment wakes the copier at once.",
+        minimum=1,
+    )
+    yield _key(
+        TIER,
+        "remote.log.manager.copier.thread.pool.size",
+        _I,
+        10,
+        "Segments copied at the same time.",
+        minimum=1,
+        maximum=1000,
+    )
+    yield _key(
+        TIER,
+        "remote.log.reader.threads",
+        _I,
+        10,
+        "Requests to the object store at the same time on behalf of readers.",
+        minimum=1,
+        maximum=1000,
+    )
+    yield _key(
+        TIER,
+        "remote.log.reader.max.pending.tasks",
+        _I,
+        100,
+        "Remote reads waiting for a thread; further fetches get an empty answer.",
+        minimum=1,
+    )
+    yield _key(
+        TIER,
+        "remote.fetch.max.wait.ms",
+        _I,
+        500,
+        "Longest wait of a fetch for the remote tier, in ms; the download goes on.",
+        minimum=1,
+        dynamic=True,
+    )
+    yield _key(
+        TIER,
+        "remote.list.offsets.request.timeout.ms",
+        _L,
+        30_000,
+        "Longest wait of ListOffsets for the remote tier, in ms.",
+        minimum=1,
+        dynamic=True,
+    )
+    yield _key(
+        TIER,
+        "remote.log.index.file.cache.total.size.bytes",
+        _L,
+        GIB,
+        "Bytes of remote indexes kept.",
+        minimum=1,
+        dynamic=True,
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.chunk.bytes",
+        _I,
+        8 * MIB,
+        "Bytes of a segment that are fetched at a time.",
+        minimum=64 * 1024,
+        maximum=256 * MIB,
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.cache.memory.bytes",
+        _L,
+        128 * MIB,
+        "Memory for chunks of remote segments.",
+        minimum=0,
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.cache.disk.bytes",
+        _L,
+        GIB,
+        "Disk space for chunks of remote segments; 0: none.",
+        minimum=0,
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.cache.directory",
+        _S,
+        None,
+        "Folder of the chunks on disk; unset: remote-cache in the first log folder.",
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.delete.grace.ms",
+        _L,
+        HOUR_MS,
+        "Ms between taking a segment out of the manifest and deleting its objects, so that readers"
+        " who planned with the older manifest still find them.",
+        minimum=0,
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.copy.timeout.ms",
+        _L,
+        900_000,
+        "A copy of one segment that takes longer is given up and tried again, in ms.",
+        minimum=1,
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.orphan.grace.ms",
+        _L,
+        86_400_000,
+        "An object that no manifest names is an orphan only after this many ms.",
+        minimum=0,
+    )
+
+
+# Synonyms whose unit is not that of the topic property. Kafka's default then sits on the key with
+# the coarsest unit (168 hours), and the finer ones are unset.
+_SCALES = {".hours": HOUR_MS, ".minutes": MINUTE_MS}
+
+
+def _topic_default_keys() -> Iterator[BrokerConfigDef]:
+    """One broker key per synonym of a topic property, in the order of precedence."""
+    for topic in TOPIC_CONFIGS.values():
+        for synonym in topic.synonyms:
+            scale = next((s for suffix, s in _SCALES.items() if synonym.endswith(suffix)), 1)
+            carries_default = synonym == topic.synonyms[-1]
+            default = topic.default
+            if carries_default and scale != 1:
+                default = str(int(topic.default) // scale)
+            yield BrokerConfigDef(
+                section=TOPIC_DEFAULTS,
+                name=synonym,
+                type=topic.type if scale == 1 else ConfigType.INT,
+                default=default if carries_default else "",
+                doc=topic.doc if scale == 1 else f"{topic.synonyms[0]} in another unit.",
+                minimum=topic.minimum,
+                maximum=topic.maximum,
+                choices=topic.choices,
+                nullable=not carries_default,
+                dynamic=True,
+                topic_property=topic.name,
+                scale=scale,
+            )
+
+
+BROKER_CONFIGS: Mapping[str, BrokerConfigDef] = {
+    definition.name: definition for definition in (*_own_keys(), *_topic_default_keys())
+}

@@ -1,0 +1,1 @@
+"""One file per API family: decode, ask, encode."""

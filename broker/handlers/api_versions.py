@@ -1,0 +1,46 @@
+"""ApiVersions: what this broker speaks.
+
+    0-2  plain; 3 flexible, the client names its software (KIP-511); 4 features of minimum 0
+
+A version that we do not know is answered in version 0 with UNSUPPORTED_VERSION and our range, and
+with the old response header: the one answer that every client can read (KIP-511).
+"""
+
+from __future__ import annotations
+
+import re
+
+from strandline.broker.handlers.services import RequestContext
+from strandline.broker.protocol.api import ADVERTISED, ApiKey
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.api_versions import (
+    ApiVersionRange,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+
+FIRST_VERSION_WITH_SOFTWARE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+_RANGES = tuple(
+    ApiVersionRange(api_key=key, min_version=versions.lowest, max_version=versions.highest)
+    for key, versions in ADVERTISED.items()
+)
+
+
+def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+    """Everything that is advertised; an unacceptable software name is refused as Kafka does."""
+    if context.api_version >= FIRST_VERSION_WITH_SOFTWARE and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+    return ApiVersionsResponse(api_keys=_RANGES)
+
+
+def unsupported_api_versions() -> ApiVersionsResponse:
+    """To be encoded in version 0."""
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[entry for entry in _RANGES if entry.api_key == ApiKey.API_VERSIONS],
+    )

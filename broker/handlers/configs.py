@@ -1,0 +1,103 @@
+"""DescribeConfigs: what topics and this broker run with, and where each value comes from.
+
+    1-4   1 sources and synonyms; 3 types and documentation; 4 flexible
+
+Rows are made in `broker/config_rows.py` from the tables that also check and document the
+properties, so the three cannot differ. Sensitive values are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.config_rows import ConfigRow, describe_broker, describe_topic
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.describe_configs import (
+    ConfigResourceType,
+    DescribeConfigsEntry,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+
+class ConfigHandlers:
+    """Reads configurations; changing them is not served yet."""
+
+    def __init__(self, services: Services) -> None:
+        self._config = services.config
+        self._metadata = services.metadata
+
+    def describe_configs(
+        self, request: DescribeConfigsRequest, _context: RequestContext
+    ) -> DescribeConfigsResponse:
+        return DescribeConfigsResponse(
+            results=[self._describe(resource, request) for resource in request.resources]
+        )
+
+    def _describe(
+        self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    ) -> DescribeConfigsResult:
+        rows: Sequence[ConfigRow]
+        name = resource.resource_name
+        match resource.resource_type:
+            case ConfigResourceType.TOPIC:
+                topic = self._metadata.image.topics.get(name)
+                if topic is None:
+                    return _failed(
+                        resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}"
+                    )
+                rows = describe_topic(self._config, topic.properties)
+            case ConfigResourceType.BROKER:
+                # An empty name asks for the cluster-wide dynamic defaults; none can be set yet.
+                if name not in ("", str(self._config.node_id)):
+                    return _failed(
+                        resource,
+                        ErrorCode.INVALID_REQUEST,
+                        f"this is broker {self._config.node_id}, not {name!r}",
+                    )
+                rows = describe_broker(self._config) if name else ()
+            case _:
+                return _failed(
+                    resource,
+                    ErrorCode.INVALID_REQUEST,
+                    f"resource type {resource.resource_type} has no configuration here",
+                )
+        wanted = resource.configuration_keys
+        return DescribeConfigsResult(
+            resource_type=resource.resource_type,
+            resource_name=name,
+            configs=[_entry(row, request) for row in rows if wanted is None or row.name in wanted],
+        )
+
+
+def _failed(
+    resource: DescribeConfigsResource, code: ErrorCode, message: str
+) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def _entry(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsEntry:
+    return DescribeConfigsEntry(
+        name=row.name,
+        value=None if row.sensitive else row.value,
+        read_only=row.read_only,
+        config_source=row.source,
+        is_sensitive=row.sensitive,
+        synonyms=[
+            DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
+            for s in row.synonyms
+        ]
+        if request.include_synonyms
+        else (),
+        config_type=row.type.value,
+        documentation=row.documentation if request.include_documentation else None,
+    )

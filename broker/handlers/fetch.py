@@ -1,0 +1,431 @@
+"""Fetch: records of many partitions from both tiers, with sessions and long polls.
+
+     4   first served: isolation level, last stable offset, aborted transactions
+     5   log start offset
+     7   incremental sessions (KIP-227)
+     9   current leader epoch (KIP-320)
+    10   zstd is understood by the client
+    11   rack
+    12   flexible, last fetched epoch, diverging epoch
+    13   topics by id
+    15   replica state instead of replica id; 16 node endpoints; 17 directory id; 18 high watermark
+
+Where the answer comes from:
+
+    every wanted offset is local, enough bytes are there   at once, file ranges sent by sendfile
+    too few bytes                                          parked until they come (purgatory.py)
+    some offset lies below the local log                   a coroutine reads those partitions from
+                                                           the object store, in parallel, for at
+                                                           most remote.fetch.max.wait.ms; one that
+                                                           is late is answered empty, and its
+                                                           download goes on for the next fetch
+
+`max_bytes` counts both tiers. The first partition with records gets at least one batch however
+small the limits are, so that a large batch stops nobody (KIP-74).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strandline.broker.answers import Answer, Deferred, Parts
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    FetchSession,
+    PartitionKey,
+    SessionRefused,
+    WantedPartition,
+)
+from strandline.broker.handlers.purgatory import ParkedFetch
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.fetch import encode_fetch_response
+from strandline.broker.protocol.header import frame_response
+from strandline.broker.protocol.messages.fetch import (
+    FetchAbortedTransaction,
+    FetchDivergingEpoch,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchResponseTopic,
+)
+from strandline.broker.protocol.schema import Part
+from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
+from strandline.storage.model import Isolation
+
+log = logging.getLogger(__name__)
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One fetch while it is served."""
+
+    version: int
+    correlation_id: int
+    wanted: Sequence[WantedPartition]
+    session: FetchSession | None
+    incremental: bool
+    isolation: Isolation
+    bytes_max: int
+    min_bytes: int
+    wait_ms_max: int
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one look at the partitions found."""
+
+    answers: list[tuple[WantedPartition, FetchResponsePartition]] = field(default_factory=list)
+    remote: list[tuple[int, Partition, int]] = field(default_factory=list)
+    total_bytes: int = 0
+    must_answer: bool = False
+
+
+class FetchHandler:
+    """Serves fetches; keeps nothing between them but the sessions."""
+
+    def __init__(self, services: Services) -> None:
+        self._replicas = services.replicas
+        self._sessions = services.sessions
+        self._bytes_max = services.config.fetch_max_bytes
+        self._remote_wait_s = services.config.remote_fetch_max_wait_ms / 1000
+        self._loop = asyncio.get_running_loop()
+
+    def handle(self, request: FetchRequest, context: RequestContext, correlation_id: int) -> Answer:
+        """A framed answer, now or later."""
+        plan = self._plan(request, context.api_version, correlation_id)
+        if isinstance(plan, SessionRefused):
+            response = FetchResponse(error_code=plan.error_code, topics=())
+            return self._frame(context.api_version, correlation_id, response)
+        found = self._look(plan)
+        if found.remote:
+            return self._answer_with_remote(plan, found)
+        if (
+            found.must_answer
+            or found.total_bytes >= plan.min_bytes
+            or plan.wait_ms_max <= 0
+            or not plan.wanted
+        ):
+            return self._answer(plan, found)
+        return self._park(plan, found)
+
+    # --- sessions ----------------------------------------------------------------------------
+
+    def _plan(
+        self, request: FetchRequest, version: int, correlation_id: int
+    ) -> _Plan | SessionRefused:
+        by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+        wanted = [
+            WantedPartition(
+                None if by_id else topic.name,
+                topic.topic_id,
+                partition.partition,
+                partition.fetch_offset,
+                partition.partition_max_bytes,
+                partition.current_leader_epoch,
+                partition.last_fetched_epoch,
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        session: FetchSession | None = None
+        incremental = False
+        order: Sequence[WantedPartition] = wanted
+        epoch = request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            if request.session_id:
+                self._sessions.end(request.session_id)
+            if epoch == INITIAL_EPOCH:
+                session = self._sessions.begin(wanted, uses_topic_ids=by_id)
+        else:
+            resumed = self._sessions.resume(request.session_id, epoch, uses_topic_ids=by_id)
+            if isinstance(resumed, SessionRefused):
+                return resumed
+            session, incremental = resumed, True
+            forgotten: list[PartitionKey] = [
+                (topic.topic_id if by_id else topic.name, partition)
+                for topic in request.forgotten_topics
+                for partition in topic.partitions
+            ]
+            session.update(wanted, forgotten)
+            order = tuple(session.partitions.values())
+        return _Plan(
+            version=version,
+            correlation_id=correlation_id,
+            wanted=order,
+            session=session,
+            incremental=incremental,
+            isolation=Isolation.READ_COMMITTED
+            if request.isolation_level == Isolation.READ_COMMITTED
+            else Isolation.READ_UNCOMMITTED,
+            bytes_max=min(request.max_bytes, self._bytes_max),
+            min_bytes=request.min_bytes,
+            wait_ms_max=request.max_wait_ms,
+        )
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def _look(self, plan: _Plan) -> _Pass:
+        """One pass over the partitions: local reads at once, remote ones noted."""
+        found = _Pass()
+        for wanted in plan.wanted:
+            partition = self._find(wanted)
+            if partition is None:
+                code = (
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if wanted.topic is not None
+                    else ErrorCode.UNKNOWN_TOPIC_ID
+                )
+                answer = _error(wanted.partition, code)
+                found.must_answer = True
+            else:
+                answer = self._look_at(plan, wanted, partition, found)
+            found.answers.append((wanted, answer))
+        return found
+
+    def _look_at(
+        self, plan: _Plan, wanted: WantedPartition, partition: Partition, found: _Pass
+    ) -> FetchResponsePartition:
+        tiers = partition.log
+        try:
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+            if wanted.last_fetched_epoch >= 0:
+                diverging = self._diverging(wanted, partition)
+                if diverging is not None:
+                    found.must_answer = True
+                    return diverging
+            budget = plan.bytes_max - found.total_bytes
+            read = tiers.read(
+                wanted.fetch_offset,
+                bytes_max=min(wanted.partition_bytes_max, max(budget, 0)),
+                isolation=plan.isolation,
+                at_least_one_batch=found.total_bytes == 0,
+            )
+        except RecordsRejected as error:
+            found.must_answer = True
+            return _error(wanted.partition, error.kafka_code, partition)
+        except StorageError as error:
+            log.warning(
+                "read failed",
+                extra={
+                    "fields": {"partition": str(partition.topic_partition), "error": str(error)}
+                },
+            )
+            found.must_answer = True
+            return _error(wanted.partition, error.kafka_code, partition)
+        if read is None:
+            found.remote.append((len(found.answers), partition, wanted.fetch_offset))
+            return _records(wanted.partition, partition, (), 0, plan.isolation)
+        if read.range is None:
+            return _records(wanted.partition, partition, (), 0, plan.isolation)
+        found.total_bytes += read.range.length
+        answer = _records(
+            wanted.partition, partition, (read.range,), read.range.length, plan.isolation
+        )
+        if plan.isolation is Isolation.READ_COMMITTED:
+            aborted = tiers.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
+            answer = _with_aborted(
+                answer,
+                [
+                    FetchAbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset)
+                    for a in aborted
+                ],
+            )
+        return answer
+
+    def _find(self, wanted: WantedPartition) -> Partition | None:
+        if wanted.topic is not None:
+            return self._replicas.partition(wanted.topic, wanted.partition)
+        return self._replicas.partition_by_id(wanted.topic_id, wanted.partition)
+
+    def _diverging(
+        self, wanted: WantedPartition, partition: Partition
+    ) -> FetchResponsePartition | None:
+        """The answer that sends a client back to where its log and ours part (KIP-595)."""
+        end = partition.log.offset_for_epoch(wanted.last_fetched_epoch)
+        if end.epoch < 0:
+            return None  # older than what is known here: nothing to compare with
+        if end.epoch < wanted.last_fetched_epoch or end.start_offset < wanted.fetch_offset:
+            return FetchResponsePartition(
+                index=wanted.partition,
+                high_watermark=partition.high_watermark,
+                last_stable_offset=partition.last_stable_offset,
+                log_start_offset=partition.log.log_start_offset,
+                diverging_epoch=FetchDivergingEpoch(epoch=end.epoch, end_offset=end.start_offset),
+            )
+        return None
+
+    # --- answering ---------------------------------------------------------------------------
+
+    def _park(self, plan: _Plan, found: _Pass) -> Deferred:
+        partitions = [p for p in (self._find(wanted) for wanted in plan.wanted) if p is not None]
+        deferred = Deferred()
+
+        def finish() -> None:
+            deferred.complete(self._answer(plan, self._look(plan)))
+
+        parked = ParkedFetch(
+            self._loop,
+            partitions,
+            missing_bytes=plan.min_bytes - found.total_bytes,
+            wait_ms_max=plan.wait_ms_max,
+            finish=finish,
+        )
+        deferred.cancel_hook = parked.cancel
+        return deferred
+
+    async def _answer_with_remote(self, plan: _Plan, found: _Pass) -> Parts:
+        """Reads the cold partitions in parallel, within the byte budget that is left."""
+        budget = max(plan.bytes_max - found.total_bytes, 0)
+        share = max(budget // len(found.remote), 1)
+        await asyncio.gather(
+            *(
+                self._read_remote(plan, found, position, partition, min(share, budget))
+                for position, partition, _ in found.remote
+            )
+        )
+        return self._answer(plan, found)
+
+    async def _read_remote(
+        self, plan: _Plan, found: _Pass, position: int, partition: Partition, bytes_max: int
+    ) -> None:
+        wanted, _ = found.answers[position]
+        try:
+            async with asyncio.timeout(self._remote_wait_s):
+                read = await partition.log.read_remote(
+                    wanted.fetch_offset,
+                    bytes_max=min(wanted.partition_bytes_max, bytes_max),
+                    isolation=plan.isolation,
+                )
+        except TimeoutError:
+            return  # answered empty; the download goes on
+        except RecordsRejected as error:
+            answer = _error(wanted.partition, error.kafka_code, partition)
+        except StorageError as error:
+            log.warning(
+                "cold read failed",
+                extra={
+                    "fields": {
+                        "partition": str(partition.topic_partition),
+                        "offset": wanted.fetch_offset,
+                        "error": str(error),
+                    }
+                },
+            )
+            if isinstance(error, TierUnavailable):
+                # Empty, and not before its time: an error now would only make the client spin.
+                await asyncio.sleep(min(plan.wait_ms_max / 1000, self._remote_wait_s))
+                return
+            answer = _error(wanted.partition, error.kafka_code, partition)
+        else:
+            found.total_bytes += read.size_bytes
+            answer = _records(
+                wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
+            )
+            if plan.isolation is Isolation.READ_COMMITTED:
+                answer = _with_aborted(
+                    answer,
+                    [
+                        FetchAbortedTransaction(
+                            producer_id=a.producer_id, first_offset=a.first_offset
+                        )
+                        for a in read.aborted
+                    ],
+                )
+        found.answers[position] = (wanted, answer)
+
+    def _answer(self, plan: _Plan, found: _Pass) -> Parts:
+        topics: dict[str | uuid.UUID | None, list[FetchResponsePartition]] = {}
+        served: list[PartitionKey] = []
+        for wanted, answer in found.answers:
+            if plan.incremental and not _is_news(wanted, answer):
+                continue
+            wanted.told_high_watermark = answer.high_watermark
+            wanted.told_log_start_offset = answer.log_start_offset
+            wanted.told_error = answer.error_code != 0
+            key = wanted.key
+            topics.setdefault(key[0], []).append(answer)
+            if answer.records_bytes:
+                served.append(key)
+        if plan.session is not None and served:
+            plan.session.rotate(served)
+        response = FetchResponse(
+            session_id=plan.session.session_id if plan.session is not None else 0,
+            topics=[
+                FetchResponseTopic(
+                    name=key if isinstance(key, str) else "",
+                    topic_id=None if isinstance(key, str) else key,
+                    partitions=partitions,
+                )
+                for key, partitions in topics.items()
+            ],
+        )
+        return self._frame(plan.version, plan.correlation_id, response)
+
+    def _frame(self, version: int, correlation_id: int, response: FetchResponse) -> Parts:
+        body = encode_fetch_response(version, response)
+        return frame_response(ApiKey.FETCH, version, correlation_id, body)
+
+
+def _is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
+    return bool(
+        answer.records_bytes
+        or answer.error_code
+        or wanted.told_error
+        or answer.diverging_epoch is not None
+        or answer.high_watermark != wanted.told_high_watermark
+        or answer.log_start_offset != wanted.told_log_start_offset
+    )
+
+
+def _error(
+    index: int, error_code: int, partition: Partition | None = None
+) -> FetchResponsePartition:
+    return FetchResponsePartition(
+        index=index,
+        error_code=error_code,
+        high_watermark=-1 if partition is None else partition.high_watermark,
+        last_stable_offset=-1 if partition is None else partition.last_stable_offset,
+        log_start_offset=-1 if partition is None else partition.log.log_start_offset,
+    )
+
+
+def _records(
+    index: int,
+    partition: Partition,
+    records: Sequence[Part],
+    records_bytes: int,
+    isolation: Isolation,
+) -> FetchResponsePartition:
+    return FetchResponsePartition(
+        index=index,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        aborted_transactions=() if isolation is Isolation.READ_COMMITTED else None,
+        records=records,
+        records_bytes=records_bytes,
+    )
+
+
+def _with_aborted(
+    answer: FetchResponsePartition, aborted: Sequence[FetchAbortedTransaction]
+) -> FetchResponsePartition:
+    return FetchResponsePartition(
+        index=answer.index,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.last_stable_offset,
+        log_start_offset=answer.log_start_offset,
+        aborted_transactions=aborted,
+        records=answer.records,
+        records_bytes=answer.records_bytes,
+    )

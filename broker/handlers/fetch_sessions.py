@@ -1,0 +1,160 @@
+"""Incremental fetch sessions (KIP-227): what each consumer wants, remembered between requests.
+
+    session epoch   meaning
+             -1     full fetch, no session afterwards; closes the session it names
+              0     full fetch, and begin a session if there is room
+              n     incremental: the partitions listed change the session, the rest stay
+
+A session remembers per partition what the client asked for and what it was last told, so that an
+incremental answer holds only partitions with records, an error, or news. Partitions that had
+records move to the end of the order, so that a full response starves nobody.
+
+The cache is bounded by `max.incremental.fetch.session.cache.slots`; the session that was used
+longest ago goes first, and only if it was idle for EVICTION_IDLE_S: a thrashing cache would help
+nobody. Follows Kafka's FetchSession.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from strandline.storage.clock import Clock
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+INVALID_SESSION_ID = 0
+EVICTION_IDLE_S = 120.0
+SESSION_ID_MAX = 2**31 - 1
+
+
+@dataclass(slots=True)
+class WantedPartition:
+    """One partition of a fetch: what the client asks, and what it was told last."""
+
+    topic: str | None
+    topic_id: uuid.UUID | None
+    partition: int
+    fetch_offset: int
+    partition_bytes_max: int
+    current_leader_epoch: int
+    last_fetched_epoch: int = -1
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+    told_error: bool = False
+
+    @property
+    def key(self) -> PartitionKey:
+        return (self.topic_id if self.topic is None else self.topic, self.partition)
+
+
+PartitionKey = tuple[str | uuid.UUID | None, int]
+
+
+class FetchSession:
+    """What one client reads, in the order in which it is served."""
+
+    __slots__ = ("epoch", "partitions", "session_id", "used_at_s", "uses_topic_ids")
+
+    def __init__(self, session_id: int, *, uses_topic_ids: bool, now_s: float) -> None:
+        self.session_id = session_id
+        self.uses_topic_ids = uses_topic_ids
+        self.epoch = 1
+        self.used_at_s = now_s
+        self.partitions: OrderedDict[PartitionKey, WantedPartition] = OrderedDict()
+
+    def update(self, wanted: Iterable[WantedPartition], forgotten: Iterable[PartitionKey]) -> None:
+        """Applies an incremental request; what was told about a partition is kept."""
+        for key in forgotten:
+            self.partitions.pop(key, None)
+        for request in wanted:
+            known = self.partitions.get(request.key)
+            if known is None:
+                self.partitions[request.key] = request
+                continue
+            known.fetch_offset = request.fetch_offset
+            known.partition_bytes_max = request.partition_bytes_max
+            known.current_leader_epoch = request.current_leader_epoch
+            known.last_fetched_epoch = request.last_fetched_epoch
+
+    def next_epoch(self) -> None:
+        self.epoch = 1 if self.epoch == SESSION_ID_MAX else self.epoch + 1
+
+    def rotate(self, served: Iterable[PartitionKey]) -> None:
+        """Moves partitions that had records to the end."""
+        for key in served:
+            if key in self.partitions:
+                self.partitions.move_to_end(key)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRefused:
+    """Why a request's session cannot be used, as a Kafka error code."""
+
+    error_code: int
+
+
+FETCH_SESSION_ID_NOT_FOUND = 70
+INVALID_FETCH_SESSION_EPOCH = 71
+FETCH_SESSION_TOPIC_ID_ERROR = 106
+
+
+class FetchSessionCache:
+    """All sessions of one broker."""
+
+    def __init__(self, slots_max: int, clock: Clock, *, seed: int | None = None) -> None:
+        self._slots_max = slots_max
+        self._clock = clock
+        self._random = random.Random(seed)
+        # In order of use, oldest first.
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(
+        self, wanted: Iterable[WantedPartition], *, uses_topic_ids: bool
+    ) -> FetchSession | None:
+        """A new session of these partitions, or None if there is no room."""
+        now_s = self._clock.monotonic_s()
+        if len(self._sessions) >= self._slots_max and not self._evict(now_s):
+            return None
+        session_id = self._random.randint(1, SESSION_ID_MAX)
+        while session_id in self._sessions:
+            session_id = self._random.randint(1, SESSION_ID_MAX)
+        session = FetchSession(session_id, uses_topic_ids=uses_topic_ids, now_s=now_s)
+        for partition in wanted:
+            session.partitions[partition.key] = partition
+        self._sessions[session_id] = session
+        return session
+
+    def resume(
+        self, session_id: int, epoch: int, *, uses_topic_ids: bool
+    ) -> FetchSession | SessionRefused:
+        """The session that an incremental request continues."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return SessionRefused(FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            return SessionRefused(INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            return SessionRefused(FETCH_SESSION_TOPIC_ID_ERROR)
+        session.used_at_s = self._clock.monotonic_s()
+        self._sessions.move_to_end(session_id)
+        session.next_epoch()
+        return session
+
+    def end(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+
+    def _evict(self, now_s: float) -> bool:
+        if not self._sessions:
+            return False
+        session_id, session = next(iter(self._sessions.items()))
+        if now_s - session.used_at_s < EVICTION_IDLE_S:
+            return False
+        del self._sessions[session_id]
+        return True

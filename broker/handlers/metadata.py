@@ -1,0 +1,224 @@
+"""Metadata, DescribeCluster and FindCoordinator: who is here, and who leads what.
+
+Metadata         0  an empty list means all topics; from 1 null does, and empty means none
+                 4  allow_auto_topic_creation (older ones imply it)
+                 7  leader epochs; 8-10 cluster operations; 9 flexible
+                10  topic ids; 12 topics by id; 13 a top-level error
+DescribeCluster  0-2   1 endpoint type, 2 fenced brokers
+FindCoordinator  0-6   1 key type, 4 batched, 6 share groups
+
+A topic that does not exist is created on the way if the client allows it and
+`auto.create.topics.enable` does. Kafka answers LEADER_NOT_AVAILABLE then and lets the client ask
+again; one broker can answer with the new topic at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from strandline.broker.cluster import controller
+from strandline.broker.cluster.decisions import NewTopic, TopicDefaults
+from strandline.broker.cluster.image import MetadataImage, TopicImage
+from strandline.broker.cluster.topic_names import topic_name_fault
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.listeners import Listener
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from strandline.broker.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from strandline.broker.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from strandline.storage.model import ZERO_TOPIC_ID
+
+log = logging.getLogger(__name__)
+
+ENDPOINT_BROKERS = 1
+COORDINATOR_GROUP = 0
+COORDINATOR_TRANSACTION = 1
+FIRST_BATCHED_FIND_COORDINATOR = 4
+
+
+class MetadataHandlers:
+    """Answers from the current image."""
+
+    def __init__(self, services: Services, advertised: Callable[[], Listener]) -> None:
+        self._config = services.config
+        self._metadata = services.metadata
+        self._defaults = TopicDefaults.of(services.config)
+        self._advertised = advertised
+
+    # --- Metadata ----------------------------------------------------------------------------
+
+    async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        image = self._metadata.image
+        everything = request.topics is None or (context.api_version == 0 and not request.topics)
+        if everything:
+            topics = [_describe(topic) for topic in image.topics.values()]
+        else:
+            assert request.topics is not None
+            image = await self._create_missing(request, image)
+            topics = [self._look_up(wanted, image) for wanted in _once_each(request.topics)]
+        address = self._advertised()
+        node_id = self._config.node_id
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(
+                    node_id=node_id,
+                    host=address.host,
+                    port=address.port,
+                    rack=self._config.broker_rack,
+                )
+            ],
+            cluster_id=image.cluster_id,
+            controller_id=node_id,
+            topics=topics,
+        )
+
+    async def _create_missing(
+        self, request: MetadataRequest, image: MetadataImage
+    ) -> MetadataImage:
+        if not (request.allow_auto_topic_creation and self._config.auto_create_topics_enable):
+            return image
+        assert request.topics is not None
+        missing = [
+            NewTopic(name=topic.name)
+            for topic in _once_each(request.topics)
+            if topic.name
+            and topic.name not in image.topics
+            and topic_name_fault(topic.name) is None
+        ]
+        if not missing:
+            return image
+        await self._metadata.change(
+            lambda newest: controller.create_topics(
+                newest, missing, node_ids=(self._config.node_id,), defaults=self._defaults
+            )
+        )
+        return self._metadata.image
+
+    def _look_up(self, wanted: MetadataRequestTopic, image: MetadataImage) -> MetadataResponseTopic:
+        if wanted.name is None or wanted.topic_id != ZERO_TOPIC_ID:
+            topic = image.topics_by_id.get(wanted.topic_id)
+            if topic is None:
+                return MetadataResponseTopic(
+                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                    name=wanted.name,
+                    topic_id=wanted.topic_id,
+                )
+            return _describe(topic)
+        if topic_name_fault(wanted.name) is not None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=wanted.name
+            )
+        topic = image.topics.get(wanted.name)
+        if topic is None:
+            return MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name
+            )
+        return _describe(topic)
+
+    # --- DescribeCluster ---------------------------------------------------------------------
+
+    def describe_cluster(
+        self, request: DescribeClusterRequest, _context: RequestContext
+    ) -> DescribeClusterResponse:
+        cluster_id = self._metadata.image.cluster_id
+        if request.endpoint_type != ENDPOINT_BROKERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="this is a broker endpoint; there is no controller endpoint",
+                cluster_id=cluster_id,
+                brokers=(),
+            )
+        address = self._advertised()
+        return DescribeClusterResponse(
+            cluster_id=cluster_id,
+            controller_id=self._config.node_id,
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=self._config.node_id,
+                    host=address.host,
+                    port=address.port,
+                    rack=self._config.broker_rack,
+                )
+            ],
+        )
+
+    # --- FindCoordinator ---------------------------------------------------------------------
+
+    def find_coordinator(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse:
+        """This broker coordinates every group; transactions and share groups have nobody yet."""
+        batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
+        keys = request.coordinator_keys if batched else (request.key,)
+        coordinators = [self._coordinator(key, request.key_type) for key in keys]
+        if batched:
+            return FindCoordinatorResponse(coordinators=coordinators)
+        found = coordinators[0]
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+
+    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+        if key_type == COORDINATOR_GROUP:
+            if not key:
+                return _no_coordinator(key, ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+            address = self._advertised()
+            return Coordinator(
+                key=key, node_id=self._config.node_id, host=address.host, port=address.port
+            )
+        if key_type == COORDINATOR_TRANSACTION:
+            # A retriable code would let clients ask for ever; this one they report.
+            return _no_coordinator(
+                key, ErrorCode.INVALID_REQUEST, "transactions are not served by this version"
+            )
+        return _no_coordinator(
+            key, ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is not served"
+        )
+
+
+def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message
+    )
+
+
+def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+    """A topic that is named twice is answered once."""
+    return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
+
+
+def _describe(topic: TopicImage) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=partition.partition,
+                leader_id=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=partition.replicas,
+                isr_nodes=partition.isr,
+            )
+            for partition in topic.partitions
+        ],
+    )

@@ -1,0 +1,60 @@
+"""InitProducerId: a number of its own for every idempotent producer.
+
+    0-5   2 flexible, 3 carries the producer's current id and epoch (KIP-360)
+
+Ids are handed out from a block that the metadata log has given away for good: a crash loses the
+rest of a block and never gives one id twice. Transactional ids are refused with a code that
+clients report at once; transactions are not served yet.
+"""
+
+from __future__ import annotations
+
+from strandline.broker.cluster import controller
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from strandline.storage.errors import StorageError
+
+PRODUCER_EPOCH_MAX = 2**15 - 1
+
+
+class ProducerIdHandler:
+    """Owns the current block."""
+
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+        self._next = 0
+        self._block_end = 0
+
+    async def init_producer_id(
+        self, request: InitProducerIdRequest, _context: RequestContext
+    ) -> InitProducerIdResponse:
+        if request.transactional_id is not None:
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if request.producer_id >= 0 and 0 <= request.producer_epoch < PRODUCER_EPOCH_MAX - 1:
+            # KIP-360: a producer that lost its sequence goes on under the next epoch.
+            return InitProducerIdResponse(
+                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
+            )
+        try:
+            producer_id = await self._take()
+        except StorageError as error:
+            return InitProducerIdResponse(error_code=error.kafka_code)
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    async def _take(self) -> int:
+        while self._next == self._block_end:
+            before = self._block_end
+            decision = await self._metadata.change(controller.allocate_producer_ids)
+            if decision.count == 0:
+                raise StorageError("the producer ids of this cluster are used up")
+            # Somebody else may have fetched a block while we waited; theirs is not lost then.
+            if self._block_end == before:
+                self._next = decision.first_producer_id
+                self._block_end = decision.first_producer_id + decision.count
+        taken = self._next
+        self._next += 1
+        return taken

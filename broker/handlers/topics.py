@@ -1,0 +1,179 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: decide on the image, append, follow, answer.
+
+CreateTopics      2-7  4 counts of -1 mean the defaults; 5 flexible, answers with configs (KIP-525);
+                       7 answers with topic ids
+DeleteTopics      1-6  4 flexible; 5 error messages; 6 by topic id
+CreatePartitions  0-3  2 flexible
+
+Each answers when the change is durable and in force on this broker, so `timeout_ms` is not needed.
+The rules and their messages are in `cluster/controller.py`.
+"""
+
+from __future__ import annotations
+
+from strandline.broker.cluster import controller
+from strandline.broker.cluster.decisions import (
+    Intent,
+    NewPartitions,
+    NewTopic,
+    ReplicaAssignment,
+    TopicDefaults,
+    TopicReference,
+    TopicResult,
+)
+from strandline.broker.config_rows import ConfigRow, describe_topic
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from strandline.broker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatedTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from strandline.broker.protocol.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+
+# Before v3, clients do not know TOPIC_DELETION_DISABLED.
+FIRST_VERSION_WITH_DELETION_DISABLED = 3
+FIRST_VERSION_WITH_TOPIC_IDS = 6
+
+
+class TopicHandlers:
+    """The three APIs that change which topics there are."""
+
+    def __init__(self, services: Services) -> None:
+        self._config = services.config
+        self._metadata = services.metadata
+        self._defaults = TopicDefaults.of(services.config)
+        self._node_ids = (services.config.node_id,)
+
+    async def create_topics(
+        self, request: CreateTopicsRequest, _context: RequestContext
+    ) -> CreateTopicsResponse:
+        topics = [_new_topic(topic) for topic in request.topics]
+        decision = await self._metadata.change(
+            lambda image: controller.create_topics(
+                image,
+                topics,
+                node_ids=self._node_ids,
+                defaults=self._defaults,
+                intent=_intent(request.validate_only),
+            )
+        )
+        return CreateTopicsResponse(topics=[self._created(result) for result in decision.results])
+
+    def _created(self, result: TopicResult) -> CreatableTopicResult:
+        if result.error_code is not ErrorCode.NONE:
+            return CreatableTopicResult(
+                name=result.name,
+                error_code=result.error_code,
+                error_message=result.error_message,
+                configs=None,
+            )
+        return CreatableTopicResult(
+            name=result.name,
+            topic_id=result.topic_id,
+            num_partitions=result.partition_count,
+            replication_factor=result.replication_factor,
+            configs=[_created_config(r) for r in describe_topic(self._config, result.properties)],
+        )
+
+    async def delete_topics(
+        self, request: DeleteTopicsRequest, context: RequestContext
+    ) -> DeleteTopicsResponse:
+        if context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            references = [
+                TopicReference(name=topic.name, topic_id=topic.topic_id) for topic in request.topics
+            ]
+        else:
+            references = [TopicReference(name=name) for name in request.topic_names]
+        decision = await self._metadata.change(
+            lambda image: controller.delete_topics(image, references, defaults=self._defaults)
+        )
+        return DeleteTopicsResponse(
+            responses=[
+                DeletableTopicResult(
+                    name=result.name,
+                    topic_id=result.topic_id,
+                    error_code=_deletion_code(result.error_code, context.api_version),
+                    error_message=result.error_message,
+                )
+                for result in decision.results
+            ]
+        )
+
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, _context: RequestContext
+    ) -> CreatePartitionsResponse:
+        topics = [
+            NewPartitions(
+                name=topic.name,
+                partition_count=topic.count,
+                assignments=None
+                if topic.assignments is None
+                else tuple(tuple(assignment.broker_ids) for assignment in topic.assignments),
+            )
+            for topic in request.topics
+        ]
+        decision = await self._metadata.change(
+            lambda image: controller.create_partitions(
+                image,
+                topics,
+                node_ids=self._node_ids,
+                intent=_intent(request.validate_only),
+            )
+        )
+        return CreatePartitionsResponse(
+            results=[
+                CreatePartitionsTopicResult(
+                    name=result.name,
+                    error_code=result.error_code,
+                    error_message=result.error_message,
+                )
+                for result in decision.results
+            ]
+        )
+
+
+def _intent(validate_only: bool) -> Intent:
+    return Intent.VALIDATE if validate_only else Intent.APPLY
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=tuple(
+            ReplicaAssignment(
+                partition=assignment.partition_index, replicas=tuple(assignment.broker_ids)
+            )
+            for assignment in topic.assignments
+        ),
+        properties={config.name: config.value for config in topic.configs},
+    )
+
+
+def _created_config(row: ConfigRow) -> CreatedTopicConfig:
+    return CreatedTopicConfig(
+        name=row.name,
+        value=row.value,
+        read_only=row.read_only,
+        config_source=row.source,
+        is_sensitive=row.sensitive,
+    )
+
+
+def _deletion_code(code: ErrorCode, version: int) -> ErrorCode:
+    if code is ErrorCode.TOPIC_DELETION_DISABLED and version < FIRST_VERSION_WITH_DELETION_DISABLED:
+        return ErrorCode.INVALID_REQUEST
+    return code

@@ -1,0 +1,133 @@
+"""Listener lists, as `listeners` and `advertised.listeners` write them.
+
+    PLAINTEXT://host:port , INTERNAL://[::1]:9093 , CONTROLLER://:9094
+    name      host   port
+
+The security protocol of a name comes from `listener.security.protocol.map`; PLAINTEXT is the only
+one served yet. Listeners named by `controller.listener.names` belong to Kafka's quorum, which we
+do not have: they are left out, so that Kafka's own server.properties can be used as it is.
+
+An empty host or 0.0.0.0 listens on every interface. No client can connect to such an address, so
+it is never advertised: this machine's name takes the place of an empty host, and 0.0.0.0 needs
+`advertised.listeners`.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.storage.errors import InvalidConfig
+
+PORT_MAX = 65535
+EVERY_INTERFACE = ("", "0.0.0.0", "::")
+
+_LISTENER = re.compile(
+    r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d+)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """One address under a name; an empty host means every interface, port 0 any free port."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listeners(key: str, elements: Sequence[str]) -> tuple[Listener, ...]:
+    """Listeners of the list under `key`. Raises InvalidConfig."""
+    listeners = tuple(_parse_listener(key, element) for element in elements)
+    for position, listener in enumerate(listeners):
+        if any(listener.name == earlier.name for earlier in listeners[:position]):
+            raise InvalidConfig(f"{key}: the listener name {listener.name} is used twice")
+    return listeners
+
+
+def _parse_listener(key: str, text: str) -> Listener:
+    match = _LISTENER.fullmatch(text)
+    if match is None:
+        raise InvalidConfig(f"{key}={text!r}: expected NAME://host:port")
+    port = int(match["port"])
+    if port > PORT_MAX:
+        raise InvalidConfig(f"{key}={text!r}: the port must be at most {PORT_MAX}")
+    return Listener(name=match["name"].upper(), host=match["v6"] or match["host"] or "", port=port)
+
+
+def parse_protocol_map(elements: Sequence[str]) -> Mapping[str, str]:
+    """Security protocol by listener name. Raises InvalidConfig."""
+    protocols: dict[str, str] = {}
+    for element in elements:
+        name, separator, protocol = element.partition(":")
+        if not separator or not name or not protocol:
+            raise InvalidConfig(
+                f"listener.security.protocol.map={element!r}: expected NAME:PROTOCOL"
+            )
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    return protocols
+
+
+def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str]) -> None:
+    """Raises InvalidConfig for a listener that is not PLAINTEXT."""
+    for listener in listeners:
+        # A protocol's own name needs no entry in the map.
+        default = listener.name if listener.name in _PROTOCOLS else None
+        protocol = protocols.get(listener.name, default)
+        if protocol is None:
+            raise InvalidConfig(
+                f"listeners={listener}: listener.security.protocol.map does not say which protocol"
+                f" {listener.name} is; expected {listener.name}:PLAINTEXT in it"
+            )
+        if protocol != "PLAINTEXT":
+            raise InvalidConfig(
+                f"listeners={listener}: {protocol} is not served yet; expected PLAINTEXT"
+            )
+
+
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+def without_controllers(
+    listeners: Sequence[Listener], controller_names: Collection[str]
+) -> tuple[Listener, ...]:
+    """Those listeners that brokers and clients use."""
+    return tuple(listener for listener in listeners if listener.name not in controller_names)
+
+
+def advertise(
+    listeners: Sequence[Listener], advertised: Sequence[Listener] | None
+) -> tuple[Listener, ...]:
+    """What clients are told, one entry per listener in the same order. Raises InvalidConfig."""
+    if advertised is None:
+        return tuple(_advertise_itself(listener) for listener in listeners)
+    by_name = {listener.name: listener for listener in advertised}
+    for listener in advertised:
+        if listener.host in EVERY_INTERFACE:
+            raise InvalidConfig(
+                f"advertised.listeners={listener}: no client can connect to this host;"
+                " name one that clients can reach"
+            )
+        if listener.name not in {own.name for own in listeners}:
+            raise InvalidConfig(
+                f"advertised.listeners={listener}: there is no listener {listener.name};"
+                f" expected one of {', '.join(own.name for own in listeners)}"
+            )
+    return tuple(by_name.get(own.name) or _advertise_itself(own) for own in listeners)
+
+
+def _advertise_itself(listener: Listener) -> Listener:
+    if not listener.host:
+        return Listener(name=listener.name, host=socket.gethostname(), port=listener.port)
+    if listener.host in EVERY_INTERFACE:
+        raise InvalidConfig(
+            f"listeners={listener}: no client can connect to this host;"
+            " set advertised.listeners to what clients can reach"
+        )
+    return listener

@@ -1,0 +1,313 @@
+"""One client connection: readiness callbacks, requests in order, answers without copies.
+
+            readable                    handler answers at once
+    READING ────────► frame ► handle ──────────────────────────► queue answer ─► READING
+       ▲                        │ answer comes later                 │ socket is full
+       │                        ▼                                    ▼
+       └───────────────────── WAITING                             SENDING (until drained)
+
+At most one request is in process: the next frame is looked at when the answer of the last one is
+in the socket, so answers keep their order, and the socket is the back-pressure. Answers that are
+ready together are sent together. File ranges go by `sendfile`, their header in front with MSG_MORE.
+
+The connection registers for readability once. While it is busy it lets the event pass, and only if
+one comes does it unregister: a client that waits for its answer costs no epoll call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeAlias
+
+from strandline.broker.answers import (
+    CloseConnectionError,
+    Deferred,
+    Parts,
+    RequestHandler,
+)
+from strandline.broker.network.frames import FrameBuffer, FrameError
+from strandline.broker.protocol.schema import Part
+from strandline.storage.clock import Clock
+from strandline.storage.files import FileRange
+from strandline.storage.model import Buffer
+
+log = logging.getLogger(__name__)
+
+Spawn: TypeAlias = Callable[[Coroutine[object, object, None]], object]
+
+# sendmsg takes at most IOV_MAX (1024) buffers.
+SEND_BUFFERS_MAX = 512
+# A pipelining client may have thousands of small requests in one buffer; its answers are sent when
+# this many parts wait, and it gets no further ones while the socket is full.
+UNSENT_PARTS_MAX = 64
+# Below this, joining buffers is cheaper than handing the kernel a vector.
+JOIN_BYTES_MAX = 16 * 1024
+
+
+class Connection:
+    """A connected socket and its state; owned by the server."""
+
+    __slots__ = (
+        "_busy",
+        "_clock",
+        "_frames",
+        "_handler",
+        "_loop",
+        "_on_close",
+        "_outgoing",
+        "_pending",
+        "_reading",
+        "_socket",
+        "_spawn",
+        "_writing",
+        "closed",
+        "last_progress_s",
+        "peer",
+        "requests_total",
+    )
+
+    def __init__(
+        self,
+        connected: socket.socket,
+        *,
+        peer: str,
+        handler: RequestHandler,
+        loop: asyncio.AbstractEventLoop,
+        spawn: Spawn,
+        clock: Clock,
+        frame_bytes_max: int,
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self._socket = connected
+        self._handler = handler
+        self._loop = loop
+        self._spawn = spawn
+        self._clock = clock
+        self._frames = FrameBuffer(frame_bytes_max)
+        self._outgoing: deque[Part] = deque()
+        self._pending: Deferred | None = None
+        self._busy = False
+        self._writing = False
+        self._reading = True
+        self._on_close = on_close
+        self.peer = peer
+        self.closed = False
+        self.requests_total = 0
+        self.last_progress_s = clock.monotonic_s()
+        loop.add_reader(connected.fileno(), self._on_readable)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "busy" if self._busy else "reading"
+        return f"<Connection {self.peer} {state} pending={self._frames.pending_bytes}>"
+
+    # --- receiving ---------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        if self._busy or self._writing:
+            self._loop.remove_reader(self._socket.fileno())
+            self._reading = False
+            return
+        try:
+            byte_count = self._socket.recv_into(self._frames.free_space())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"receive failed: {error.strerror}")
+            return
+        if byte_count == 0:
+            self.close("closed by the client")
+            return
+        self.last_progress_s = self._clock.monotonic_s()
+        self._frames.received(byte_count)
+        self._process_frames()
+
+    def _process_frames(self) -> None:
+        """Handles the frames that are whole, until one must wait; then sends what is ready."""
+        try:
+            while not self._busy and not self.closed:
+                frame = self._frames.next_frame()
+                if frame is None:
+                    break
+                self.requests_total += 1
+                answer = self._handler.handle(frame, self.peer)
+                if answer is None:
+                    continue
+                if isinstance(answer, list | tuple):
+                    self._outgoing.extend(answer)
+                    if len(self._outgoing) > UNSENT_PARTS_MAX:
+                        self._flush()
+                        if self._writing:
+                            break
+                elif isinstance(answer, Deferred):
+                    self._busy = True
+                    self._pending = answer
+                    answer.attach(self._on_answer)
+                else:
+                    assert isinstance(answer, Awaitable), answer
+                    self._busy = True
+                    self._spawn(self._await_answer(answer))
+        except (FrameError, CloseConnectionError) as error:
+            self._flush()
+            self.close(str(error))
+            return
+        except Exception:
+            # A handler's mistake costs its client the connection, never the broker its life.
+            log.exception("request failed", extra={"fields": {"peer": self.peer}})
+            self.close("internal error")
+            return
+        if self._outgoing and not self._writing:
+            self._flush()
+
+    async def _await_answer(self, answer: Awaitable[Parts | None]) -> None:
+        try:
+            parts = await answer
+        except CloseConnectionError as error:
+            self.close(str(error))
+        except asyncio.CancelledError:
+            self.close("broker is stopping")
+            raise
+        except Exception:
+            log.exception("request failed", extra={"fields": {"peer": self.peer}})
+            self.close("internal error")
+        else:
+            self._on_answer(parts or ())
+
+    def _on_answer(self, parts: Parts) -> None:
+        self._pending = None
+        self._busy = False
+        if self.closed:
+            return
+        self._outgoing.extend(parts)
+        self._flush()
+        if not self._writing:
+            self._resume()
+
+    def _resume(self) -> None:
+        """Looks for frames that came while busy, then listens again."""
+        if self.closed:
+            return
+        if self._frames.pending_bytes:
+            self._process_frames()
+        if not (self._reading or self._busy or self._writing or self.closed):
+            self._reading = True
+            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+
+    # --- sending -----------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Sends until all is out or the socket is full."""
+        if self.closed or not self._outgoing:
+            return
+        try:
+            while self._outgoing:
+                head = self._outgoing[0]
+                done = self._send_file(head) if isinstance(head, FileRange) else self._send_bytes()
+                if not done:
+                    break
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.close(f"send failed: {error.strerror}")
+            return
+        self.last_progress_s = self._clock.monotonic_s()
+        if self._outgoing:
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._socket.fileno(), self._on_writable)
+        elif self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _on_writable(self) -> None:
+        self._flush()
+        if not self._writing and not self.closed and not self._busy:
+            self._resume()
+
+    def _send_bytes(self) -> bool:
+        """Sends the run of buffers at the head; False if the socket took only a part."""
+        outgoing = self._outgoing
+        run: list[Buffer] = []
+        run_bytes = 0
+        file_follows = False
+        for part in outgoing:
+            if not isinstance(part, bytes | bytearray | memoryview):
+                file_follows = True
+                break
+            run.append(part)
+            run_bytes += len(part)
+            if len(run) == SEND_BUFFERS_MAX:
+                break
+        flags = socket.MSG_MORE if file_follows else 0
+        if len(run) == 1:
+            sent = self._socket.send(run[0], flags)
+        elif run_bytes <= JOIN_BYTES_MAX:
+            sent = self._socket.send(b"".join(run), flags)
+        else:
+            sent = self._socket.sendmsg(run, (), flags)
+        self._drop_sent(run, sent)
+        return sent == run_bytes
+
+    def _drop_sent(self, run: list[Buffer], sent: int) -> None:
+        outgoing = self._outgoing
+        for part in run:
+            size = len(part)
+            if sent < size:
+                outgoing[0] = memoryview(part)[sent:]
+                return
+            sent -= size
+            outgoing.popleft()
+
+    def _send_file(self, part: FileRange) -> bool:
+        sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, part.length)
+        if sent == 0:
+            raise OSError(5, "segment file is shorter than its index says")
+        if sent == part.length:
+            self._outgoing.popleft()
+            return True
+        self._outgoing[0] = FileRange(part.file, part.position + sent, part.length - sent)
+        return False
+
+    # --- the end -----------------------------------------------------------------------------
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """True if a frame has begun and the client owes us the rest."""
+        return self._frames.pending_bytes > 0 and not self._busy and not self._writing
+
+    @property
+    def is_sending(self) -> bool:
+        return self._writing
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What the receive buffer takes."""
+        return self._frames.capacity_bytes
+
+    def shrink(self) -> None:
+        if not self._busy and not self._writing:
+            self._frames.shrink()
+
+    def close(self, reason: str) -> None:
+        """Closes the socket; calling it again does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        log.debug("connection closed", extra={"fields": {"peer": self.peer, "reason": reason}})
+        descriptor = self._socket.fileno()
+        self._loop.remove_reader(descriptor)
+        self._loop.remove_writer(descriptor)
+        self._outgoing.clear()
+        self._socket.close()
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
+        self._on_close(self)

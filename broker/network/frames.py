@@ -1,0 +1,116 @@
+"""Framing without I/O: bytes in, request frames out.
+
+    frame = length i32 | length bytes
+
+One buffer per connection is filled by `recv_into` and handed out as views, so a frame is never
+copied. A view is valid until the next `free_space()`: the connection answers a request before it
+reads on.
+
+The buffer grows with what has *arrived*, not with what a length field announces: a client that
+announces 100 MiB and sends ten bytes costs the smallest buffer. It stays as large as the frames
+that came, up to RETAINED_BYTES_MAX, and `shrink` gives it back when the connection is idle.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_LENGTH = struct.Struct(">i")
+
+# Holds a few small requests; what an idle connection costs.
+INITIAL_BYTES = 16 * 1024
+# Two frames of the usual largest batch (1 MiB) with room to spare; beyond it a buffer is given
+# back after its frame.
+RETAINED_BYTES_MAX = 4 * 1024 * 1024
+
+
+class FrameError(Exception):
+    """A length that no honest client sends; the connection must be closed."""
+
+
+class FrameBuffer:
+    """The bytes received and not yet consumed."""
+
+    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_start", "_view")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        """`frame_bytes_max` is `socket.request.max.bytes`."""
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray(INITIAL_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes received that are not yet consumed."""
+        return self._end - self._start
+
+    @property
+    def capacity_bytes(self) -> int:
+        return len(self._buffer)
+
+    def free_space(self) -> memoryview:
+        """Where to receive into; never empty. Invalidates the frames handed out before."""
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > RETAINED_BYTES_MAX:
+                self._reallocate(INITIAL_BYTES)
+        if self._end == len(self._buffer) or self._start > len(self._buffer) // 2:
+            self._make_room()
+        return self._view[self._end :]
+
+    def received(self, byte_count: int) -> None:
+        self._end += byte_count
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its length, or None if more bytes must come.
+
+        Raises FrameError for a negative length or one above the limit.
+        """
+        available = self._end - self._start
+        if available < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+        if not 0 <= length <= self._frame_bytes_max:
+            raise FrameError(
+                f"frame length {length} is outside 0..{self._frame_bytes_max} "
+                "(socket.request.max.bytes)"
+            )
+        if available < _LENGTH.size + length:
+            return None
+        begin = self._start + _LENGTH.size
+        self._start = begin + length
+        return self._view[begin : self._start]
+
+    def shrink(self) -> None:
+        """Gives a large buffer back if nothing is in it."""
+        if self._start == self._end and len(self._buffer) > INITIAL_BYTES:
+            self._reallocate(INITIAL_BYTES)
+
+    def _make_room(self) -> None:
+        """Moves the rest to the front, and grows if the next frame does not fit."""
+        pending = self._end - self._start
+        wanted = len(self._buffer)
+        if pending >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+            frame_bytes = _LENGTH.size + max(0, min(length, self._frame_bytes_max))
+            if frame_bytes > len(self._buffer) or pending == len(self._buffer):
+                # Doubling what has arrived bounds the cost of an announced length; twice the frame
+                # lets the next one follow without moving bytes.
+                generous = min(2 * frame_bytes, max(frame_bytes, RETAINED_BYTES_MAX))
+                wanted = max(len(self._buffer), min(generous, 4 * max(pending, INITIAL_BYTES)))
+        if wanted > len(self._buffer):
+            self._reallocate(wanted)
+        elif self._start:
+            self._view[:pending] = self._view[self._start : self._end]
+            self._start, self._end = 0, pending
+
+    def _reallocate(self, capacity_bytes: int) -> None:
+        """A new buffer with the pending bytes at its front; views of the old one stay valid."""
+        pending = self._view[self._start : self._end]
+        buffer = bytearray(capacity_bytes)
+        buffer[: len(pending)] = pending
+        self._start, self._end = 0, len(pending)
+        self._buffer = buffer
+        self._view = memoryview(buffer)

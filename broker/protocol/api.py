@@ -1,0 +1,197 @@
+"""Which APIs exist, which versions of them we speak, and from which version they are flexible.
+
+This table is the single place where a version range is written down: the message classes, the
+headers, ApiVersions and docs/protocol.md take it from here.
+
+    supported     we have a schema and a handler: a request of this version is served
+    advertised    what ApiVersions tells clients; wider than `supported` for Produce only
+    flexible      compact lengths and tagged fields, and with them the newer header (KIP-482)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+
+class ApiKey(IntEnum):
+    """Every API of Kafka 4.3, by number. Being listed here does not mean being served."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """Versions `lowest` to `highest`, both included. Empty if `highest` is below `lowest`."""
+
+    lowest: int
+    highest: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.lowest <= version <= self.highest
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.lowest, self.highest + 1))
+
+    def __str__(self) -> str:
+        return f"{self.lowest}-{self.highest}" if self.lowest != self.highest else f"{self.lowest}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiSpec:
+    """One row of the table."""
+
+    key: ApiKey
+    supported: VersionRange
+    advertised: VersionRange
+    flexible_from: int
+
+    def is_flexible(self, version: int) -> bool:
+        return version >= self.flexible_from
+
+
+def _row(
+    key: ApiKey, lowest: int, highest: int, flexible_from: int, advertised_from: int | None = None
+) -> ApiSpec:
+    return ApiSpec(
+        key=key,
+        supported=VersionRange(lowest, highest),
+        advertised=VersionRange(lowest if advertised_from is None else advertised_from, highest),
+        flexible_from=flexible_from,
+    )
+
+
+SPECS: Mapping[int, ApiSpec] = MappingProxyType(
+    {
+        row.key: row
+        for row in (
+            # librdkafka up to 2.11.0 compresses only for a broker that offers Produce v0 to v2, so
+            # Kafka 4 advertises them and refuses them on use (KAFKA-18659). So do we.
+            _row(ApiKey.PRODUCE, 3, 13, flexible_from=9, advertised_from=0),
+            _row(ApiKey.FETCH, 4, 18, flexible_from=12),
+            _row(ApiKey.LIST_OFFSETS, 1, 11, flexible_from=6),
+            _row(ApiKey.METADATA, 0, 13, flexible_from=9),
+            _row(ApiKey.FIND_COORDINATOR, 0, 6, flexible_from=3),
+            _row(ApiKey.API_VERSIONS, 0, 4, flexible_from=3),
+            _row(ApiKey.CREATE_TOPICS, 2, 7, flexible_from=5),
+            _row(ApiKey.DELETE_TOPICS, 1, 6, flexible_from=4),
+            _row(ApiKey.DELETE_RECORDS, 0, 2, flexible_from=2),
+            # v6 (two-phase commit) is not stable in Kafka 4.3 and not advertised by it.
+            _row(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2),
+            _row(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible_from=4),
+            _row(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4),
+            _row(ApiKey.CREATE_PARTITIONS, 0, 3, flexible_from=2),
+            _row(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_from=0),
+        )
+    }
+)
+
+SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
+    {row.key: row.supported for row in SPECS.values()}
+)
+ADVERTISED: Mapping[ApiKey, VersionRange] = MappingProxyType(
+    {row.key: row.advertised for row in SPECS.values()}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolRow:
+    """One line of docs/protocol.md."""
+
+    name: str
+    key: int
+    supported: str
+    advertised: str
+    flexible: str
+
+
+def protocol_rows() -> tuple[ProtocolRow, ...]:
+    """What docs/protocol.md shows, ordered by API key."""
+    return tuple(
+        ProtocolRow(
+            name=api_name(row.key),
+            key=int(row.key),
+            supported=str(row.supported),
+            advertised=str(row.advertised),
+            flexible=f"{row.flexible_from}+",
+        )
+        for row in sorted(SPECS.values(), key=lambda row: row.key)
+    )
+
+
+def api_name(key: ApiKey) -> str:
+    """`ApiKey.LIST_OFFSETS` is `ListOffsets` in Kafka's documents and in our class names."""
+    return "".join(word.capitalize() for word in key.name.split("_"))

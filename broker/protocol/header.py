@@ -1,0 +1,145 @@
+"""Request and response headers, and the frame around them.
+
+    frame     = length i32 | header | body                        length counts what follows it
+    request   = key i16 | version i16 | correlation id i32 | client id nullable string [| tags]
+    response  = correlation id i32 [| tags]
+
+The tags are there in flexible versions. The client id stays a string with an int16 length even
+there. ApiVersions answers without tags always: the client has not learnt our versions yet.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from strandline.broker.protocol.api import SPECS, ApiKey
+from strandline.broker.protocol.errors import MalformedRequest, UnsupportedVersion
+from strandline.broker.protocol.primitives import skip_tags
+from strandline.broker.protocol.schema import IN_MEMORY, Part
+
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+_UNPACK_REQUEST_HEAD: Final = _REQUEST_HEAD.unpack_from
+_ROUTE: Final = struct.Struct(">hhi")
+_INT32: Final = struct.Struct(">i")
+_PACK_INT32: Final = _INT32.pack
+_LENGTH_AND_CORRELATION: Final = struct.Struct(">ii").pack
+_LENGTH_CORRELATION_NO_TAGS: Final = struct.Struct(">iix").pack
+_CORRELATION_NO_TAGS: Final = struct.Struct(">ix").pack
+_NULL: Final = -1
+
+
+class RequestHeader(NamedTuple):
+    """Who asks what, and where the body begins in the frame."""
+
+    api_key: ApiKey
+    api_version: int
+    correlation_id: int
+    client_id: str
+    body_position: int
+
+
+# One lookup answers "do we serve this?" and "which header has it?" for every request.
+_ROUTES: Final[dict[tuple[int, int], tuple[ApiKey, bool]]] = {
+    (int(spec.key), version): (spec.key, spec.is_flexible(version))
+    for spec in SPECS.values()
+    for version in spec.supported
+}
+
+
+def decode_request_header(frame: memoryview) -> RequestHeader:
+    """The header of a frame without its length; a null client id is the empty one.
+
+    Raises UnsupportedVersion for an API or version that is not served, MalformedRequest otherwise.
+    """
+    try:
+        api_key, version, correlation_id, length = _UNPACK_REQUEST_HEAD(frame, 0)
+        route = _ROUTES.get((api_key, version))
+        if route is None:
+            raise UnsupportedVersion(
+                api_key=api_key, api_version=version, correlation_id=correlation_id
+            )
+        position = _REQUEST_HEAD.size
+        client_id = ""
+        if length > 0:
+            end = position + length
+            if end > len(frame):
+                raise MalformedRequest("the client id ends after the end of the frame")
+            client_id = str(frame[position:end], "utf-8", "replace")
+            position = end
+        if route[1]:
+            tags = frame[position]
+            position += 1
+            if tags:
+                position = skip_tags(frame, position, tags, len(frame))
+    except (struct.error, IndexError) as error:
+        raise _short_header(frame) from error
+    return RequestHeader(route[0], version, correlation_id, client_id, position)
+
+
+def _short_header(frame: memoryview) -> MalformedRequest | UnsupportedVersion:
+    """A frame that ends in its header; an unknown version of ApiVersions is told even so."""
+    if len(frame) >= _ROUTE.size:
+        api_key, version, correlation_id = _ROUTE.unpack_from(frame, 0)
+        if (api_key, version) not in _ROUTES:
+            return UnsupportedVersion(
+                api_key=api_key, api_version=version, correlation_id=correlation_id
+            )
+    return MalformedRequest("the frame ends inside its header")
+
+
+def encode_response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    """The bytes in front of a response body."""
+    if _has_response_tags(api_key, version):
+        return _CORRELATION_NO_TAGS(correlation_id)
+    return _PACK_INT32(correlation_id)
+
+
+def encode_request_header(
+    api_key: int, version: int, correlation_id: int, client_id: str | None
+) -> bytes:
+    """What a client puts in front of a request body; for tests and tools."""
+    raw = b"" if client_id is None else client_id.encode()
+    length = _NULL if client_id is None else len(raw)
+    tags = b"\x00" if SPECS[api_key].is_flexible(version) else b""
+    return _REQUEST_HEAD.pack(api_key, version, correlation_id, length) + raw + tags
+
+
+def decode_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
+    """Correlation id and body position of a response frame without its length; for tests, tools."""
+    try:
+        correlation_id: int = _INT32.unpack_from(frame, 0)[0]
+        position = _INT32.size
+        if _has_response_tags(api_key, version):
+            position = skip_tags(frame, position + 1, frame[position], len(frame))
+    except (struct.error, IndexError) as error:
+        raise MalformedRequest("the frame ends inside its header") from error
+    return correlation_id, position
+
+
+def _has_response_tags(api_key: int, version: int) -> bool:
+    return api_key != ApiKey.API_VERSIONS and SPECS[api_key].is_flexible(version)
+
+
+def frame(parts: Sequence[Part]) -> list[Part]:
+    """`parts` with their total length in front; they are passed through untouched."""
+    return [_PACK_INT32(size_of(parts)), *parts]
+
+
+def frame_response(
+    api_key: int, version: int, correlation_id: int, parts: Sequence[Part]
+) -> list[Part]:
+    """`parts` with length and response header in front, in one buffer."""
+    size_bytes = size_of(parts) + _INT32.size
+    if _has_response_tags(api_key, version):
+        return [_LENGTH_CORRELATION_NO_TAGS(size_bytes + 1, correlation_id), *parts]
+    return [_LENGTH_AND_CORRELATION(size_bytes, correlation_id), *parts]
+
+
+def size_of(parts: Sequence[Part]) -> int:
+    """Bytes of all parts together, in memory or not."""
+    size_bytes = 0
+    for part in parts:
+        size_bytes += len(part) if isinstance(part, IN_MEMORY) else part.length
+    return size_bytes

@@ -1,0 +1,64 @@
+"""ApiVersions: what this broker speaks. The first request of nearly every connection.
+
+    v0  codes and ranges    v1  throttle time    v3  flexible body, client software, features
+    v4  features whose lowest version is 0 may be listed as such (below v4 they must be left out)
+
+The response header is version 0 even where the body is flexible: the client cannot know better yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    wire,
+)
+
+
+class ApiVersionsRequest(Request, api=ApiKey.API_VERSIONS):
+    client_software_name: str = wire(string, "3+", default="")
+    client_software_version: str = wire(string, "3+", default="")
+
+
+class ApiVersionRange(Struct):
+    """Both ends included."""
+
+    api_key: int = wire(int16)
+    min_version: int = wire(int16)
+    max_version: int = wire(int16)
+
+
+class SupportedFeature(Struct):
+    name: str = wire(string)
+    min_version: int = wire(int16)
+    max_version: int = wire(int16)
+
+
+class FinalizedFeature(Struct):
+    name: str = wire(string)
+    max_version_level: int = wire(int16)
+    min_version_level: int = wire(int16)
+
+
+class ApiVersionsResponse(Response, api=ApiKey.API_VERSIONS):
+    error_code: int = wire(int16, default=0)
+    api_keys: Sequence[ApiVersionRange] = wire(array(ApiVersionRange))
+    throttle_time_ms: int = wire(int32, "1+", default=0)
+    supported_features: Sequence[SupportedFeature] = wire(
+        array(SupportedFeature), "3+", tag=0, default=()
+    )
+    finalized_features_epoch: int = wire(int64, "3+", tag=1, default=-1)
+    finalized_features: Sequence[FinalizedFeature] = wire(
+        array(FinalizedFeature), "3+", tag=2, default=()
+    )
+    zk_migration_ready: bool = wire(boolean, "3+", tag=3, default=False)

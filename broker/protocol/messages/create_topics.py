@@ -1,0 +1,82 @@
+"""CreateTopics.
+
+v4  -1 for partitions and replication factor means the broker's default (KIP-464)
+v5  flexible; the answer tells partitions, replication and configs    v7  topic ids
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    ZERO_UUID,
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    string,
+    uuid_,
+    wire,
+)
+
+
+class CreatableReplicaAssignment(Struct):
+    partition_index: int = wire(int32)
+    broker_ids: Sequence[int] = wire(array(int32))
+
+
+class CreatableTopicConfig(Struct):
+    name: str = wire(string)
+    value: str | None = wire(string, nullable="0+")
+
+
+class CreatableTopic(Struct):
+    """Counts of -1 with assignments, or without them for the broker's defaults."""
+
+    name: str = wire(string)
+    num_partitions: int = wire(int32)
+    replication_factor: int = wire(int16)
+    assignments: Sequence[CreatableReplicaAssignment] = wire(
+        array(CreatableReplicaAssignment), default=()
+    )
+    configs: Sequence[CreatableTopicConfig] = wire(array(CreatableTopicConfig), default=())
+
+
+class CreateTopicsRequest(Request, api=ApiKey.CREATE_TOPICS):
+    topics: Sequence[CreatableTopic] = wire(array(CreatableTopic))
+    timeout_ms: int = wire(int32, default=60_000)
+    validate_only: bool = wire(boolean, "1+", default=False)
+
+
+class CreatedTopicConfig(Struct):
+    name: str = wire(string)
+    value: str | None = wire(string, nullable="0+")
+    read_only: bool = wire(boolean, default=False)
+    config_source: int = wire(int8, default=-1)
+    is_sensitive: bool = wire(boolean, default=False)
+
+
+class CreatableTopicResult(Struct):
+    """`configs` is None where the client may not see them (`topic_config_error_code` says why)."""
+
+    name: str = wire(string)
+    topic_id: uuid.UUID = wire(uuid_, "7+", default=ZERO_UUID)
+    error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, "1+", nullable="0+", default=None)
+    topic_config_error_code: int = wire(int16, "5+", tag=0, default=0)
+    num_partitions: int = wire(int32, "5+", default=-1)
+    replication_factor: int = wire(int16, "5+", default=-1)
+    configs: Sequence[CreatedTopicConfig] | None = wire(
+        array(CreatedTopicConfig), "5+", nullable="5+", default=()
+    )
+
+
+class CreateTopicsResponse(Response, api=ApiKey.CREATE_TOPICS):
+    throttle_time_ms: int = wire(int32, "2+", default=0)
+    topics: Sequence[CreatableTopicResult] = wire(array(CreatableTopicResult))

@@ -1,0 +1,50 @@
+"""DeleteTopics.
+
+v1  throttle time    v4  flexible    v5  error message    v6  by id, in `topics`
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    ZERO_UUID,
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    string,
+    uuid_,
+    wire,
+)
+
+
+class DeleteTopicState(Struct):
+    """By name, or (name None) by id."""
+
+    name: str | None = wire(string, nullable="6+", default=None)
+    topic_id: uuid.UUID = wire(uuid_, default=ZERO_UUID)
+
+
+class DeleteTopicsRequest(Request, api=ApiKey.DELETE_TOPICS):
+    """Up to v5 `topic_names` is filled, from v6 on `topics`."""
+
+    topics: Sequence[DeleteTopicState] = wire(array(DeleteTopicState), "6+", default=())
+    topic_names: Sequence[str] = wire(array(string), "0-5", default=())
+    timeout_ms: int = wire(int32)
+
+
+class DeletableTopicResult(Struct):
+    name: str | None = wire(string, nullable="6+")
+    topic_id: uuid.UUID = wire(uuid_, "6+", default=ZERO_UUID)
+    error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, "5+", nullable="5+", default=None)
+
+
+class DeleteTopicsResponse(Response, api=ApiKey.DELETE_TOPICS):
+    throttle_time_ms: int = wire(int32, "1+", default=0)
+    responses: Sequence[DeletableTopicResult] = wire(array(DeletableTopicResult))

@@ -1,0 +1,64 @@
+"""ListOffsets: the offset at a timestamp, or at one of the special positions.
+
+v1  one offset per partition   v6  flexible              v9   -5, latest tiered
+v2  isolation level            v7  -3, max timestamp     v10  timeout
+v4  leader epochs              v8  -4, earliest local    v11  -6, earliest pending upload
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    wire,
+)
+
+
+class ListOffsetsPartition(Struct):
+    """`timestamp` is in ms, or one of -1 latest, -2 earliest, -3 to -6 (see the table above)."""
+
+    partition_index: int = wire(int32)
+    current_leader_epoch: int = wire(int32, "4+", default=-1)
+    timestamp: int = wire(int64)
+
+
+class ListOffsetsTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[ListOffsetsPartition] = wire(array(ListOffsetsPartition))
+
+
+class ListOffsetsRequest(Request, api=ApiKey.LIST_OFFSETS):
+    replica_id: int = wire(int32, default=-1)
+    isolation_level: int = wire(int8, "2+", default=0)
+    topics: Sequence[ListOffsetsTopic] = wire(array(ListOffsetsTopic))
+    timeout_ms: int = wire(int32, "10+", default=0)
+
+
+class ListOffsetsResponsePartition(Struct):
+    """Timestamp and offset are -1 where nothing was found."""
+
+    partition_index: int = wire(int32)
+    error_code: int = wire(int16, default=0)
+    timestamp: int = wire(int64, default=-1)
+    offset: int = wire(int64, default=-1)
+    leader_epoch: int = wire(int32, "4+", default=-1)
+
+
+class ListOffsetsResponseTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[ListOffsetsResponsePartition] = wire(array(ListOffsetsResponsePartition))
+
+
+class ListOffsetsResponse(Response, api=ApiKey.LIST_OFFSETS):
+    throttle_time_ms: int = wire(int32, "2+", default=0)
+    topics: Sequence[ListOffsetsResponseTopic] = wire(array(ListOffsetsResponseTopic))

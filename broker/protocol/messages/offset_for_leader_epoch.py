@@ -1,0 +1,58 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended, for clients that check for truncation.
+
+v2  current leader epoch, throttle time    v3  replica id    v4  flexible
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    string,
+    wire,
+)
+
+
+class OffsetForLeaderPartition(Struct):
+    partition: int = wire(int32)
+    current_leader_epoch: int = wire(int32, "2+", default=-1)
+    leader_epoch: int = wire(int32)
+
+
+class OffsetForLeaderTopic(Struct):
+    topic: str = wire(string)
+    partitions: Sequence[OffsetForLeaderPartition] = wire(array(OffsetForLeaderPartition))
+
+
+class OffsetForLeaderEpochRequest(Request, api=ApiKey.OFFSET_FOR_LEADER_EPOCH):
+    """`replica_id` is -1 from a consumer; -2 stands for versions that do not say."""
+
+    replica_id: int = wire(int32, "3+", default=-2)
+    topics: Sequence[OffsetForLeaderTopic] = wire(array(OffsetForLeaderTopic))
+
+
+class EpochEndOffset(Struct):
+    """The largest known epoch not above the asked one, and its exclusive end; -1 if unknown."""
+
+    error_code: int = wire(int16, default=0)
+    partition: int = wire(int32)
+    leader_epoch: int = wire(int32, "1+", default=-1)
+    end_offset: int = wire(int64, default=-1)
+
+
+class OffsetForLeaderTopicResult(Struct):
+    topic: str = wire(string)
+    partitions: Sequence[EpochEndOffset] = wire(array(EpochEndOffset))
+
+
+class OffsetForLeaderEpochResponse(Response, api=ApiKey.OFFSET_FOR_LEADER_EPOCH):
+    throttle_time_ms: int = wire(int32, "2+", default=0)
+    topics: Sequence[OffsetForLeaderTopicResult] = wire(array(OffsetForLeaderTopicResult))

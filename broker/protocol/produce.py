@@ -1,0 +1,127 @@
+"""Hot path of Produce: what nearly every request looks like, by hand; the rest by generated code.
+
+A client that keeps up sends one batch for one partition, without a transaction and without tags:
+
+    v9   00 | acks i16 | timeout i32 | 02 | name length+1 u8 | name
+         | 02 | index i32 | records length+1 varint | records | 00 00 00
+    v13  the same with a topic id of 16 bytes in place of length and name
+    v3   -1 i16 | acks i16 | timeout i32 | 1 i32 | name length i16 | name
+         | 1 i32 | index i32 | records length i32 | records
+
+Exactly these bytes are taken apart here, in two thirds of the time of the generated decoder.
+Anything else, damaged or only unusual, goes to the generated decoder, which also says what is wrong
+with it. Both give equal messages; a test compares them.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Final
+
+from strandline.broker.protocol import codec
+from strandline.broker.protocol.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
+from strandline.broker.protocol.primitives import uuid_of
+from strandline.broker.protocol.schema import Part
+
+__all__ = ["decode_produce_request", "encode_produce_response"]
+
+_FLEXIBLE_FROM: Final = 9
+_TOPIC_IDS_FROM: Final = 13
+
+_HEAD_BY_NAME: Final = struct.Struct(">BhiBB")
+_HEAD_BY_ID: Final = struct.Struct(">BhiB16s")
+_PARTITION: Final = struct.Struct(">BiB")
+_HEAD_OLD: Final = struct.Struct(">hhiih")
+_PARTITION_OLD: Final = struct.Struct(">iii")
+_unpack_head_by_name: Final = _HEAD_BY_NAME.unpack_from
+_unpack_head_by_id: Final = _HEAD_BY_ID.unpack_from
+_unpack_partition: Final = _PARTITION.unpack_from
+_unpack_head_old: Final = _HEAD_OLD.unpack_from
+_unpack_partition_old: Final = _PARTITION_OLD.unpack_from
+# The empty tag lists of partition, topic and request.
+_END: Final = memoryview(bytes(3))
+
+
+def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
+    """The request in `body`; its records are slices of `body`. Raises MalformedRequest."""
+    try:
+        if version < _FLEXIBLE_FROM:
+            request = _decode_usual_old(body)
+        else:
+            request = _decode_usual(version, body)
+    except (struct.error, IndexError):
+        request = None
+    return request or codec.decode(ProduceRequest, version, body)
+
+
+def encode_produce_response(version: int, response: ProduceResponse) -> list[Part]:
+    """The body of a response. The generated encoder is as fast as a hand-written one here."""
+    return codec.encode(response, version)
+
+
+def _decode_usual(version: int, body: memoryview) -> ProduceRequest | None:
+    """v9 and later in the usual shape; None for any other. Raises struct.error, IndexError."""
+    name = ""
+    topic_id = None
+    if version < _TOPIC_IDS_FROM:
+        null_id, acks, timeout_ms, topics, name_length = _unpack_head_by_name(body, 0)
+        end = 8 + name_length
+        if not 1 < name_length < 128:
+            return None
+        name = str(body[9:end], "utf-8", "replace")
+    else:
+        null_id, acks, timeout_ms, topics, raw_id = _unpack_head_by_id(body, 0)
+        end = 24
+        topic_id = uuid_of(raw_id)
+    partitions, index, length = _unpack_partition(body, end)
+    if null_id or topics != 2 or partitions != 2:
+        return None
+    start = end + 6
+    if length > 127:
+        middle = body[start]
+        if middle < 128:
+            length = (length & 127) | middle << 7
+            start += 1
+        else:
+            high = body[start + 1]
+            if high > 127:
+                return None
+            length = (length & 127) | (middle & 127) << 7 | high << 14
+            start += 2
+    end = start + length - 1
+    if not length or body[end:] != _END:
+        return None
+    return _single(acks, timeout_ms, name, topic_id, index, body[start:end])
+
+
+def _decode_usual_old(body: memoryview) -> ProduceRequest | None:
+    """v3 to v8 in the usual shape; None for any other. Raises struct.error."""
+    null_id, acks, timeout_ms, topics, name_length = _unpack_head_old(body, 0)
+    end = 14 + name_length
+    if null_id >= 0 or topics != 1 or name_length <= 0:
+        return None
+    partitions, index, length = _unpack_partition_old(body, end)
+    start = end + 12
+    if partitions != 1 or length < 0 or start + length != len(body):
+        return None
+    name = str(body[14:end], "utf-8", "replace")
+    return _single(acks, timeout_ms, name, None, index, body[start:])
+
+
+def _single(
+    acks: int,
+    timeout_ms: int,
+    name: str,
+    topic_id: uuid.UUID | None,
+    index: int,
+    records: memoryview,
+) -> ProduceRequest:
+    partition = ProducePartition(index=index, records=records)
+    topic = ProduceTopic(name=name, topic_id=topic_id, partitions=[partition])
+    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topics=[topic])

@@ -1,0 +1,183 @@
+"""`python -m demo`: the steps in order. Exit code 0 only if every comparison held."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shutil
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from demo.by_hand import commands
+from demo.children import Child, broker, s3_server
+from demo.clients import FlightProducer, Placement, create_topic, read_everything
+from demo.flights import FLIGHT_COUNT, RecordSum, load_flights, to_records
+from demo.questions import QUESTIONS
+from demo.screen import DemoError, Screen, new_bar
+from demo.settings import CREDENTIALS, TOPIC, Settings, free_port
+from demo.tiers import TIER_COLUMNS, TierWatcher, tier_rows
+
+if TYPE_CHECKING:
+    import pandas as pd  # type: ignore[import-untyped]
+
+# Marks a folder as the demo's own, to be emptied by the next run.
+MARK = ".strandline-demo"
+
+
+def main() -> int:
+    screen = Screen()
+    began = time.monotonic()
+    try:
+        run(screen, parse_settings())
+    except DemoError as error:
+        screen.console.print("\n[bold red]The demo failed:[/bold red]", end=" ")
+        screen.console.print(str(error), markup=False)
+        return 1
+    except KeyboardInterrupt:
+        screen.console.print("\nstopped")
+        return 130
+    seconds = time.monotonic() - began
+    if screen.failed_comparisons:
+        failed = f"{screen.failed_comparisons} comparisons failed"
+        screen.console.print(f"\n[bold red]{failed}[/bold red] ({seconds:.0f} s)")
+        return 1
+    screen.console.print(f"\n[bold green]All comparisons held[/bold green] ({seconds:.0f} s)")
+    return 0
+
+
+def parse_settings() -> Settings:
+    parser = argparse.ArgumentParser(prog="python -m demo", description="The main job, end to end.")
+    parser.add_argument("--data", type=Path, default=Path("demo-data"), help="folder for all data")
+    parser.add_argument("--broker-port", type=int, default=9092, help="wanted; else a free one")
+    parser.add_argument("--s3-port", type=int, default=4567, help="wanted; else a free one")
+    arguments = parser.parse_args()
+    ministack = os.environ.get("STRANDLINE_MINISTACK_PYTHON", ".venv-ministack/bin/python")
+    return Settings(
+        data=arguments.data.absolute(),
+        broker_port=free_port(arguments.broker_port),
+        s3_port=free_port(arguments.s3_port),
+        strandline=Path(sys.executable).with_name("strandline"),
+        ministack=Path(ministack).absolute().with_name("ministack"),
+    )
+
+
+def run(screen: Screen, settings: Settings) -> None:
+    os.environ |= CREDENTIALS
+    prepare_folder(settings)
+    screen.step("Load the flights that left New York in 2013")
+    flights = load_flights()
+    screen.compare("every flight is there", expected=FLIGHT_COUNT, actual=len(flights))
+
+    screen.step("Start a local S3 server and a broker whose remote tier is a bucket on it")
+    with s3_server(settings):
+        screen.note(f"S3 at {settings.s3_url}, data in {settings.s3_data}")
+        with broker(settings) as child:
+            screen.note(f"broker at {settings.bootstrap}, archive at {settings.remote_url}")
+            sent, placement = produce(screen, settings, flights)
+            watcher = TierWatcher(settings, placement.end_offsets())
+            wait_for_archive(screen, watcher, child)
+            read_back(screen, settings, sent, placement)
+            stop_broker(screen, child)
+        ask_spark(screen, settings, archived(flights, placement, watcher))
+    screen.step("Go on by hand")
+    screen.console.print(commands(settings), markup=False, soft_wrap=True)
+
+
+def prepare_folder(settings: Settings) -> None:
+    """An empty folder of our own. Refuses one that is not ours, or that a broker still uses."""
+    if settings.data.exists():
+        if not (settings.data / MARK).exists() and any(settings.data.iterdir()):
+            raise DemoError(f"{settings.data} is not a folder of the demo: choose another --data")
+        lock = settings.broker_data / ".lock"
+        if lock.exists() and is_locked(lock):
+            raise DemoError(f"a broker still runs on {settings.broker_data}: stop it first")
+        shutil.rmtree(settings.data)
+    settings.s3_data.mkdir(parents=True)
+    (settings.data / MARK).touch()
+
+
+def is_locked(path: Path) -> bool:
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+def produce(
+    screen: Screen, settings: Settings, flights: pd.DataFrame
+) -> tuple[RecordSum, Placement]:
+    screen.step("Produce them: key = carrier, value = JSON, timestamp = scheduled hour")
+    create_topic(settings.bootstrap)
+    producer = FlightProducer(settings.bootstrap, len(flights))
+    with screen.bar("acknowledged by the broker", total=len(flights)) as bar:
+        placement = producer.send_all(to_records(flights), bar)
+    screen.note(str(producer.sent))
+    screen.compare(
+        "the partitions hold as many records as were sent",
+        expected=len(flights),
+        actual=sum(placement.end_offsets().values()),
+    )
+    return producer.sent, placement
+
+
+def wait_for_archive(screen: Screen, watcher: TierWatcher, child: Child) -> None:
+    screen.step("Wait until closed segments are archived and their local copies gone")
+    with screen.progress() as progress:
+        archived_bar = new_bar(progress, "records of closed segments in S3")
+        freed_bar = new_bar(progress, "freed on the local disk")
+        partitions = watcher.wait_until_settled(child, archived_bar, freed_bar)
+    screen.table(TIER_COLUMNS, tier_rows(partitions))
+
+
+def read_back(screen: Screen, settings: Settings, sent: RecordSum, placement: Placement) -> None:
+    screen.step("Read everything back from offset 0 with an ordinary consumer")
+    with screen.bar("received", total=sent.record_count) as bar:
+        received = read_everything(settings.bootstrap, placement.end_offsets(), bar)
+    screen.note(str(received))
+    screen.compare("what came back is what was sent", expected=sent, actual=received)
+
+
+def stop_broker(screen: Screen, child: Child) -> None:
+    screen.step("Stop the broker")
+    screen.compare("it ends cleanly on SIGTERM", expected=0, actual=child.stop())
+
+
+def archived(flights: pd.DataFrame, placement: Placement, watcher: TierWatcher) -> pd.DataFrame:
+    """The rows of the source whose records lie in the bucket; the others are in active segments."""
+    ends = watcher.archived_end_offsets()
+    row_ends = [ends[partition] for partition in placement.partitions.tolist()]
+    return flights[placement.offsets < row_ends]
+
+
+def ask_spark(screen: Screen, settings: Settings, source: pd.DataFrame) -> None:
+    from demo.lake import ask, read_of, records_of, spark_session
+
+    screen.step(
+        f"Ask Spark, straight from the bucket: {len(source):,} records of {TOPIC} are there"
+    )
+    with ExitStack() as stack:
+        with screen.bar("start Spark", total=1) as bar:
+            spark = stack.enter_context(spark_session(settings.data / "spark.log"))
+            bar.update(1)
+        for number, question in enumerate(QUESTIONS, start=1):
+            report = settings.data / f"scan-{number}"
+            with screen.bar(f"tasks of question {number}") as bar:
+                answer = ask(spark, question, records_of(spark, settings, report), bar)
+            screen.note(f"[italic]{question.title}[/italic]")
+            screen.table(question.columns, question.show(answer))
+            screen.note(read_of(report))
+            screen.compare(
+                "the answer is that of the source data",
+                expected=question.check(source),
+                actual=answer,
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

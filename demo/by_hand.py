@@ -1,0 +1,71 @@
+"""The commands to go on by hand with what the demo left behind."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from demo.settings import CREDENTIALS, REGION, TOPIC, Settings
+
+
+def commands(settings: Settings) -> str:
+    """Shell text; each block works when pasted in this folder, in this order."""
+    credentials = " ".join(f"{name}={value}" for name, value in CREDENTIALS.items())
+    s3 = " ".join(
+        f"{name}={shlex.quote(value)}" for name, value in settings.s3_environment().items()
+    )
+    python = shlex.quote(_relative(Path(sys.executable)))
+    strandline = shlex.quote(_relative(settings.strandline))
+    archive = f"--remote {settings.remote_url} --endpoint-url {settings.s3_url}"
+    return f"""\
+# the S3 server and the broker again, on the same data (stop them with: kill %2 %1)
+export {credentials} AWS_DEFAULT_REGION={REGION}
+{s3} \\
+    {shlex.quote(_relative(settings.ministack))} > /dev/null 2>&1 &
+{_wrapped(settings.broker_command())} &
+
+# what lies in the bucket; no broker is asked
+{strandline} archive ls {archive}
+{strandline} archive show {archive} --topic {TOPIC}
+
+# the first records of a partition, from S3 through the broker (kcat is a Debian package)
+kcat -b {settings.bootstrap} -C -t {TOPIC} -p 0 -o beginning -c 3
+{python} - <<'PYTHON'
+from confluent_kafka import Consumer, TopicPartition
+consumer = Consumer({{"bootstrap.servers": "{settings.bootstrap}", "group.id": "by-hand"}})
+consumer.assign([TopicPartition("{TOPIC}", 0, 0)])
+for message in consumer.consume(3, timeout=10):
+    print(message.offset(), message.key(), message.value())
+PYTHON
+
+# Spark straight from the bucket
+{python} - <<'PYTHON'
+from pyspark.sql import SparkSession
+from strandline.spark_lake import register
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+register(spark)
+flights = (
+    spark.read.format("strandline")
+    .option("path", "{settings.remote_url}")
+    .option("s3.endpoint.url", "{settings.s3_url}")
+    .option("s3.region", "{REGION}")
+    .option("subscribe", "{TOPIC}")
+    .load()
+)
+flights.where("timestamp < '2013-01-03'").groupBy("partition").count().show()
+PYTHON
+"""
+
+
+def _relative(path: Path) -> str:
+    """A path as one would type it here."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _wrapped(command: list[str]) -> str:
+    """`strandline serve` with one setting per line."""
+    words = [_relative(Path(command[0])), *command[1:]]
+    text = " ".join(shlex.quote(word) for word in words)
+    return text.replace(" --set ", " \\\n    --set ")

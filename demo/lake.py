@@ -1,0 +1,110 @@
+"""Spark over the bucket: the session, one question at a time, and what each really read."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from demo.questions import Answer, Question
+from demo.screen import Bar, DemoError
+from demo.settings import CREDENTIALS, REGION, TOPIC, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+QUESTION_SECONDS_MAX = 120.0
+
+
+@contextmanager
+def spark_session(log: Path) -> Iterator[SparkSession]:
+    """A session in this process that knows the format `strandline`; two cores, no web page.
+
+    What Spark says goes to `log`.
+    """
+    os.environ |= CREDENTIALS
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    from strandline.spark_lake import register
+
+    with _errors_to(log):
+        spark = _start(SparkSession.builder)
+    try:
+        register(spark)
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _start(builder: SparkSession.Builder) -> SparkSession:
+    return (
+        builder.appName("strandline demo")
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        # The answers have a dozen rows; 200 tasks to sort them would take most of the time.
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+
+
+@contextmanager
+def _errors_to(log: Path) -> Iterator[None]:
+    """Sends standard error, of this process and of those it starts meanwhile, to a file.
+
+    Java keeps it for good. Its talk would run across the progress bars.
+    """
+    kept = os.dup(2)
+    with open(log, "ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def records_of(spark: SparkSession, settings: Settings, scan_report: Path) -> DataFrame:
+    """The topic, straight from the bucket; no broker is asked."""
+    return (
+        spark.read.format("strandline")
+        .option("path", settings.remote_url)
+        .option("subscribe", TOPIC)
+        .option("s3.endpoint.url", settings.s3_url)
+        .option("s3.region", REGION)
+        .option("scanReport", str(scan_report))
+        .load()
+    )
+
+
+def ask(spark: SparkSession, question: Question, records: DataFrame, bar: Bar) -> Answer:
+    """Spark's answer; the bar counts its tasks."""
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        rows = executor.submit(lambda: question.ask(records).collect())
+        _watch(spark, rows, bar)
+        return [tuple(row) for row in rows.result()]
+
+
+def _watch(spark: SparkSession, work: Future[list[Row]], bar: Bar) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + QUESTION_SECONDS_MAX
+    while not work.done():
+        if time.monotonic() > deadline:
+            spark.sparkContext.cancelAllJobs()
+            raise DemoError(f"Spark did not answer within {QUESTION_SECONDS_MAX:.0f} s")
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        done = sum(stage.numCompletedTasks for stage in stages if stage)
+        total = sum(stage.numTasks for stage in stages if stage)
+        if total:
+            bar.update(done, total=total)
+        time.sleep(0.1)
+    bar.update(1, total=1)

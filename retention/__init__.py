@@ -1,0 +1,1 @@
+"""Decides what each tier may forget, and carries it out."""

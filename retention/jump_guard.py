@@ -1,0 +1,64 @@
+"""A wall clock that may jump, made safe for deciding what to delete.
+
+    wall        12:00  12:01  |  14:07:30 2036   2036 + 1 min   ...   2036 + 60 min
+    believed    12:00  12:01  |  12:02           12:03          ...   the wall clock again
+
+A clock that jumps forward makes every record look old, and a minute later the log is gone. The
+guard compares the wall clock with the monotonic one: after a forward jump it goes on counting on
+the old time line and says so. If the new time is still there after `HOLD_S`, it is believed: a
+machine that was asleep, or that booted without a time, must not keep its data for ever.
+
+Jumps back are believed at once: they make records look younger, so that nothing is deleted early.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from strandline.storage.clock import Clock
+from strandline.storage.model import TimestampMs
+
+# Steps up to this size are ordinary clock discipline.
+JUMP_MS_MIN = 60_000
+# Long enough for somebody, or for the time service, to put a wrong clock right.
+HOLD_S = 3600.0
+
+log = logging.getLogger(__name__)
+
+
+class JumpGuard:
+    """Keeps the time line; ask it at least as often as decisions are made."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._believed_ms = clock.now_ms()
+        self._asked_s = clock.monotonic_s()
+        self._jumped_s: float | None = None
+
+    def now_ms(self) -> TimestampMs:
+        """The time to decide with: the wall clock, unless it has just jumped forward."""
+        wall_ms, asked_s = self._clock.now_ms(), self._clock.monotonic_s()
+        expected_ms = self._believed_ms + int((asked_s - self._asked_s) * 1000)
+        self._asked_s = asked_s
+        if wall_ms - expected_ms <= JUMP_MS_MIN:
+            self._jumped_s = None
+            self._believed_ms = wall_ms
+        elif self._holds(asked_s, jump_ms=wall_ms - expected_ms):
+            self._believed_ms = expected_ms
+        else:
+            log.warning("clock jump is believed now", extra={"fields": {"now_ms": wall_ms}})
+            self._jumped_s = None
+            self._believed_ms = wall_ms
+        return self._believed_ms
+
+    def _holds(self, asked_s: float, *, jump_ms: int) -> bool:
+        if self._jumped_s is None:
+            self._jumped_s = asked_s
+            log.warning(
+                "clock jumped forward, age limits go on with the old time",
+                extra={"fields": {"jump_ms": jump_ms, "hold_s": HOLD_S}},
+            )
+        return asked_s - self._jumped_s < HOLD_S
+
+    def __repr__(self) -> str:
+        return f"<JumpGuard believed_ms={self._believed_ms} holding={self._jumped_s is not None}>"

@@ -1,0 +1,163 @@
+"""What retention lets go of: a pure verdict over the oldest part of a log.
+
+    units      [ 0,100 )[100,200 )[200,300 )[300,400 )[400, ... )
+                  drop      drop      keep      keep     active
+    verdict    drop_count 2, end_offset 200
+
+A unit is what can be dropped in one piece: a segment, or a whole sealed page of a manifest. Units
+go oldest first and the first one that has to stay ends the run. Each goes for one of three reasons:
+
+* LOG_START: it lies below the log start, somebody deleted its records;
+* AGE: its newest record is at least `retention_ms` old;
+* SIZE: without it the log still holds at least `retention_bytes`.
+
+Retention may be late, never early. So an age limit beyond the beginning of time is no limit (the
+cutoff would be negative, and records with small timestamps would go at once), nothing is dropped
+past `gate_offset`, and the caller asks with a time that a jumping clock cannot push forward (see
+`jump_guard`).
+
+The active segment is never dropped. If it has outlived the limit itself it is to be rolled, so that
+the next round finds it closed (Kafka does so too, KAFKA-15047).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.storage.log_config import UNLIMITED, LogConfig
+from strandline.storage.model import Offset, TimestampMs
+
+
+class DropReason(Enum):
+    """Why a unit goes; the value is what the log says."""
+
+    LOG_START = "below the log start"
+    AGE = "older than the age limit"
+    SIZE = "the log is larger than the size limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionUnit:
+    """A part of the log that is dropped whole.
+
+    `newest_ms` is the largest record timestamp; for records without one, when they were written.
+    `written_ms` (active segment only) is the wall time at which its first record was appended.
+    """
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    newest_ms: TimestampMs
+    is_active: bool = False
+    written_ms: TimestampMs = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLimits:
+    """Age and size to keep; -1 is unlimited."""
+
+    retention_ms: int
+    retention_bytes: int
+
+    @classmethod
+    def total(cls, config: LogConfig) -> RetentionLimits:
+        """Limits over both tiers."""
+        return cls(retention_ms=config.retention_ms, retention_bytes=config.retention_bytes)
+
+    @classmethod
+    def local(cls, config: LogConfig) -> RetentionLimits:
+        """Limits of the local tier of a tiered topic."""
+        return cls(
+            retention_ms=config.effective_local_retention_ms,
+            retention_bytes=config.effective_local_retention_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionVerdict:
+    """`drop_count` oldest units may go; the log then starts at `end_offset` (None: none goes).
+
+    `held_back`: the first unit that stays has outlived its limits, and only the gate holds it.
+    """
+
+    drop_count: int
+    end_offset: Offset | None
+    reasons: tuple[DropReason, ...]
+    held_back: bool
+    roll_active: bool
+
+
+def judge(
+    units: Sequence[RetentionUnit],
+    limits: RetentionLimits,
+    *,
+    now_ms: TimestampMs,
+    log_start_offset: Offset,
+    gate_offset: Offset | None = None,
+) -> RetentionVerdict:
+    """Which of `units` (in order, adjacent, the active one last) may be dropped.
+
+    `gate_offset`: units that end above it stay whatever their age and size are; None is no gate.
+    """
+    reasons: list[DropReason] = []
+    held_back = False
+    remaining_bytes = sum(unit.size_bytes for unit in units)
+    for unit in units:
+        reason = _reason(unit, limits, now_ms, log_start_offset, remaining_bytes)
+        if unit.is_active or reason is None:
+            break
+        if gate_offset is not None and unit.end_offset > gate_offset:
+            held_back = True
+            break
+        reasons.append(reason)
+        remaining_bytes -= unit.size_bytes
+    return RetentionVerdict(
+        drop_count=len(reasons),
+        end_offset=units[len(reasons) - 1].end_offset if reasons else None,
+        reasons=tuple(reasons),
+        held_back=held_back,
+        roll_active=_outlives(units, limits, now_ms),
+    )
+
+
+def _reason(
+    unit: RetentionUnit,
+    limits: RetentionLimits,
+    now_ms: TimestampMs,
+    log_start_offset: Offset,
+    remaining_bytes: int,
+) -> DropReason | None:
+    """Why `unit` may go as the oldest of `remaining_bytes`, or None."""
+    if unit.end_offset <= log_start_offset:
+        return DropReason.LOG_START
+    if _is_too_old(unit.newest_ms, limits, now_ms):
+        return DropReason.AGE
+    limit_bytes = limits.retention_bytes
+    if limit_bytes > UNLIMITED and remaining_bytes - unit.size_bytes >= limit_bytes:
+        return DropReason.SIZE
+    return None
+
+
+def _is_too_old(newest_ms: TimestampMs, limits: RetentionLimits, now_ms: TimestampMs) -> bool:
+    if limits.retention_ms <= UNLIMITED:
+        return False
+    cutoff_ms = now_ms - limits.retention_ms
+    return cutoff_ms >= 0 and newest_ms <= cutoff_ms
+
+
+def _outlives(units: Sequence[RetentionUnit], limits: RetentionLimits, now_ms: TimestampMs) -> bool:
+    """Whether the active segment has to be closed, so that it can be archived or dropped.
+
+    Records may carry old timestamps (a backfill), so age is also asked of the wall time at which
+    the segment began: else every check would cut a tiny segment for as long as a backfill runs.
+    """
+    if not units or not units[-1].is_active or not units[-1].size_bytes:
+        return False
+    active = units[-1]
+    if limits.retention_bytes == 0:
+        return True
+    return _is_too_old(active.newest_ms, limits, now_ms) and _is_too_old(
+        active.written_ms, limits, now_ms
+    )

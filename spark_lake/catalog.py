@@ -1,0 +1,204 @@
+"""What an archive holds: its cluster, its topics, the manifests of their partitions.
+
+    cluster.json -> LIST topics/ (folder names only) -> topic.json of the wanted topics
+                 -> manifest.json of the wanted partitions -> sealed pages, as far as needed
+
+Nothing here lists data. Formats are decoded by the pure parts of `storage.remote`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import crc32c
+
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import Assign, Selection, Subscribe, SubscribePattern
+from strandline.storage.errors import CorruptFile, InvalidConfig, ObjectNotFound
+from strandline.storage.model import TopicIdPartition, TopicPartition
+from strandline.storage.remote.cluster_info import ClusterInfo
+from strandline.storage.remote.keys import (
+    CLUSTER_KEY,
+    TOPICS_PREFIX,
+    TopicFolder,
+    manifest_key,
+    parse_topic_folder,
+    topic_key,
+)
+from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry, decode_page
+from strandline.storage.remote.topic_info import TopicInfo
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# Requests in flight while planning: enough to hide S3's latency, few enough for one process.
+PARALLEL_READS = 16
+# How many topic names an error message shows.
+NAMES_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedPartition:
+    """A selected partition; `manifest` is None while nothing of it is archived."""
+
+    topic_partition: TopicPartition
+    manifest: Manifest | None
+
+
+class Catalog:
+    """Reads the archive's own description of itself."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader = reader
+
+    def load_cluster(self) -> ClusterInfo:
+        """Raises ObjectNotFound if there is no archive, UnsupportedFormat if it is a newer one."""
+        try:
+            return ClusterInfo.decode(self._reader.get(CLUSTER_KEY))
+        except ObjectNotFound as error:
+            raise ObjectNotFound(
+                error.key,
+                "read",
+                f"there is no strandline archive at {self._reader.url}: option path must be the"
+                " broker's strandline.remote.url",
+            ) from error
+
+    def load_partitions(self, selection: Selection) -> tuple[ArchivedPartition, ...]:
+        """The selected partitions in order of topic and number.
+
+        Raises InvalidConfig for a topic or partition that the archive does not have.
+        """
+        topics = self._load_topics(selection)
+        partitions = [
+            TopicIdPartition(topic.topic, topic.topic_id, partition)
+            for topic in topics
+            for partition in _selected_partitions(topic, selection)
+        ]
+        manifests = self._in_parallel(self._load_manifest, partitions)
+        return tuple(
+            ArchivedPartition(topic_partition=partition.topic_partition, manifest=manifest)
+            for partition, manifest in zip(partitions, manifests, strict=True)
+        )
+
+    def load_pages(self, pages: Sequence[PageRef]) -> dict[str, tuple[SegmentEntry, ...]]:
+        """The entries of sealed pages by page key. Raises CorruptFile if one is damaged."""
+        loaded = self._in_parallel(self._load_page, pages)
+        return {page.key: entries for page, entries in zip(pages, loaded, strict=True)}
+
+    # --- topics ------------------------------------------------------------------------------
+
+    def _load_topics(self, selection: Selection) -> list[TopicInfo]:
+        folders = [
+            folder
+            for name in self._reader.list_folders(TOPICS_PREFIX)
+            if (folder := parse_topic_folder(name)) is not None
+        ]
+        wanted = _wants(selection)
+        loaded = self._in_parallel(
+            self._load_topic, [folder for folder in folders if wanted(folder.topic)]
+        )
+        topics: dict[str, TopicInfo] = {}
+        for topic in loaded:
+            # A tombstone, or a folder whose topic.json is gone, is a topic being purged.
+            if topic is None or topic.is_deleted:
+                continue
+            if topic.topic in topics:
+                raise CorruptFile(
+                    f"{self._reader.url} has two live topics named {topic.topic}, with the ids"
+                    f" {topics[topic.topic].topic_id} and {topic.topic_id}: delete one of them"
+                    " through the broker"
+                )
+            topics[topic.topic] = topic
+        self._check_found(selection, topics, folders)
+        return [topics[name] for name in sorted(topics)]
+
+    def _check_found(
+        self, selection: Selection, topics: dict[str, TopicInfo], folders: list[TopicFolder]
+    ) -> None:
+        names = sorted({folder.topic for folder in folders})
+        shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+        has = f"it has {shown}" if names else "it has no topics yet"
+        match selection:
+            case SubscribePattern():
+                if not topics:
+                    raise InvalidConfig(
+                        f"option subscribePattern matches no topic of {self._reader.url}; {has}"
+                    )
+                return
+            case Subscribe():
+                option, wanted = "subscribe", list(selection.topics)
+            case Assign():
+                option, wanted = "assign", list(selection.partitions)
+        for name in wanted:
+            if name not in topics:
+                near = difflib.get_close_matches(name, [n for n in names if n != name], n=1)
+                hint = f"the nearest is {near[0]}" if near else has
+                raise InvalidConfig(
+                    f"option {option}: {self._reader.url} has no topic {name}; {hint}"
+                )
+
+    def _load_topic(self, folder: TopicFolder) -> TopicInfo | None:
+        key = topic_key(folder.topic, folder.topic_id)
+        try:
+            return TopicInfo.decode(self._reader.get(key), source=f"{self._reader.url}/{key}")
+        except ObjectNotFound:
+            return None
+
+    # --- manifests ---------------------------------------------------------------------------
+
+    def _load_manifest(self, partition: TopicIdPartition) -> Manifest | None:
+        key = manifest_key(partition)
+        try:
+            content = self._reader.get(key)
+        except ObjectNotFound:
+            return None
+        manifest = Manifest.decode(content, source=f"{self._reader.url}/{key}")
+        if manifest.topic_id_partition != partition:
+            raise CorruptFile(
+                f"{self._reader.url}/{key} is the manifest of {manifest.topic_id_partition}"
+                f" ({manifest.topic_id}), not of {partition}"
+            )
+        return manifest
+
+    def _load_page(self, page: PageRef) -> tuple[SegmentEntry, ...]:
+        content = self._reader.get(page.key)
+        if crc32c.crc32c(content) != page.crc32c:
+            raise CorruptFile(
+                f"{self._reader.url}/{page.key}: checksum differs from the manifest's"
+            )
+        return decode_page(content, page)
+
+    def _in_parallel(self, load: Callable[[T], R], wanted: Iterable[T]) -> list[R]:
+        todo = list(wanted)
+        if len(todo) < 2:
+            return [load(one) for one in todo]
+        with ThreadPoolExecutor(min(PARALLEL_READS, len(todo))) as pool:
+            return list(pool.map(load, todo))
+
+
+def _wants(selection: Selection) -> Callable[[str], bool]:
+    match selection:
+        case Subscribe():
+            return set(selection.topics).__contains__
+        case Assign():
+            return selection.partitions.__contains__
+        case SubscribePattern():
+            pattern = re.compile(selection.pattern)
+            return lambda topic: pattern.fullmatch(topic) is not None
+
+
+def _selected_partitions(topic: TopicInfo, selection: Selection) -> list[int]:
+    if not isinstance(selection, Assign):
+        return list(range(topic.partition_count))
+    partitions = sorted(selection.partitions[topic.topic])
+    if partitions and partitions[-1] >= topic.partition_count:
+        raise InvalidConfig(
+            f"option assign: topic {topic.topic} has the partitions 0 to"
+            f" {topic.partition_count - 1}, not {partitions[-1]}"
+        )
+    return partitions

@@ -1,0 +1,215 @@
+"""The bucket as the lake reads it: whole small objects, exact ranges, one level of folders.
+
+fsspec is in front (s3fs for `s3://`), because that is what Spark users have installed and know how
+to configure. This class adds what the lake needs on top: exactly the bytes asked for or an error,
+the four kinds of error of `storage.errors`, few and bounded retries, and a count of what was read.
+
+Forks: Spark forks its Python workers, and s3fs must be made after the fork. So nothing is opened
+before the first read, and pickling (driver to executor) carries only the way to open it.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from strandline.spark_lake.options import S3Options
+from strandline.storage.errors import (
+    AccessDenied,
+    InvalidConfig,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StorageError,
+    TierUnavailable,
+)
+
+# s3fs tries each call this often, botocore below it once. The defaults of both multiply to 125
+# attempts, which makes a server that is away look like a hanging query.
+ATTEMPTS_MAX = 3
+CONNECT_TIMEOUT_S = 5
+# Silence on the socket, not the length of a transfer.
+READ_TIMEOUT_S = 30
+# Connections of one process; the planner reads manifests sixteen at a time.
+CONNECTIONS_MAX = 32
+
+# Only signing needs a region on servers that have none; it is the one S3 began with.
+DEFAULT_REGION = "us-east-1"
+
+_RETENTION_HINT = (
+    "if retention or a topic deletion removed it while the query ran, run the query again"
+    " (strandline.remote.delete.grace.ms is how long removed objects stay readable)"
+)
+
+
+class FileSystem(Protocol):
+    """The part of fsspec that the lake uses."""
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes: ...
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStatistics:
+    """What was asked of the bucket so far."""
+
+    request_count: int
+    bytes_read: int
+
+
+class ObjectReader:
+    """Reads below one root URL; thread-safe, picklable."""
+
+    def __init__(self, url: str, s3: S3Options) -> None:
+        self.url = url
+        self._s3 = s3
+        self._root = url.removeprefix("s3://").removeprefix("file://")
+        self._lock = threading.Lock()
+        self._file_system: FileSystem | None = None
+        self._request_count = 0
+        self._bytes_read = 0
+
+    def get(self, key: str) -> bytes:
+        """The whole object. Raises a TierError."""
+        return self._read(key, 0, None)
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """Exactly the bytes [start, end). Raises a TierError; ObjectCorrupt if they are fewer."""
+        assert 0 <= start < end, (key, start, end)
+        content = self._read(key, start, end)
+        if len(content) != end - start:
+            raise ObjectCorrupt(
+                f"{self.url}/{key}",
+                "read",
+                f"bytes {start} to {end} were asked for, {len(content)} came: the object is"
+                " shorter than the manifest says; restore it from a backup, or leave its offsets"
+                " out with startingOffsets or endingOffsets",
+            )
+        return content
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Names of the folders and objects directly under `prefix`; a missing one is empty."""
+        path = f"{self._root}/{prefix}".rstrip("/")
+        try:
+            # A listing cached by fsspec would not know topics made since.
+            found = self._open().ls(path, detail=False, refresh=True)
+        except FileNotFoundError:
+            found = []
+        except Exception as error:
+            raise self._translated(prefix, "list", error) from error
+        self._count(0)
+        return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+
+    def statistics(self) -> ReadStatistics:
+        with self._lock:
+            return ReadStatistics(request_count=self._request_count, bytes_read=self._bytes_read)
+
+    def _read(self, key: str, start: int, end: int | None) -> bytes:
+        try:
+            content = bytes(self._open().cat_file(f"{self._root}/{key}", start=start, end=end))
+        except Exception as error:  # fsspec, botocore and aiohttp have no common root
+            raise self._translated(key, "read", error) from error
+        self._count(len(content))
+        return content
+
+    def _count(self, bytes_read: int) -> None:
+        with self._lock:
+            self._request_count += 1
+            self._bytes_read += bytes_read
+
+    def _open(self) -> FileSystem:
+        with self._lock:
+            if self._file_system is None:
+                self._file_system = _open_file_system(self.url, self._s3)
+            return self._file_system
+
+    def _translated(self, key: str, operation: str, error: Exception) -> StorageError:
+        name = f"{self.url}/{key}"
+        code = _s3_error_code(error)
+        if code == "InvalidObjectState":
+            return ObjectArchived(name, operation, "it must be restored from cold storage first")
+        if code == "InvalidRange":
+            return ObjectCorrupt(name, operation, "the object is shorter than the manifest says")
+        if isinstance(error, FileNotFoundError):
+            return ObjectNotFound(name, operation, f"it does not exist; {_RETENTION_HINT}")
+        if isinstance(error, PermissionError) or type(error).__name__ in _CREDENTIAL_ERRORS:
+            return AccessDenied(
+                name,
+                operation,
+                f"{error}; set the options s3.key and s3.secret, or the AWS environment of the"
+                " driver and the executors, to credentials that may read the bucket",
+            )
+        return TierUnavailable(name, operation, f"{type(error).__name__}: {error}")
+
+    def __getstate__(self) -> tuple[str, S3Options]:
+        return self.url, self._s3
+
+    def __setstate__(self, state: tuple[str, S3Options]) -> None:
+        ObjectReader.__init__(self, *state)
+
+    def __repr__(self) -> str:
+        return f"<ObjectReader {self.url} {self.statistics()}>"
+
+
+_CREDENTIAL_ERRORS = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
+)
+
+
+def _s3_error_code(error: Exception) -> str:
+    """S3's own code: s3fs turns several of them into the same Python exception."""
+    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    if not isinstance(response, dict):
+        return ""
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _open_file_system(url: str, s3: S3Options) -> FileSystem:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise InvalidConfig(
+            "reading the archive needs fsspec: pip install 'strandline[lake]' on the driver and"
+            " the executors"
+        ) from error
+    if url.startswith("file://"):
+        local: FileSystem = fsspec.filesystem("file")
+        return local
+    try:
+        remote = fsspec.filesystem("s3", **_s3_arguments(s3))
+    except ImportError as error:
+        raise InvalidConfig(
+            f"reading {url} needs s3fs: pip install 'strandline[lake]' on the driver and the"
+            " executors"
+        ) from error
+    remote.retries = ATTEMPTS_MAX
+    file_system: FileSystem = remote
+    return file_system
+
+
+def _s3_arguments(s3: S3Options) -> dict[str, Any]:
+    region = s3.region or (DEFAULT_REGION if s3.endpoint_url else None)
+    config: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": READ_TIMEOUT_S,
+        "retries": {"total_max_attempts": 1},
+        "max_pool_connections": CONNECTIONS_MAX,
+    }
+    if s3.endpoint_url:
+        # Local servers have no DNS name per bucket.
+        config["s3"] = {"addressing_style": "path"}
+    return {
+        "anon": s3.anonymous,
+        "key": s3.key,
+        "secret": s3.secret,
+        "token": s3.token,
+        "endpoint_url": s3.endpoint_url,
+        "client_kwargs": {"region_name": region} if region else {},
+        "config_kwargs": config,
+        "use_listings_cache": False,
+    }

@@ -1,0 +1,370 @@
+"""The options of `spark.read.format("strandline")`: their names, their values, what is refused.
+
+Names and meanings are those of Spark's Kafka source wherever there is one:
+
+    which topics   subscribe | subscribePattern | assign                       exactly one
+    where to begin startingTimestamp > startingOffsetsByTimestamp > startingOffsets  (first given)
+    where to end   endingTimestamp > endingOffsetsByTimestamp > endingOffsets
+
+A starting timestamp means the *offset* of the first record at or after it, as in Kafka: later
+records with smaller timestamps are still read. A filter on column `timestamp` is exact per row.
+
+Ours are `path`, `splitBytes`, `isolationLevel`, `scanReport`, and `s3.*`. Pure: opens nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.model import Isolation, TopicPartition
+
+T = TypeVar("T")
+
+# One split is one Spark task: large enough to outweigh starting it (some 50 ms), small enough to
+# spread over executors and to be repeated cheaply.
+SPLIT_BYTES = 64 * 1024 * 1024
+SPLIT_BYTES_MIN = 1024 * 1024
+# A plan of more tasks than this cannot be meant.
+SPLITS_MAX = 1_000_000
+
+
+class Edge(Enum):
+    """An end of what a partition has; the values are Kafka's numbers in JSON options."""
+
+    LATEST = -1
+    EARLIEST = -2
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """At this very offset."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimestamp:
+    """At the offset of the first record whose timestamp is at least this."""
+
+    timestamp_ms: int
+
+
+Bound: TypeAlias = Edge | AtOffset | AtTimestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where to begin (or end) in each partition. `named` holds all partitions, or none."""
+
+    option: str
+    default: Bound
+    named: Mapping[TopicPartition, Bound] = field(default_factory=dict)
+
+    def of(self, partition: TopicPartition) -> Bound:
+        """Raises InvalidConfig if partitions are named and this is not among them."""
+        if not self.named:
+            return self.default
+        if partition not in self.named:
+            raise InvalidConfig(
+                f"option {self.option} must name every partition that is read;"
+                f" {partition.topic} partition {partition.partition} is missing"
+            )
+        return self.named[partition]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """All partitions of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribePattern:
+    """All partitions of the topics whose whole name matches."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """These partitions."""
+
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+Selection: TypeAlias = Subscribe | SubscribePattern | Assign
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """How to reach S3; what is None comes from the usual AWS chain (environment, profile, role)."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    key: str | None = None
+    secret: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    anonymous: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOptions:
+    """Everything a read was asked for."""
+
+    url: str
+    selection: Selection
+    start: Bounds
+    end: Bounds
+    # What to do when a starting timestamp lies behind the last record: an error, or no rows.
+    fail_without_match: bool = True
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    isolation: Isolation = Isolation.READ_COMMITTED
+    split_bytes: int = SPLIT_BYTES
+    splits_min: int = 1
+    scan_report: str | None = None
+    s3: S3Options = field(default_factory=S3Options)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> LakeOptions:
+        """Raises InvalidConfig, naming the option and the remedy."""
+        given = _Given(options)
+        return cls(
+            url=_url(given),
+            selection=_selection(given),
+            start=_bounds(given, "starting", Edge.EARLIEST, Edge.LATEST),
+            end=_bounds(given, "ending", Edge.LATEST, Edge.EARLIEST),
+            fail_without_match=given.one_of(
+                "startingOffsetsByTimestampStrategy", {"error": True, "latest": False}, "error"
+            ),
+            include_headers=given.boolean("includeHeaders", default=False),
+            fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
+            isolation=given.one_of(
+                "isolationLevel",
+                {
+                    "read_committed": Isolation.READ_COMMITTED,
+                    "read_uncommitted": Isolation.READ_UNCOMMITTED,
+                },
+                "read_committed",
+            ),
+            split_bytes=given.number("splitBytes", default=SPLIT_BYTES, at_least=SPLIT_BYTES_MIN),
+            splits_min=given.number("minPartitions", default=1, at_least=1, at_most=SPLITS_MAX),
+            scan_report=given.text("scanReport"),
+            s3=S3Options(
+                endpoint_url=given.text("s3.endpoint.url"),
+                region=given.text("s3.region"),
+                key=given.text("s3.key"),
+                secret=given.text("s3.secret"),
+                token=given.text("s3.token"),
+                anonymous=given.boolean("s3.anonymous", default=False),
+            ),
+        )
+
+
+OPTION_NAMES = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "includeHeaders",
+    "failOnDataLoss",
+    "isolationLevel",
+    "minPartitions",
+    "splitBytes",
+    "scanReport",
+    "s3.endpoint.url",
+    "s3.region",
+    "s3.key",
+    "s3.secret",
+    "s3.token",
+    "s3.anonymous",
+)
+_NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
+
+
+class _Given:
+    """The options as they came; names in any case, as everywhere in Spark."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        for name in options:
+            if name.lower() not in _NAME_BY_LOWER:
+                raise _unknown_option(name)
+        self._texts = {name.lower(): text for name, text in options.items()}
+
+    def text(self, name: str) -> str | None:
+        assert name.lower() in _NAME_BY_LOWER, name
+        text = self._texts.get(name.lower())
+        return text.strip() if text is not None and text.strip() else None
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        return self.one_of(name, {"true": True, "false": False}, str(default).lower())
+
+    def one_of(self, name: str, choices: Mapping[str, T], default: str) -> T:
+        text = (self.text(name) or default).lower()
+        if text not in choices:
+            raise InvalidConfig(
+                f"option {name} is {self.text(name)!r}, it may be {' or '.join(choices)}"
+            )
+        return choices[text]
+
+    def number(self, name: str, *, default: int, at_least: int, at_most: int = 2**62) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        number = _integer(name, text)
+        if not at_least <= number <= at_most:
+            raise InvalidConfig(f"option {name} is {number}, it must be at least {at_least}")
+        return number
+
+
+def _unknown_option(name: str) -> InvalidConfig:
+    if name.lower().startswith("kafka."):
+        return InvalidConfig(
+            f"option {name} has no meaning here: the lake reads the bucket of option path,"
+            " no broker"
+        )
+    near = difflib.get_close_matches(name.lower(), _NAME_BY_LOWER, n=1, cutoff=0.0)[0]
+    return InvalidConfig(f"option {name} is unknown; the nearest is {_NAME_BY_LOWER[near]}")
+
+
+# --- the parts --------------------------------------------------------------------------------
+
+
+def _url(given: _Given) -> str:
+    text = given.text("path")
+    if text is None:
+        raise InvalidConfig(
+            "option path is missing: the archive's URL, s3://bucket/prefix or file:///folder"
+        )
+    if text.startswith("/"):
+        text = "file://" + text
+    parts = urlsplit(text)
+    if parts.scheme in ("s3a", "s3n"):  # what Hadoop calls it
+        parts = parts._replace(scheme="s3")
+    if parts.scheme == "file" and parts.netloc == "" and parts.path.strip("/"):
+        return "file://" + parts.path.rstrip("/")
+    if parts.scheme == "s3" and parts.netloc and not parts.query and not parts.fragment:
+        return f"s3://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
+    raise InvalidConfig(
+        f"option path is {text!r}, it must be s3://bucket/prefix or file:///absolute/folder"
+    )
+
+
+def _selection(given: _Given) -> Selection:
+    names = [
+        name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None
+    ]
+    if len(names) != 1:
+        raise InvalidConfig(
+            "exactly one of the options subscribe, subscribePattern and assign says what is read;"
+            f" given: {', '.join(names) or 'none'}"
+        )
+    if names == ["subscribe"]:
+        topics = [topic.strip() for topic in (given.text("subscribe") or "").split(",")]
+        if not all(topics):
+            raise InvalidConfig("option subscribe has an empty topic name between its commas")
+        return Subscribe(tuple(dict.fromkeys(topics)))
+    if names == ["subscribePattern"]:
+        return SubscribePattern(_pattern(given.text("subscribePattern") or ""))
+    return Assign(_assignment(given.text("assign") or ""))
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidConfig(f"option subscribePattern is no regular expression: {error}") from error
+    return text
+
+
+def _assignment(text: str) -> dict[str, tuple[int, ...]]:
+    example = '{"topic": [0, 1]}'
+    partitions_by_topic: dict[str, tuple[int, ...]] = {}
+    for topic, partitions in _json_object("assign", text, example).items():
+        if not isinstance(partitions, list) or not all(
+            type(partition) is int and partition >= 0 for partition in partitions
+        ):
+            raise InvalidConfig(f"option assign for {topic} is {partitions!r}, expected {example}")
+        partitions_by_topic[topic] = tuple(dict.fromkeys(partitions))
+    if not partitions_by_topic:
+        raise InvalidConfig(f"option assign names no topic, expected {example}")
+    return partitions_by_topic
+
+
+def _bounds(given: _Given, which: str, default: Edge, refused: Edge) -> Bounds:
+    """The bounds of one end; `refused` is the edge that would leave nothing to read."""
+    name = f"{which}Timestamp"
+    if (text := given.text(name)) is not None:
+        return Bounds(option=name, default=AtTimestamp(_integer(name, text)))
+    name = f"{which}OffsetsByTimestamp"
+    if (text := given.text(name)) is not None:
+        return Bounds(option=name, default=default, named=_named(name, text, AtTimestamp))
+    name = f"{which}Offsets"
+    text = given.text(name) or default.name.lower()
+    if text.lower() == default.name.lower():
+        return Bounds(option=name, default=default)
+    if text.lower() == refused.name.lower():
+        raise InvalidConfig(f"option {name} may not be {refused.name.lower()} in a batch query")
+
+    def bound(offset: int) -> Bound:
+        if offset == refused.value:
+            raise InvalidConfig(
+                f"option {name} may not hold {offset} ({refused.name.lower()}) in a batch query"
+            )
+        if offset == default.value:
+            return default
+        if offset < 0:
+            raise InvalidConfig(f"option {name} holds the offset {offset}")
+        return AtOffset(offset)
+
+    return Bounds(option=name, default=default, named=_named(name, text, bound))
+
+
+def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPartition, Bound]:
+    example = '{"topic": {"0": 23, "1": 42}}'
+    named: dict[TopicPartition, Bound] = {}
+    for topic, numbers in _json_object(name, text, example).items():
+        if not isinstance(numbers, dict):
+            raise InvalidConfig(f"option {name} for {topic} is {numbers!r}, expected {example}")
+        for partition, number in numbers.items():
+            if not partition.isdecimal() or type(number) is not int:
+                raise InvalidConfig(
+                    f"option {name} for {topic} holds {partition!r}: {number!r}, expected {example}"
+                )
+            named[TopicPartition(topic, int(partition))] = bound(number)
+    if not named:
+        raise InvalidConfig(f"option {name} names no partition, expected {example}")
+    return named
+
+
+def _json_object(name: str, text: str, example: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidConfig(f"option {name} is {text!r}, expected JSON like {example}") from error
+    if not isinstance(parsed, dict):
+        raise InvalidConfig(f"option {name} is {text!r}, expected JSON like {example}")
+    return parsed
+
+
+def _integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidConfig(f"option {name} is {text!r}, expected a whole number") from error

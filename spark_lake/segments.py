@@ -1,0 +1,292 @@
+"""One archived segment as the lake reads it: its `.meta` sections, and its log in checked windows.
+
+    .meta    tail -> directory -> STATISTICS (which chunks), TXN_INDEX (what was aborted)
+    .log     ranges of chunks, each read in windows:
+
+             range  [chunk 3 | chunk 4 | chunk 5]            as the statistics cut it
+             window [............|............|....]         at most WINDOW_BYTES, one GET each
+             block  [whole batches][whole batches ][..]      a window without its torn end, which
+                                                             goes in front of the next one
+
+A ranged GET carries no checksum. So every batch's CRC is checked before the first row of a block is
+given out; a block that fails is read once more, and then the segment is declared damaged. Offsets
+must grow and stay inside the segment, and counts must be those of the manifest: a wrong object
+under the right name must not become rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from strandline.spark_lake.objects import ObjectReader
+from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
+from strandline.storage.model import AbortedTransaction, Offset, Position
+from strandline.storage.records.vectorised import BatchRow, check_crc, scan_batches
+from strandline.storage.remote import segment_meta
+from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.segment_meta import (
+    DirectoryOutsideTail,
+    Section,
+    SectionRange,
+    SegmentStatistics,
+)
+
+# One GET. Large enough that S3's first-byte latency is small beside it, and two of them (one read,
+# one decoded) are what a task holds of compressed bytes.
+WINDOW_BYTES = 8 * 1024 * 1024
+
+_REMEDY = (
+    "restore the object from a backup, or leave its offsets out with startingOffsets or"
+    " endingOffsets"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRange:
+    """Consecutive wanted chunks: bytes of the log, its offsets, and the records they must hold."""
+
+    start_position: Position
+    end_position: Position
+    base_offset: Offset
+    end_offset: Offset
+    record_count: int
+    chunk_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Whole batches whose CRCs are right, and where they lie in the log."""
+
+    position: Position
+    content: memoryview
+    batches: Sequence[BatchRow]
+
+
+class SegmentMeta:
+    """The `.meta` of one segment; sections are fetched when they are asked for."""
+
+    def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
+        self._reader = reader
+        self._entry = entry
+        self._tail = b""
+        self._sections: dict[Section, SectionRange] | None = None
+
+    def statistics(self) -> SegmentStatistics:
+        """Raises ObjectCorrupt if they are damaged, missing, or of another segment."""
+        content = self._read(Section.STATISTICS)
+        if content is None:
+            raise self._corrupt("has no statistics")
+        try:
+            found = SegmentStatistics.decode(content, source=self._entry.meta_key)
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+        chunks = found.chunks
+        if (
+            not chunks
+            or found.record_count != self._entry.record_count
+            or sum(chunk.record_count for chunk in chunks) != self._entry.record_count
+            or chunks[0].base_offset < self._entry.base_offset
+            or chunks[-1].base_offset >= self._entry.end_offset
+            or chunks[-1].position >= self._entry.size_bytes
+        ):
+            raise self._corrupt("has statistics that do not fit the manifest")
+        return found
+
+    def aborted_transactions(self) -> tuple[AbortedTransaction, ...]:
+        """Every aborted transaction that has records in the segment. Raises ObjectCorrupt."""
+        content = self._read(Section.TXN_INDEX)
+        if content is None:
+            return ()
+        try:
+            return segment_meta.decode_txn_index(content, source=self._entry.meta_key)
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+
+    def _read(self, section: Section) -> bytes | None:
+        try:
+            if self._sections is None:
+                self._sections = self._load_directory()
+            found = self._sections.get(section)
+            if found is None:
+                return None
+            return found.check(self._section_bytes(found), source=self._entry.meta_key)
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+
+    def _load_directory(self) -> dict[Section, SectionRange]:
+        self._read_tail(segment_meta.TAIL_BYTES)
+        try:
+            directory = self._decode_directory()
+        except DirectoryOutsideTail as error:
+            self._read_tail(error.needed_bytes)
+            directory = self._decode_directory()
+        return dict(directory.sections)
+
+    def _decode_directory(self) -> segment_meta.MetaDirectory:
+        return segment_meta.decode_directory(
+            self._tail, size_bytes=self._entry.meta_size_bytes, source=self._entry.meta_key
+        )
+
+    def _read_tail(self, tail_bytes: int) -> None:
+        size_bytes = self._entry.meta_size_bytes
+        start = max(0, size_bytes - tail_bytes)
+        self._tail = self._reader.get_range(self._entry.meta_key, start, size_bytes)
+
+    def _section_bytes(self, found: SectionRange) -> bytes:
+        tail_position = self._entry.meta_size_bytes - len(self._tail)
+        if found.position >= tail_position:
+            start = found.position - tail_position
+            return self._tail[start : start + found.length]
+        if not found.length:
+            return b""
+        return self._reader.get_range(
+            self._entry.meta_key, found.position, found.position + found.length
+        )
+
+    def _corrupt(self, detail: str) -> ObjectCorrupt:
+        return ObjectCorrupt(
+            f"{self._reader.url}/{self._entry.meta_key}", "read", f"{detail}; {_REMEDY}"
+        )
+
+
+def whole_segment(entry: SegmentEntry) -> ChunkRange:
+    """All of it, without asking the statistics."""
+    return ChunkRange(
+        start_position=0,
+        end_position=entry.size_bytes,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        record_count=entry.record_count,
+        chunk_count=max(1, round(entry.size_bytes / segment_meta.STATISTICS_CHUNK_BYTES)),
+    )
+
+
+def chunk_ranges(entry: SegmentEntry, statistics: SegmentStatistics) -> list[ChunkRange]:
+    """Each chunk as a range of its own."""
+    chunks = statistics.chunks
+    ends = [(chunk.position, chunk.base_offset) for chunk in chunks[1:]]
+    ends.append((entry.size_bytes, entry.end_offset))
+    return [
+        ChunkRange(
+            start_position=chunk.position,
+            end_position=end_position,
+            base_offset=chunk.base_offset,
+            end_offset=end_offset,
+            record_count=chunk.record_count,
+            chunk_count=1,
+        )
+        for chunk, (end_position, end_offset) in zip(chunks, ends, strict=True)
+    ]
+
+
+def joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
+    """The same bytes in as few ranges as possible: neighbours become one."""
+    result: list[ChunkRange] = []
+    for part in ranges:
+        if result and result[-1].end_position == part.start_position:
+            before = result.pop()
+            part = ChunkRange(
+                start_position=before.start_position,
+                end_position=part.end_position,
+                base_offset=before.base_offset,
+                end_offset=part.end_offset,
+                record_count=before.record_count + part.record_count,
+                chunk_count=before.chunk_count + part.chunk_count,
+            )
+        result.append(part)
+    return result
+
+
+class LogReader:
+    """Reads ranges of one log object as checked blocks, one window ahead of its caller."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        entry: SegmentEntry,
+        *,
+        ahead: ThreadPoolExecutor | None,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        """`ahead` fetches the next window while the caller works; without it nothing is ahead."""
+        self._reader = reader
+        self._entry = entry
+        self._ahead = ahead
+        self._window_bytes = window_bytes
+
+    def blocks(self, part: ChunkRange) -> Iterator[Block]:
+        """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised."""
+        position = part.start_position
+        next_offset = part.base_offset
+        record_count = 0
+        torn = b""
+        for window in self._windows(part):
+            content = memoryview(torn + window if torn else window)
+            block = self._checked(position, content)
+            if block.batches:
+                next_offset = self._check_offsets(block, next_offset, part.end_offset)
+                record_count += sum(row.record_count for row in block.batches)
+                yield block
+            consumed = block.batches[-1].end_position if block.batches else 0
+            position += consumed
+            torn = bytes(content[consumed:])
+        if torn:
+            raise self._corrupt(position, "a batch reaches beyond its chunk or the segment's end")
+        if record_count != part.record_count:
+            raise self._corrupt(
+                part.start_position,
+                f"holds {record_count} records up to byte {part.end_position},"
+                f" {part.record_count} were archived",
+            )
+
+    def _windows(self, part: ChunkRange) -> Iterator[bytes]:
+        edges = [*range(part.start_position, part.end_position, self._window_bytes)]
+        edges.append(part.end_position)
+        waiting: Future[bytes] | None = None
+        for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+            window = waiting.result() if waiting else self._fetch(start, end)
+            waiting = None
+            if self._ahead is not None and number + 2 < len(edges):
+                waiting = self._ahead.submit(self._fetch, end, edges[number + 2])
+            yield window
+
+    def _fetch(self, start: Position, end: Position) -> bytes:
+        return self._reader.get_range(self._entry.log_key, start, end)
+
+    def _checked(self, position: Position, content: memoryview) -> Block:
+        try:
+            return _verified(position, content)
+        except CorruptRecords:
+            # Bytes are sometimes damaged on their way, and nothing below us would notice.
+            again = memoryview(self._fetch(position, position + len(content)))
+        try:
+            return _verified(position, again)
+        except CorruptRecords as error:
+            raise self._corrupt(position, str(error)) from error
+
+    def _check_offsets(self, block: Block, next_offset: Offset, end_offset: Offset) -> Offset:
+        for row in block.batches:
+            if row.base_offset < next_offset or row.last_offset >= end_offset:
+                raise self._corrupt(
+                    block.position + row.position,
+                    f"batch with the offsets {row.base_offset} to {row.last_offset} lies where"
+                    f" {next_offset} to {end_offset - 1} belong",
+                )
+            next_offset = row.last_offset + 1
+        return next_offset
+
+    def _corrupt(self, position: Position, detail: str) -> ObjectCorrupt:
+        return ObjectCorrupt(
+            f"{self._reader.url}/{self._entry.log_key}",
+            "read",
+            f"from byte {position}: {detail}; {_REMEDY}",
+        )
+
+
+def _verified(position: Position, content: memoryview) -> Block:
+    batches = list(scan_batches(content))
+    for row in batches:
+        check_crc(content, row)
+    return Block(position=position, content=content, batches=batches)

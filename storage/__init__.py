@@ -1,0 +1,1 @@
+"""The log and its two tiers: local disk and object store."""

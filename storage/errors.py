@@ -1,0 +1,180 @@
+"""Everything that can be wrong below the broker, in three families.
+
+    StrandlineError
+    ├── RecordsRejected      *they* sent records or asked for offsets that cannot be served
+    └── StorageError         *the world* failed: disk, object store, a damaged file
+        ├── DiskError
+        └── TierError        the object store; 404, 403, timeout and bad checksum stay four classes
+
+*We* being wrong is an `assert`, never one of these. `kafka_code` is the error code of the Kafka
+protocol that a client is told; the numbers are from the protocol's error table.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StrandlineError(Exception):
+    """Root of every error that strandline raises on purpose."""
+
+    kafka_code: ClassVar[int] = -1  # UNKNOWN_SERVER_ERROR
+
+
+# --- they ------------------------------------------------------------------------------------
+
+
+class RecordsRejected(StrandlineError):
+    """The request named something that cannot be appended or read; nothing was changed."""
+
+
+class CorruptRecords(RecordsRejected):
+    """Bytes that are no record batch: bad CRC, impossible length, unknown magic."""
+
+    kafka_code = 2  # CORRUPT_MESSAGE
+
+
+class InvalidRecords(RecordsRejected):
+    """A well-formed batch that breaks the rules of a produce request (Kafka's LogValidator)."""
+
+    kafka_code = 87  # INVALID_RECORD
+
+
+class InvalidTimestamp(RecordsRejected):
+    """A record timestamp outside `message.timestamp.{before,after}.max.ms`."""
+
+    kafka_code = 32  # INVALID_TIMESTAMP
+
+
+class UnsupportedCodec(RecordsRejected):
+    """A compression codec that this version of the request, or nobody, knows."""
+
+    kafka_code = 76  # UNSUPPORTED_COMPRESSION_TYPE
+
+
+class MessageTooLarge(RecordsRejected):
+    """A batch larger than `max.message.bytes`."""
+
+    kafka_code = 10  # MESSAGE_TOO_LARGE
+
+
+class RecordListTooLarge(RecordsRejected):
+    """A batch larger than a whole segment may be."""
+
+    kafka_code = 18  # RECORD_LIST_TOO_LARGE
+
+
+class OffsetOutOfRange(RecordsRejected):
+    """An offset below the log start or above the end."""
+
+    kafka_code = 1  # OFFSET_OUT_OF_RANGE
+
+
+class OutOfOrderSequence(RecordsRejected):
+    """An idempotent producer skipped a sequence number."""
+
+    kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class DuplicateSequence(RecordsRejected):
+    """A repeat so old that the offset it got is no longer known."""
+
+    kafka_code = 46  # DUPLICATE_SEQUENCE_NUMBER
+
+
+class InvalidProducerEpoch(RecordsRejected):
+    """A producer with an older epoch than the log has seen."""
+
+    kafka_code = 47  # INVALID_PRODUCER_EPOCH
+
+
+class UnknownProducer(RecordsRejected):
+    """A sequence that does not start at 0 from a producer the log does not know."""
+
+    kafka_code = 59  # UNKNOWN_PRODUCER_ID
+
+
+class FencedLeaderEpoch(RecordsRejected):
+    """The client's leader epoch is older than ours."""
+
+    kafka_code = 74  # FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpoch(RecordsRejected):
+    """The client's leader epoch is newer than ours."""
+
+    kafka_code = 75  # UNKNOWN_LEADER_EPOCH
+
+
+class InvalidConfig(StrandlineError):
+    """A configuration key or value that is refused; the message names it and the remedy."""
+
+    kafka_code = 40  # INVALID_CONFIG
+
+
+# --- the world -------------------------------------------------------------------------------
+
+
+class StorageError(StrandlineError):
+    """Disk or object store did not do what it should; `retriable` says whether to try again."""
+
+    kafka_code = 56  # KAFKA_STORAGE_ERROR
+    retriable: ClassVar[bool] = False
+
+
+class DiskError(StorageError):
+    """A local file operation failed; the log folder it happened in is suspect."""
+
+
+class LogDirLocked(DiskError):
+    """Another process holds the log folder."""
+
+
+class CorruptFile(StorageError):
+    """A local file or a remote object whose magic, version or checksum is wrong."""
+
+
+class UnsupportedFormat(StorageError):
+    """A file or object written by a newer strandline (or by something else)."""
+
+
+class TierError(StorageError):
+    """An object-store operation failed."""
+
+    def __init__(self, key: str, operation: str, detail: str = "") -> None:
+        super().__init__(f"{operation} {key}: {detail}" if detail else f"{operation} {key}")
+        self.key = key
+        self.operation = operation
+        self.detail = detail
+
+
+class ObjectNotFound(TierError):
+    """404: the key (or the bucket) does not exist."""
+
+
+class AccessDenied(TierError):
+    """403 or 401: the credentials may not do this."""
+
+
+class TierUnavailable(TierError):
+    """Timeout, refused or reset connection, 5xx, throttling: try again later."""
+
+    retriable = True
+
+
+class ObjectCorrupt(TierError):
+    """The object's bytes or size are not what the manifest promises."""
+
+
+class ObjectArchived(TierError):
+    """The object lies in a storage class that must be restored first (InvalidObjectState)."""
+
+    retriable = True
+
+
+class PreconditionFailed(TierError):
+    """A conditional write lost: the object exists already, or is no longer the one we read."""
+
+
+class ManifestFenced(TierError):
+    """A manifest with a higher epoch or version was found: this broker is no longer the owner."""

@@ -1,0 +1,212 @@
+"""The only owner of fsync, rename and unlink.
+
+A file that must be whole or absent is written as `name.tmp`, synced, renamed over `name`, and the
+folder is synced:
+
+    1 write name.tmp   2 fsync name.tmp   3 rename to name   4 fsync folder
+
+A crash after 1 or 2 leaves a `.tmp` that start-up removes; after 3 the new content may be lost with
+the power but never torn.
+
+An `OpenFile` owns one descriptor. Readers hold the object, not the number: removing a file while a
+reader has it is safe, the descriptor is closed with the last reference.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.storage.errors import DiskError
+from strandline.storage.model import Buffer
+
+TEMPORARY_SUFFIX = ".tmp"
+
+# Linux guarantees IOV_MAX >= 1024; more buffers than this are written in turns.
+WRITEV_BUFFERS_MAX = 1024
+
+
+class OpenFile:
+    """A file descriptor with an owner; closed by `close()` or with the last reference."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: Path, *, writable: bool, create: bool = False) -> None:
+        """Opens `path`; writable files are opened for appending.
+
+        Raises DiskError if the file cannot be opened.
+        """
+        self._descriptor = -1
+        self.path = path
+        flags = (os.O_RDWR | os.O_APPEND) if writable else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT
+        try:
+            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DiskError(f"cannot open {path}: {error.strerror}") from error
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def size_bytes(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def append(self, data: Buffer) -> None:
+        """Writes all of `data` at the end. Raises DiskError; the tail may then be torn."""
+        try:
+            written = os.write(self._descriptor, data)
+            while written < len(data):
+                written += os.write(self._descriptor, memoryview(data)[written:])
+        except OSError as error:
+            raise DiskError(f"cannot write {self.path}: {error.strerror}") from error
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes from `position`; fewer only at the end of the file."""
+        try:
+            return os.pread(self._descriptor, length, position)
+        except OSError as error:
+            raise DiskError(f"cannot read {self.path}: {error.strerror}") from error
+
+    def truncate(self, size_bytes: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+        except OSError as error:
+            raise DiskError(f"cannot truncate {self.path}: {error.strerror}") from error
+
+    def sync(self) -> None:
+        """fsync: blocks until the device has the bytes. Call it off the event loop."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise DiskError(f"cannot sync {self.path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<OpenFile {self.path} fd={self._descriptor}>"
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """Bytes of a file that are sent with `sendfile`; holding it keeps the descriptor open."""
+
+    file: OpenFile
+    position: int
+    length: int
+
+    def read(self) -> bytes:
+        """The bytes themselves, for those who cannot use `sendfile`."""
+        return self.file.read_at(self.position, self.length)
+
+
+def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Replaces `path` by `content`, whole or not at all. Raises DiskError."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)  # 1
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())  # 2
+        os.replace(temporary, path)  # 3
+        if sync:
+            sync_directory(path.parent)  # 4
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror}") from error
+
+
+def create_exclusively(path: Path, content: bytes, *, sync: bool = True) -> bool:
+    """Creates `path` with `content` unless it exists; False if it did. Never torn.
+
+    The content is written to a private file first and then hard-linked to its name: the link
+    fails if the name is taken, and nobody ever sees a partial file.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{id(content):x}{TEMPORARY_SUFFIX}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+        if sync:
+            sync_directory(path.parent)
+    except OSError as error:
+        raise DiskError(f"cannot create {path}: {error.strerror}") from error
+    return True
+
+
+def rename(source: Path, target: Path, *, sync: bool = True) -> None:
+    """Moves a file or folder within one file system and syncs the folder of the new name."""
+    try:
+        os.replace(source, target)
+        if sync:
+            sync_directory(target.parent)
+    except OSError as error:
+        raise DiskError(f"cannot rename {source} to {target}: {error.strerror}") from error
+
+
+def remove(path: Path) -> None:
+    """Removes a file; a file that is already gone is fine."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise DiskError(f"cannot remove {path}: {error.strerror}") from error
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a folder and all in it; a folder that is already gone is fine."""
+
+    def tolerate_absence(
+        _function: Callable[..., object], _path: str, error: BaseException
+    ) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    try:
+        if path.exists():
+            shutil.rmtree(path, onerror=lambda f, p, e: tolerate_absence(f, p, e[1]))
+    except OSError as error:
+        raise DiskError(f"cannot remove {path}: {error.strerror}") from error
+
+
+def make_directory(path: Path, *, sync: bool = True) -> None:
+    """Creates a folder with its parents; an existing one is fine."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if sync:
+            sync_directory(path.parent)
+    except OSError as error:
+        raise DiskError(f"cannot create folder {path}: {error.strerror}") from error
+
+
+def sync_file(path: Path) -> None:
+    """fsync of a file by name."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise DiskError(f"cannot sync {path}: {error.strerror}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """fsync of a folder: makes names in it durable."""
+    sync_file(path)

@@ -1,0 +1,173 @@
+"""Kafka's small text files in a log folder.
+
+    recovery-point-offset-checkpoint      version line, count line, then
+    log-start-offset-checkpoint           `topic partition offset` lines
+    replication-offset-checkpoint
+
+    leader-epoch-checkpoint               version, count, `epoch start-offset` lines
+    partition.metadata                    version: 0 / topic_id: <22 characters>
+    meta.properties                       version=1, node.id, cluster.id, directory.id
+    .kafka_cleanshutdown                  there after a clean stop only
+
+All are replaced as a whole, so a reader sees an old or a new one, never a torn one.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
+from strandline.storage.model import EpochStart, TopicId, TopicPartition
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+CHECKPOINT_VERSION = 0
+# Later Kafkas put a broker epoch in here; -1 is their word for "unknown".
+CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+META_PROPERTIES_VERSION = 1
+
+
+def read_text(path: Path) -> str | None:
+    """The file as text, None if it does not exist. Raises DiskError, CorruptFile."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise CorruptFile(f"{path} is not text") from error
+    except OSError as error:
+        raise DiskError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _read_rows(path: Path, columns: int) -> list[list[str]]:
+    """The rows of a checkpoint file, split; an absent or empty file has none."""
+    text = read_text(path)
+    if not text:
+        return []
+    lines = text.splitlines()
+    try:
+        version, expected_count = int(lines[0]), int(lines[1])
+    except (ValueError, IndexError):
+        raise CorruptFile(f"{path} does not begin with a version and a count") from None
+    if version != CHECKPOINT_VERSION:
+        raise UnsupportedFormat(f"{path} has version {version}, known is {CHECKPOINT_VERSION}")
+    rows = [line.split() for line in lines[2:] if line.strip()]
+    if len(rows) != expected_count:
+        raise CorruptFile(f"{path} promises {expected_count} entries and has {len(rows)}")
+    for row in rows:
+        if len(row) != columns:
+            raise CorruptFile(f"{path}: {' '.join(row)!r} does not have {columns} fields")
+    return rows
+
+
+def _write_rows(path: Path, rows: Iterable[str], *, sync: bool) -> None:
+    lines = list(rows)
+    content = "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines]) + "\n"
+    files.write_atomically(path, content.encode(), sync=sync)
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """An offset checkpoint. Raises CorruptFile, UnsupportedFormat, DiskError."""
+    try:
+        return {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, partition, offset in _read_rows(path, 3)
+        }
+    except ValueError as error:
+        raise CorruptFile(f"{path}: {error}") from error
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replaces an offset checkpoint and syncs it. Raises DiskError."""
+    rows = (f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items()))
+    _write_rows(path, rows, sync=True)
+
+
+def read_epochs(path: Path) -> list[EpochStart]:
+    """A leader-epoch checkpoint, in its order. Raises CorruptFile, UnsupportedFormat, DiskError."""
+    try:
+        return [EpochStart(int(epoch), int(start)) for epoch, start in _read_rows(path, 2)]
+    except ValueError as error:
+        raise CorruptFile(f"{path}: {error}") from error
+
+
+def write_epochs(path: Path, epochs: Sequence[EpochStart], *, sync: bool) -> None:
+    _write_rows(path, (f"{epoch.epoch} {epoch.start_offset}" for epoch in epochs), sync=sync)
+
+
+# --- ids ---------------------------------------------------------------------------------------
+
+
+def encode_id(value: uuid.UUID) -> str:
+    """Kafka's text form of a uuid: 22 characters of URL-safe base64."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
+
+
+def decode_id(text: str) -> uuid.UUID:
+    """Raises CorruptFile if `text` is no such form."""
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except ValueError as error:
+        raise CorruptFile(f"{text!r} is no id") from error
+
+
+def random_id() -> str:
+    """A new id that does not begin with `-`, as command lines would take it for an option."""
+    while (text := encode_id(uuid.uuid4())).startswith("-"):
+        pass
+    return text
+
+
+# --- partition.metadata ------------------------------------------------------------------------
+
+
+def read_topic_id(folder: Path) -> TopicId | None:
+    """The topic id of a partition folder; None if it was made by a Kafka before 2.8."""
+    path = folder / PARTITION_METADATA
+    text = read_text(path)
+    if text is None:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise CorruptFile(f"{path} has no version 0 and topic_id")
+    return decode_id(fields["topic_id"])
+
+
+def write_topic_id(folder: Path, topic_id: TopicId) -> None:
+    content = f"version: 0\ntopic_id: {encode_id(topic_id)}\n"
+    files.write_atomically(folder / PARTITION_METADATA, content.encode())
+
+
+# --- meta.properties ---------------------------------------------------------------------------
+
+
+def read_properties(path: Path) -> dict[str, str] | None:
+    """Java properties, as far as Kafka's own files use them; None if the file does not exist."""
+    text = read_text(path)
+    if text is None:
+        return None
+    properties = {}
+    for line in text.splitlines():
+        stripped = line.strip()
+        if not stripped or stripped.startswith(("#", "!")):
+            continue
+        key, separator, value = stripped.partition("=")
+        if not separator:
+            raise CorruptFile(f"{path}: {stripped!r} is no key=value")
+        properties[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
+    return properties
+
+
+def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    content = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
+    files.write_atomically(path, content.encode())

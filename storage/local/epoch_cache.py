@@ -1,0 +1,116 @@
+"""Which leader epoch wrote from which offset on: `leader-epoch-checkpoint`.
+
+    (epoch 0, 0) (epoch 3, 120) (epoch 4, 200)   and end 260:
+    epoch 0 wrote [0, 120), 1 and 2 wrote nothing, 3 wrote [120, 200), 4 writes [200, ...)
+
+Epochs and start offsets both grow strictly. The lineage goes back to the *log* start, which may
+lie in the remote tier, so removing local segments does not shorten it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from pathlib import Path
+
+from strandline.storage.errors import CorruptFile
+from strandline.storage.local import checkpoint
+from strandline.storage.model import NO_EPOCH, EpochStart
+
+
+class LeaderEpochCache:
+    """The lineage of one partition, kept in a file that is replaced at each change."""
+
+    def __init__(self, path: Path, starts: Iterable[EpochStart] = ()) -> None:
+        self.path = path
+        self._starts: tuple[EpochStart, ...] = tuple(starts)
+        self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
+
+    @classmethod
+    def open(cls, path: Path) -> LeaderEpochCache:
+        """Reads the file. Raises CorruptFile if its epochs or offsets do not grow."""
+        starts = checkpoint.read_epochs(path)
+        for before, after in zip(starts, starts[1:], strict=False):
+            if after.epoch <= before.epoch or after.start_offset < before.start_offset:
+                raise CorruptFile(f"{path}: {after} after {before}")
+        return cls(path, starts)
+
+    @property
+    def starts(self) -> tuple[EpochStart, ...]:
+        return self._starts
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Notes that `epoch` begins to write at `start_offset`.
+
+        An epoch that is not newer than the latest changes nothing. Epochs that were assigned but
+        never wrote anything (their start is not before `start_offset`) are dropped.
+        """
+        if epoch <= self.latest_epoch:
+            return
+        kept = [start for start in self._starts if start.start_offset < start_offset]
+        self._replace([*kept, EpochStart(epoch, start_offset)])
+
+    def replay(self, epoch: int, start_offset: int) -> None:
+        """`assign` without writing the file, for recovery; `write` follows."""
+        if epoch > self.latest_epoch:
+            kept = tuple(start for start in self._starts if start.start_offset < start_offset)
+            self._starts = (*kept, EpochStart(epoch, start_offset))
+            self.latest_epoch = epoch
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch that wrote `offset`; -1 if it lies before the lineage."""
+        found = bisect_right(self._starts, offset, key=lambda start: start.start_offset)
+        return self._starts[found - 1].epoch if found else NO_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochStart:
+        """The answer of OffsetForLeaderEpoch: the largest epoch <= `epoch`, and where it ended.
+
+        (-1, -1) if `epoch` is newer than all that is known.
+        """
+        if epoch == NO_EPOCH or not self._starts or epoch > self.latest_epoch:
+            return EpochStart(NO_EPOCH, -1)
+        found = bisect_right(self._starts, epoch, key=lambda start: start.epoch)
+        if epoch == self.latest_epoch:
+            return EpochStart(epoch, log_end_offset)
+        if found == 0:
+            # Older than the oldest we know: nothing of it is left, so it ended where we begin.
+            return EpochStart(epoch, self._starts[0].start_offset)
+        return EpochStart(self._starts[found - 1].epoch, self._starts[found].start_offset)
+
+    def range_starts(self, start_offset: int, end_offset: int) -> tuple[EpochStart, ...]:
+        """The lineage of [start_offset, end_offset), its first start moved up to `start_offset`."""
+        inside = [
+            EpochStart(start.epoch, max(start.start_offset, start_offset))
+            for start, following in zip(self._starts, [*self._starts[1:], None], strict=True)
+            if start.start_offset < end_offset
+            and (following is None or following.start_offset > start_offset)
+        ]
+        return tuple(inside)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forgets epochs that begin at or after `end_offset`."""
+        found = bisect_left(self._starts, end_offset, key=lambda start: start.start_offset)
+        if found < len(self._starts):
+            self._replace(self._starts[:found])
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forgets epochs that ended at or before `start_offset`; the one holding it begins there."""
+        kept = self.range_starts(start_offset, 2**63)
+        if kept != self._starts:
+            self._replace(kept)
+
+    def replace(self, starts: Iterable[EpochStart]) -> None:
+        """Takes over a whole lineage, as restored from the remote tier."""
+        self._replace(tuple(starts))
+
+    def write(self, *, sync: bool) -> None:
+        checkpoint.write_epochs(self.path, self._starts, sync=sync)
+
+    def _replace(self, starts: Iterable[EpochStart]) -> None:
+        self._starts = tuple(starts)
+        self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
+        # Not synced: epochs after the recovery point are read again from the batches themselves.
+        self.write(sync=False)
+
+    def __repr__(self) -> str:
+        return f"<LeaderEpochCache {list(map(tuple, self._starts))}>"

@@ -1,0 +1,129 @@
+"""What may lie in a partition's folder, and bringing it into a state that can be opened.
+
+    <20 digits>.log .index .timeindex .txnindex .snapshot     a segment, see segment.py
+    *.deleted                                                 removed segments, not yet unlinked
+    *.tmp                                                     a replacement that was never finished
+    *.cleaned                                                 a compaction that was never finished
+    *.swap                                                    one that was: its files take over
+    leader-epoch-checkpoint, partition.metadata               see checkpoint.py
+
+Everything else is somebody's and stays. `.cleaned` and `.swap` are never written by us: they come
+with a data folder that is taken over from Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptRecords, DiskError
+from strandline.storage.files import TEMPORARY_SUFFIX, OpenFile
+from strandline.storage.local.scan import scan_batches
+from strandline.storage.local.segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
+)
+
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+_NAME = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap)?")
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderContent:
+    """Base offsets of the segments, offsets of the producer snapshots; both sorted."""
+
+    segment_bases: tuple[int, ...]
+    snapshot_offsets: tuple[int, ...]
+    files_removed: int
+
+
+def file_names(folder: Path) -> list[str]:
+    """Names of the plain files in a folder, sorted. Raises DiskError."""
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    except OSError as error:
+        raise DiskError(f"cannot list {folder}: {error.strerror}") from error
+
+
+def tidy(folder: Path) -> FolderContent:
+    """Removes what a stop left half done, and says what is there. Raises DiskError."""
+    removed = _remove_leftovers(folder)
+    removed += _complete_swaps(folder)
+    names = file_names(folder)
+    bases = _offsets(names, LOG_SUFFIX)
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match and match[2] in _INDEX_SUFFIXES and int(match[1]) not in bases:
+            files.remove(folder / name)
+            removed += 1
+    return list_content(folder, files_removed=removed)
+
+
+def list_content(folder: Path, *, files_removed: int = 0) -> FolderContent:
+    """The segments and snapshots in a folder. Raises DiskError."""
+    names = file_names(folder)
+    return FolderContent(
+        segment_bases=tuple(sorted(_offsets(names, LOG_SUFFIX))),
+        snapshot_offsets=tuple(sorted(_offsets(names, SNAPSHOT_SUFFIX))),
+        files_removed=files_removed,
+    )
+
+
+def _offsets(names: Sequence[str], suffix: str) -> set[int]:
+    matches = (_NAME.fullmatch(name) for name in names)
+    return {int(match[1]) for match in matches if match and match[2] == suffix and not match[3]}
+
+
+def _remove_leftovers(folder: Path) -> int:
+    removed = 0
+    for name in file_names(folder):
+        if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
+            files.remove(folder / name)
+            removed += 1
+    return removed
+
+
+def _complete_swaps(folder: Path) -> int:
+    """Lets compacted segments replace those that they were made from; counts the replaced files."""
+    names = file_names(folder)
+    swapped = [match for name in names if (match := _NAME.fullmatch(name)) and match[3]]
+    removed = 0
+    for match in swapped:
+        if match[2] != LOG_SUFFIX:
+            continue
+        base_offset = int(match[1])
+        end_offset = _end_offset(folder / match[0], base_offset)
+        for covered in _offsets(names, LOG_SUFFIX):
+            if base_offset <= covered < end_offset:
+                for suffix in SEGMENT_SUFFIXES:
+                    files.remove(folder / file_name(covered, suffix))
+                    removed += 1
+    # The log goes last: while its .swap is there, the replacement is done again after a crash.
+    for match in sorted(swapped, key=lambda match: match[2] == LOG_SUFFIX):
+        files.rename(folder / match[0], folder / match[0].removesuffix(SWAP_SUFFIX))
+    return removed
+
+
+def _end_offset(path: Path, base_offset: int) -> int:
+    file = OpenFile(path, writable=False)
+    end_offset = base_offset + 1
+    try:
+        for batch in scan_batches(file, 0, file.size_bytes(), verify_crc=False):
+            end_offset = batch.header.next_offset
+    except CorruptRecords:
+        pass  # Recovery meets the same bytes again and says so.
+    finally:
+        file.close()
+    return end_offset

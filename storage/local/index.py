@@ -1,0 +1,361 @@
+"""The two sparse indexes of a segment, in Kafka's formats.
+
+    .index      entry = relative offset u32 | position u32           8 bytes
+    .timeindex  entry = timestamp ms i64    | relative offset u32   12 bytes
+
+An offset entry names the *last* offset of a batch and the first byte of that same batch. A time
+entry says: the highest timestamp up to and including the batch that ends at this offset is this
+one. Both grow strictly in both columns.
+
+Invariant: entries may be missing (sparse), never wrong. So an index is a cache: a lookup gives a
+place to start walking from, and whatever is in doubt is thrown away and rebuilt from the log.
+
+The active segment's index lives in memory and is written out in runs of entries; a sealed one is
+complete on disk and is loaded when asked. Loaded sealed indexes share one memory budget. No
+descriptor stays open: with thousands of partitions those are dearer than an `open` per 512 entries.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import struct
+import sys
+import threading
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from itertools import islice
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from strandline.storage import files
+from strandline.storage.errors import DiskError
+from strandline.storage.files import OpenFile
+from strandline.storage.model import NO_TIMESTAMP
+
+log = logging.getLogger(__name__)
+
+# Entries kept back before they are written: one small write per 512 batches of the hot path.
+UNWRITTEN_ENTRIES_MAX = 512
+# Memory for indexes of sealed segments, over all partitions; the index of a 1 GiB segment is 2 MiB.
+LOADED_BYTES_MAX = 32 * 1024 * 1024
+
+_SWAPPED = sys.byteorder == "little"
+_OFFSET_ENTRY = struct.Struct(">II")
+_TIME_ENTRY = struct.Struct(">qI")
+
+
+class SparseIndex:
+    """Two sorted columns, a file, and what of them is written. Base of the two real indexes."""
+
+    ENTRY_BYTES: ClassVar[int]
+    KEY_TYPE: ClassVar[str]
+
+    __slots__ = ("_file_suspect", "_keys", "_resident", "_values", "_written", "path")
+
+    def __init__(self, path: Path, *, active: bool) -> None:
+        """An index over the file at `path`; an `active` one starts empty, see `load_active`."""
+        self.path = path
+        self._keys: array[int] | None = array(self.KEY_TYPE) if active else None
+        self._values: array[int] | None = array("I") if active else None
+        self._resident = active
+        self._written = 0
+        self._file_suspect = False
+
+    def _encode(self, keys: array[int], values: array[int]) -> bytes:
+        raise NotImplementedError
+
+    def _decode(self, content: bytes) -> tuple[array[int], array[int]]:
+        raise NotImplementedError
+
+    # --- columns ---------------------------------------------------------------------------
+
+    def columns(self) -> tuple[array[int], array[int]]:
+        """Both columns, loaded from the file if this is a sealed index that nobody used lately.
+
+        A file that has gone missing yields no entries: lookups then walk from the beginning.
+        """
+        keys, values = self._keys, self._values
+        if keys is None or values is None:
+            keys, values = self._load()
+        if not self._resident:
+            LOADED.touch(self, len(keys) * self.ENTRY_BYTES)
+        return keys, values
+
+    def _load(self) -> tuple[array[int], array[int]]:
+        try:
+            content = read_whole(self.path)
+        except DiskError as error:
+            log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
+            content = b""
+        keys, values = self._decode(content[: len(content) // self.ENTRY_BYTES * self.ENTRY_BYTES])
+        if not (_grows(keys) and _grows(values)):
+            # Nothing protects an index with a checksum, but order is something that damage breaks.
+            log.warning("index damaged, not used", extra={"fields": {"path": str(self.path)}})
+            keys, values = array(self.KEY_TYPE), array("I")
+        self._keys, self._values = keys, values
+        return keys, values
+
+    def unload(self) -> None:
+        """Forgets the columns of a sealed index; the next lookup reads the file again."""
+        if not self._resident:
+            self._keys = self._values = None
+
+    @property
+    def entry_count(self) -> int:
+        return len(self.columns()[0])
+
+    # --- file ------------------------------------------------------------------------------
+
+    def load_active(self) -> None:
+        """Takes over what is in the file, to be appended to."""
+        keys, _ = self._load()
+        LOADED.forget(self)
+        self._resident = True
+        self._written = len(keys)
+        if self._size_on_disk() != len(keys) * self.ENTRY_BYTES:
+            self.rewrite()
+
+    def _size_on_disk(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return -1
+
+    def _last_row(self) -> bytes | None:
+        """The last entry as it stands in the file; None if there is none."""
+        try:
+            file = OpenFile(self.path, writable=False)
+        except DiskError:
+            return None
+        try:
+            entry_count = file.size_bytes() // self.ENTRY_BYTES
+            if entry_count == 0:
+                return None
+            return file.read_at((entry_count - 1) * self.ENTRY_BYTES, self.ENTRY_BYTES)
+        finally:
+            file.close()
+
+    def write_out(self) -> None:
+        """Appends what is not yet in the file. Raises DiskError; nothing in memory is lost then."""
+        keys, values = self._keys, self._values
+        if keys is None or values is None or not self._resident:
+            return
+        if self._file_suspect:
+            self.rewrite()
+            return
+        if self._written == len(keys):
+            return
+        content = self._encode(keys[self._written :], values[self._written :])
+        try:
+            file = OpenFile(self.path, writable=True, create=True)
+            try:
+                file.append(content)
+            finally:
+                file.close()
+        except DiskError:
+            self._file_suspect = True
+            raise
+        self._written = len(keys)
+
+    def rewrite(self) -> None:
+        """Replaces the file by what is in memory."""
+        keys, values = self.columns()
+        files.write_atomically(self.path, self._encode(keys, values), sync=False)
+        self._written = len(keys)
+        self._file_suspect = False
+
+    def seal(self) -> None:
+        """Writes the rest; from now on the columns may be dropped and loaded again."""
+        self.write_out()
+        if self._resident:
+            self._resident = False
+            self.columns()
+
+    def clear(self) -> None:
+        """Empties memory and file, and makes the index active."""
+        LOADED.forget(self)
+        self._keys, self._values = array(self.KEY_TYPE), array("I")
+        self._resident = True
+        self.rewrite()
+
+    def _append(self, key: int, value: int) -> None:
+        keys, values = self._keys, self._values
+        assert keys is not None and values is not None, f"append to a sealed index: {self.path}"
+        keys.append(key)
+        values.append(value)
+        if len(keys) - self._written >= UNWRITTEN_ENTRIES_MAX:
+            self._write_out_or_wait()
+
+    def _write_out_or_wait(self) -> None:
+        # A full disk must not turn an append that is already in the log into an error. The entries
+        # stay in memory, the next run writes the file anew, and sealing reports what stays wrong.
+        try:
+            self.write_out()
+        except DiskError as error:
+            self._written = len(self._keys or ())
+            log.warning("index not written", extra={"fields": {"reason": str(error)}})
+
+    def _cut(self, entry_count: int) -> None:
+        keys, values = self.columns()
+        if entry_count < len(keys):
+            del keys[entry_count:], values[entry_count:]
+            self.rewrite()
+
+
+class OffsetEntry(NamedTuple):
+    """The batch at `position` ends at `relative_offset`."""
+
+    relative_offset: int
+    position: int
+
+
+class OffsetIndex(SparseIndex):
+    """Relative last offset of a batch -> position of that batch."""
+
+    ENTRY_BYTES = 8
+    KEY_TYPE = "I"
+    __slots__ = ()
+
+    def append(self, relative_offset: int, position: int) -> None:
+        self._append(relative_offset, position)
+
+    def floor_position(self, relative_offset: int) -> int:
+        """A batch border at or before the batch that holds `relative_offset`; 0 if none is known."""
+        keys, values = self.columns()
+        found = bisect_right(keys, relative_offset)
+        return values[found - 1] if found else 0
+
+    def floor_border(self, position: int) -> int:
+        """The last known batch border at or before `position`; 0 if none is known."""
+        values = self.columns()[1]
+        found = bisect_right(values, position)
+        return values[found - 1] if found else 0
+
+    def last_entry(self) -> OffsetEntry | None:
+        keys, values = self._keys, self._values
+        if keys is not None and values is not None:
+            return OffsetEntry(keys[-1], values[-1]) if keys else None
+        row = self._last_row()
+        return OffsetEntry(*_OFFSET_ENTRY.unpack(row)) if row else None
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drops the entries of batches that end at or after `relative_offset`."""
+        self._cut(bisect_left(self.columns()[0], relative_offset))
+
+    def _encode(self, keys: array[int], values: array[int]) -> bytes:
+        rows = array("I", bytes(8 * len(keys)))
+        rows[0::2] = keys
+        rows[1::2] = values
+        if _SWAPPED:
+            rows.byteswap()
+        return rows.tobytes()
+
+    def _decode(self, content: bytes) -> tuple[array[int], array[int]]:
+        rows = array("I")
+        rows.frombytes(content)
+        if _SWAPPED:
+            rows.byteswap()
+        return rows[0::2], rows[1::2]
+
+
+class TimeEntry(NamedTuple):
+    """`relative_offset` is the last one of the batch that brought the log to `timestamp_ms`."""
+
+    timestamp_ms: int
+    relative_offset: int
+
+
+class TimeIndex(SparseIndex):
+    """Highest timestamp so far -> relative last offset of the batch that has it."""
+
+    ENTRY_BYTES = 12
+    KEY_TYPE = "q"
+    __slots__ = ()
+
+    def append_if_later(self, timestamp_ms: int, relative_offset: int) -> None:
+        """Adds an entry unless the last one has this timestamp already, or a later one."""
+        keys = self._keys
+        if keys:
+            if timestamp_ms <= keys[-1]:
+                return
+        elif timestamp_ms == NO_TIMESTAMP:
+            return
+        self._append(timestamp_ms, relative_offset)
+
+    def floor_offset(self, timestamp_ms: int) -> int:
+        """A relative offset before which every record is older than `timestamp_ms`.
+
+        The batch that ends at this offset may hold such a record, so walking begins with it.
+        """
+        keys, values = self.columns()
+        found = bisect_right(keys, timestamp_ms)
+        return values[found - 1] if found else 0
+
+    def last_entry(self) -> TimeEntry | None:
+        """The highest timestamp of the segment as far as it is indexed."""
+        keys, values = self._keys, self._values
+        if keys is not None and values is not None:
+            return TimeEntry(keys[-1], values[-1]) if keys else None
+        row = self._last_row()
+        return TimeEntry(*_TIME_ENTRY.unpack(row)) if row else None
+
+    def truncate(self, relative_offset: int) -> None:
+        """Drops the entries of batches that end at or after `relative_offset`."""
+        self._cut(bisect_left(self.columns()[1], relative_offset))
+
+    def _encode(self, keys: array[int], values: array[int]) -> bytes:
+        return b"".join(map(_TIME_ENTRY.pack, keys, values))
+
+    def _decode(self, content: bytes) -> tuple[array[int], array[int]]:
+        timestamps, offsets = array("q"), array("I")
+        for timestamp_ms, relative_offset in _TIME_ENTRY.iter_unpack(content):
+            timestamps.append(timestamp_ms)
+            offsets.append(relative_offset)
+        return timestamps, offsets
+
+
+def _grows(column: array[int]) -> bool:
+    return all(map(operator.lt, column, islice(column, 1, None)))
+
+
+class LoadedIndexes:
+    """Least-recently-used bound on the memory of sealed indexes; shared by all logs."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_loaded = 0
+        # Lookups may come from a worker thread (timestamps) while the loop serves fetches.
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[int, tuple[SparseIndex, int]] = OrderedDict()
+
+    def touch(self, index: SparseIndex, size_bytes: int) -> None:
+        """Marks `index` as just used, and unloads others until the budget holds."""
+        with self._lock:
+            known = self._sizes.pop(id(index), None)
+            self.bytes_loaded += size_bytes - (known[1] if known else 0)
+            self._sizes[id(index)] = (index, size_bytes)
+            while self.bytes_loaded > self.bytes_max and len(self._sizes) > 1:
+                _, (oldest, oldest_bytes) = self._sizes.popitem(last=False)
+                self.bytes_loaded -= oldest_bytes
+                oldest.unload()
+
+    def forget(self, index: SparseIndex) -> None:
+        """Drops an index whose segment is gone."""
+        with self._lock:
+            known = self._sizes.pop(id(index), None)
+            if known:
+                self.bytes_loaded -= known[1]
+
+
+LOADED = LoadedIndexes(LOADED_BYTES_MAX)
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a small file. Raises DiskError."""
+    file = OpenFile(path, writable=False)
+    try:
+        return file.read_at(0, file.size_bytes())
+    finally:
+        file.close()

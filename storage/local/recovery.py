@@ -1,0 +1,479 @@
+"""From the files of a partition to an open log, after a clean stop and after any other.
+
+    bases        s0        s1        s2        s3 (last)
+                 |---------|---------|---------|-----~~~
+    recovery point                       ^
+    clean        trusted   trusted   trusted   tail checked from its last index entry
+    unclean      trusted   trusted   CHECKED   CHECKED
+
+Trusted: synced before the stop; only the index files are looked at, and rebuilt when in doubt.
+Checked: every batch is read and its CRC verified, its base offset must follow the one before, and
+index, transaction index, leader epochs and producers are built anew from it.
+
+The first byte that fails ends the log: the file is cut there and later segments are removed. A log
+is a prefix of what was appended, never one with a hole. The same holds for a hole *between*
+segments, the mark of blocks that were lost rather than garbled. Base offset and leader epoch lie
+outside the CRC, so the base offset is checked by continuity: a gap is damage too, unless compaction
+may have made it.
+
+Everything that was done stands in the RecoveryReport. The recovery point is not moved by
+recovery: the next flush does that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    UnsupportedFormat,
+)
+from strandline.storage.files import OpenFile
+from strandline.storage.local import checkpoint, folder
+from strandline.storage.local.epoch_cache import LeaderEpochCache
+from strandline.storage.local.index import OffsetIndex, TimeIndex, read_whole
+from strandline.storage.local.producer_state import CompletedTransaction, ProducerState
+from strandline.storage.local.scan import ScannedBatch
+from strandline.storage.local.segment import (
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    LogSegment,
+    file_name,
+)
+from strandline.storage.local.txn_index import TxnIndex
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import AbortedTransaction
+from strandline.storage.records.batch import HEADER_BYTES
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveryReport:
+    """What opening a log found and did; filled in while it runs, read-only afterwards."""
+
+    clean_shutdown: bool
+    segments_checked: int = 0
+    batches_checked: int = 0
+    bytes_checked: int = 0
+    bytes_cut: int = 0
+    segments_removed: int = 0
+    indexes_rebuilt: int = 0
+    files_removed: int = 0
+    producer_batches_replayed: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def lost_data(self) -> bool:
+        """Whether bytes were cut; after kill -9 that is an unacknowledged torn tail at most."""
+        return self.bytes_cut > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedLog:
+    """The parts of a log that is ready to be served; the last segment is the active one."""
+
+    segments: tuple[LogSegment, ...]
+    leader_epochs: LeaderEpochCache
+    producers: ProducerState
+    report: RecoveryReport
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].end_offset
+
+
+def load_log(
+    directory: Path,
+    *,
+    config: LogConfig,
+    recovery_point: int,
+    log_start_offset: int,
+    clean_shutdown: bool,
+    now_ms: int,
+) -> LoadedLog:
+    """Opens what lies in `directory`, or begins a log at `log_start_offset` if nothing does.
+
+    Raises DiskError; damage is repaired and reported instead.
+    """
+    loader = _Loader(directory, config, now_ms, RecoveryReport(clean_shutdown=clean_shutdown))
+    return loader.load(recovery_point, log_start_offset)
+
+
+def aborted_entry(
+    completed: CompletedTransaction, first_open_offset: int | None
+) -> AbortedTransaction:
+    """The transaction-index entry of an abort; `first_open_offset` is that of *other* transactions."""
+    stable_offset = completed.last_offset + 1 if first_open_offset is None else first_open_offset
+    return AbortedTransaction(
+        completed.producer_id, completed.first_offset, completed.last_offset, stable_offset
+    )
+
+
+def reload_producers(
+    directory: Path, segments: Sequence[LogSegment], end_offset: int
+) -> ProducerState:
+    """The producers at `end_offset` of a log that was truncated; drops snapshots behind it."""
+    report = RecoveryReport(clean_shutdown=True)
+    content = folder.list_content(directory)
+    loader = _Loader(directory, LogConfig(), 0, report)
+    loader.snapshot_offsets = list(content.snapshot_offsets)
+    loader.segments = list(segments)
+    loader.drop_snapshots(end_offset + 1)
+    return loader.producers_at(end_offset)
+
+
+class _Loader:
+    """One run of `load_log`."""
+
+    def __init__(
+        self, directory: Path, config: LogConfig, now_ms: int, report: RecoveryReport
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.now_ms = now_ms
+        self.report = report
+        self.segments: list[LogSegment] = []
+        self.snapshot_offsets: list[int] = []
+        self.epochs = LeaderEpochCache(directory / checkpoint.LEADER_EPOCHS)
+        self.epochs_on_disk = self.epochs.starts
+        self.epochs_complete = True
+
+    def load(self, recovery_point: int, log_start_offset: int) -> LoadedLog:
+        content = folder.tidy(self.directory)
+        self.report.files_removed = content.files_removed
+        self.snapshot_offsets = list(content.snapshot_offsets)
+        self._open_epochs(log_is_empty=not content.segment_bases)
+        if not content.segment_bases:
+            producers = self._begin(log_start_offset)
+        else:
+            bases = content.segment_bases
+            # The last segment is always looked at; the clean way of that is short.
+            first_checked = len(bases) - 1
+            if not self.report.clean_shutdown:
+                first_checked = next(
+                    (i for i, end in enumerate(bases[1:]) if end > recovery_point), first_checked
+                )
+            for base_offset, end_offset in zip(
+                bases[:first_checked], bases[1 : first_checked + 1], strict=True
+            ):
+                self.segments.append(self._open_trusted(base_offset, end_offset))
+            producers = self._load_rest(bases[first_checked:])
+        self._finish_epochs()
+        self._remove_stray_snapshots()
+        return LoadedLog(
+            segments=tuple(self.segments),
+            leader_epochs=self.epochs,
+            producers=producers,
+            report=self.report,
+        )
+
+    def _begin(self, base_offset: int) -> ProducerState:
+        self.drop_snapshots(0)
+        self.segments.append(
+            LogSegment.create(self.directory, base_offset, config=self.config, now_ms=self.now_ms)
+        )
+        return ProducerState()
+
+    def _load_rest(self, bases: tuple[int, ...]) -> ProducerState:
+        """Opens the last segment after a clean stop; checks all of `bases` after any other."""
+        if self.report.clean_shutdown:
+            active = self._open_clean_tail(bases[0])
+            if active is not None:
+                self.segments.append(active)
+                return self.producers_at(active.end_offset)
+        producers = self.producers_at(bases[0])
+        self.drop_snapshots(bases[0] + 1)
+        for i, base_offset in enumerate(bases):
+            if i > 0:
+                previous = self.segments[-1]
+                if base_offset != previous.end_offset and not self._may_have_gaps:
+                    self._problem(
+                        f"segment {base_offset} does not follow offset {previous.end_offset}"
+                    )
+                    self._remove_segments(bases[i:])
+                    break
+                self._close_checked(previous, producers)
+            if not self._check_segment(base_offset, producers):
+                self._remove_segments(bases[i + 1 :])
+                break
+        return producers
+
+    # --- segments ----------------------------------------------------------------------------
+
+    def _open_file(self, base_offset: int, *, active: bool) -> LogSegment:
+        path = self.directory / file_name(base_offset, LOG_SUFFIX)
+        segment = LogSegment(
+            self.directory,
+            base_offset,
+            log=OpenFile(path, writable=True),
+            created_ms=self._created_ms(base_offset),
+            active=active,
+        )
+        segment.apply_config(self.config)
+        return segment
+
+    def _created_ms(self, base_offset: int) -> int:
+        """When a segment was begun: the snapshot at its base is written then and never again."""
+        times_ms = [self.now_ms]
+        for suffix in (SNAPSHOT_SUFFIX, LOG_SUFFIX):
+            path = self.directory / file_name(base_offset, suffix)
+            try:
+                times_ms.append(path.stat().st_mtime_ns // 1_000_000)
+            except OSError:
+                continue
+        return min(times_ms)
+
+    def _open_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
+        """A sealed and synced segment; its log is believed, its indexes are looked at."""
+        segment = self._open_file(base_offset, active=False)
+        segment.end_offset = end_offset
+        segment.size_bytes = segment.log.size_bytes()
+        problem = self._index_problem(segment)
+        if problem is None:
+            segment.txn_index, problem = self._open_txn_index(segment)
+        if problem is not None:
+            self._problem(problem)
+            segment = self._rebuild_trusted(base_offset, end_offset)
+        last_entry = segment.time_index.last_entry()
+        if last_entry is not None:
+            segment.max_timestamp_ms = last_entry.timestamp_ms
+            segment.max_timestamp_offset = base_offset + last_entry.relative_offset
+        segment.is_durable = problem is None
+        return segment
+
+    def _open_txn_index(self, segment: LogSegment) -> tuple[TxnIndex, str | None]:
+        try:
+            return TxnIndex.open(segment.txn_index_path), None
+        except CorruptFile as error:
+            return TxnIndex(segment.txn_index_path), str(error)
+
+    def _rebuild_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
+        """Builds the indexes of a sealed segment from its log, as far as that is readable."""
+        producers = self.producers_at(base_offset)
+        segment = self._empty_for_rebuild(base_offset)
+        try:
+            for batch in self._batches(segment, 0, verify_crc=False):
+                self._take_over(segment, batch, producers)
+        except CorruptRecords as error:
+            # These bytes were safe once, so cutting them would not bring anything back. What lies
+            # before stays readable, and reads beyond get an error instead of wrong data.
+            self._problem(f"segment {base_offset} is damaged: {error}")
+        segment.size_bytes = segment.log.size_bytes()
+        segment.end_offset = end_offset
+        segment.seal()
+        return segment
+
+    def _open_clean_tail(self, base_offset: int) -> LogSegment | None:
+        """The last segment after a clean stop; None if it is not as a clean stop leaves it."""
+        segment = self._open_file(base_offset, active=False)
+        segment.size_bytes = segment.log.size_bytes()
+        problem = self._index_problem(segment)
+        if problem is None:
+            segment.txn_index, problem = self._open_txn_index(segment)
+        if problem is None:
+            try:
+                segment.resume()
+                for batch in self._batches(segment, segment.size_bytes, verify_crc=True):
+                    self._note(segment, batch)
+            except CorruptRecords as error:
+                problem = f"clean shutdown, but the last segment is not whole: {error}"
+        if problem is not None:
+            self._problem(problem)
+            return None
+        return segment
+
+    def _index_problem(self, segment: LogSegment) -> str | None:
+        """Why the index files of a segment are not to be believed; None if they are."""
+        for path, entry_bytes in (
+            (segment.index_path, OffsetIndex.ENTRY_BYTES),
+            (segment.time_index_path, TimeIndex.ENTRY_BYTES),
+        ):
+            try:
+                size_bytes = path.stat().st_size
+            except OSError:
+                return f"{path.name} is missing"
+            if size_bytes % entry_bytes:
+                return f"{path.name} ends inside an entry"
+        if segment.size_bytes < HEADER_BYTES:
+            return None
+        try:
+            return segment.index_mismatch(self.config)
+        except CorruptRecords as error:
+            return f"{segment.index_path.name}: {error}"
+
+    def _empty_for_rebuild(self, base_offset: int) -> LogSegment:
+        segment = self._open_file(base_offset, active=True)
+        segment.offset_index.clear()
+        segment.time_index.clear()
+        segment.txn_index.clear()
+        self.report.indexes_rebuilt += 1
+        return segment
+
+    def _check_segment(self, base_offset: int, producers: ProducerState) -> bool:
+        """Reads and verifies a whole segment; False if it had to be cut."""
+        segment = self._empty_for_rebuild(base_offset)
+        self.segments.append(segment)
+        self.report.segments_checked += 1
+        file_bytes = segment.log.size_bytes()
+        try:
+            for batch in self._batches(segment, 0, verify_crc=True):
+                self._take_over(segment, batch, producers)
+        except CorruptRecords as error:
+            self._problem(
+                f"segment {base_offset} cut from {file_bytes} to {segment.size_bytes} bytes "
+                f"at offset {segment.end_offset}: {error}"
+            )
+            self.report.bytes_cut += file_bytes - segment.size_bytes
+            segment.log.truncate(segment.size_bytes)
+            return False
+        return True
+
+    def _close_checked(self, segment: LogSegment, producers: ProducerState) -> None:
+        """Seals a checked segment behind which another one follows."""
+        segment.seal()
+        files.write_atomically(segment.snapshot_path, producers.encode_snapshot(), sync=False)
+        self.snapshot_offsets.append(segment.end_offset)
+
+    def _batches(
+        self, segment: LogSegment, position: int, *, verify_crc: bool
+    ) -> Iterator[ScannedBatch]:
+        """The batches from `position` to the end of the file, which the caller notes one by one.
+
+        Raises CorruptRecords where a batch does not follow the one before.
+        """
+        end_position = segment.log.size_bytes()
+        for batch in scan_batches(segment.log, position, end_position, verify_crc=verify_crc):
+            header = batch.header
+            is_gap = header.base_offset > segment.end_offset and not self._may_have_gaps
+            if is_gap or header.base_offset < segment.end_offset or header.last_offset_delta < 0:
+                raise CorruptRecords(
+                    f"batch at position {batch.position} has offsets {header.base_offset} to "
+                    f"{header.last_offset} where {segment.end_offset} should begin"
+                )
+            self.report.batches_checked += 1
+            self.report.bytes_checked += header.size_bytes
+            yield batch
+
+    @property
+    def _may_have_gaps(self) -> bool:
+        return "compact" in self.config.cleanup_policy
+
+    def _note(self, segment: LogSegment, batch: ScannedBatch) -> None:
+        header = batch.header
+        segment.note_batch(header.size_bytes, header.last_offset, header.max_timestamp_ms)
+
+    def _take_over(
+        self, segment: LogSegment, batch: ScannedBatch, producers: ProducerState
+    ) -> None:
+        """Accounts for a batch in everything that is built from the log."""
+        self._note(segment, batch)
+        self.epochs.replay(batch.header.leader_epoch, batch.header.base_offset)
+        completed = producers.replay(batch.header, batch.marker)
+        if completed is not None and completed.aborted:
+            segment.txn_index.append(aborted_entry(completed, producers.first_open_offset))
+
+    def _remove_segments(self, bases: tuple[int, ...]) -> None:
+        """Removes segments behind a cut, the last one first: a crash in between leaves a prefix."""
+        for base_offset in reversed(bases):
+            path = self.directory / file_name(base_offset, LOG_SUFFIX)
+            self.report.bytes_cut += path.stat().st_size
+            self.report.segments_removed += 1
+            self._problem(f"segment {base_offset} removed: it lies behind a cut")
+            for suffix in reversed(SEGMENT_SUFFIXES):
+                files.remove(self.directory / file_name(base_offset, suffix))
+
+    # --- producers ---------------------------------------------------------------------------
+
+    def producers_at(self, offset: int) -> ProducerState:
+        """The producers as they were at `offset`: the nearest good snapshot, then the batches."""
+        producers = ProducerState()
+        replay_from = 0
+        for snapshot_offset in sorted(self.snapshot_offsets, reverse=True):
+            if snapshot_offset <= offset and self._load_snapshot(snapshot_offset, producers):
+                replay_from = snapshot_offset
+                break
+        for segment in self.segments:
+            if segment.end_offset > replay_from and segment.base_offset < offset:
+                self._replay(segment, replay_from, offset, producers)
+        return producers
+
+    def _load_snapshot(self, offset: int, producers: ProducerState) -> bool:
+        path = self.directory / file_name(offset, SNAPSHOT_SUFFIX)
+        try:
+            producers.load_snapshot(read_whole(path))
+        except (CorruptFile, UnsupportedFormat) as error:
+            self._problem(f"{path.name} is not used: {error}")
+            self._drop_snapshot(offset)
+            return False
+        return True
+
+    def _replay(
+        self, segment: LogSegment, start_offset: int, end_offset: int, producers: ProducerState
+    ) -> None:
+        try:
+            start = segment.locate(start_offset)
+            for batch in segment.scan(start.position if start else segment.size_bytes):
+                if batch.header.base_offset >= end_offset:
+                    return
+                if batch.header.base_offset >= start_offset:
+                    producers.replay(batch.header, batch.marker)
+                    self.report.producer_batches_replayed += 1
+        except (CorruptRecords, CorruptFile) as error:
+            self._problem(f"producers of segment {segment.base_offset} are incomplete: {error}")
+
+    def _drop_snapshot(self, offset: int) -> None:
+        self.snapshot_offsets.remove(offset)
+        files.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
+        self.report.files_removed += 1
+
+    def drop_snapshots(self, from_offset: int) -> None:
+        for offset in [offset for offset in self.snapshot_offsets if offset >= from_offset]:
+            self._drop_snapshot(offset)
+
+    def _remove_stray_snapshots(self) -> None:
+        """Keeps the snapshots at segment borders and the newest one."""
+        end_offset = self.segments[-1].end_offset
+        self.drop_snapshots(end_offset + 1)
+        borders = {segment.base_offset for segment in self.segments}
+        for offset in sorted(self.snapshot_offsets)[:-1]:
+            if offset not in borders:
+                self._drop_snapshot(offset)
+
+    # --- leader epochs -----------------------------------------------------------------------
+
+    def _open_epochs(self, *, log_is_empty: bool) -> None:
+        path = self.directory / checkpoint.LEADER_EPOCHS
+        self.epochs_complete = log_is_empty or path.exists()
+        try:
+            self.epochs = LeaderEpochCache.open(path)
+        except (CorruptFile, UnsupportedFormat) as error:
+            self._problem(f"leader epochs are read from the log again: {error}")
+            self.epochs_complete = False
+        self.epochs_on_disk = self.epochs.starts
+
+    def _finish_epochs(self) -> None:
+        """Completes the lineage from the batches if its file was not usable, and cuts its end."""
+        if not self.epochs_complete:
+            self.epochs = LeaderEpochCache(self.epochs.path)
+            for segment in self.segments:
+                try:
+                    for batch in segment.scan():
+                        self.epochs.replay(batch.header.leader_epoch, batch.header.base_offset)
+                except CorruptRecords as error:
+                    self._problem(f"epochs of segment {segment.base_offset} unread: {error}")
+        self.epochs.truncate_from_end(self.segments[-1].end_offset)
+        if self.epochs.starts != self.epochs_on_disk or not self.epochs_complete:
+            self.epochs.write(sync=False)
+
+    def _problem(self, text: str) -> None:
+        self.report.problems.append(text)
+        log.warning(
+            "log repaired", extra={"fields": {"folder": str(self.directory), "problem": text}}
+        )

@@ -1,0 +1,101 @@
+"""The aborted transactions that ended in one segment, in Kafka's format.
+
+    .txnindex  entry = version i16 (0) | producer id i64 | first offset i64
+                     | last offset i64 | last stable offset i64             34 bytes, no gaps
+
+`last offset` is that of the abort marker; `last stable offset` is where the partition's stood just
+after it, which tells a search when it may stop. The file exists only if there are entries: most
+segments have none, and then nobody opens anything.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptFile
+from strandline.storage.files import OpenFile
+from strandline.storage.local.index import read_whole
+from strandline.storage.model import AbortedTransaction
+
+ENTRY = struct.Struct(">hqqqq")
+VERSION = 0
+
+
+def decode_entries(content: bytes) -> list[AbortedTransaction]:
+    """All entries of a file. Raises CorruptFile on a torn entry or an unknown version."""
+    if len(content) % ENTRY.size:
+        raise CorruptFile(f"transaction index of {len(content)} bytes ends inside an entry")
+    entries = []
+    for version, *fields in ENTRY.iter_unpack(content):
+        if version != VERSION:
+            raise CorruptFile(f"transaction index entry has version {version}")
+        entries.append(AbortedTransaction(*fields))
+    return entries
+
+
+def encode_entries(entries: Sequence[AbortedTransaction]) -> bytes:
+    return b"".join(ENTRY.pack(VERSION, *entry) for entry in entries)
+
+
+class TxnIndex:
+    """Aborted transactions of one segment; all in memory, as they are few."""
+
+    __slots__ = ("_entries", "_file_suspect", "path")
+
+    def __init__(self, path: Path, entries: Sequence[AbortedTransaction] = ()) -> None:
+        self.path = path
+        self._entries = list(entries)
+        self._file_suspect = False
+
+    @classmethod
+    def open(cls, path: Path) -> TxnIndex:
+        """Loads the file if there is one. Raises CorruptFile, DiskError."""
+        return cls(path, decode_entries(read_whole(path)) if path.exists() else ())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def entries(self) -> Sequence[AbortedTransaction]:
+        return self._entries
+
+    def append(self, entry: AbortedTransaction) -> None:
+        """Adds an entry and writes it; aborts are rare enough to go to the file one by one.
+
+        Raises DiskError: the entry is known in memory, and `write_out` makes the file right.
+        """
+        self._entries.append(entry)
+        if self._file_suspect:
+            self.write_out()
+            return
+        self._file_suspect = True
+        file = OpenFile(self.path, writable=True, create=True)
+        try:
+            file.append(ENTRY.pack(VERSION, *entry))
+        finally:
+            file.close()
+        self._file_suspect = False
+
+    def write_out(self) -> None:
+        """Replaces a file that a failed write left torn; otherwise there is nothing to do."""
+        if self._file_suspect:
+            files.write_atomically(self.path, encode_entries(self._entries), sync=False)
+            self._file_suspect = False
+
+    def truncate(self, end_offset: int) -> None:
+        """Drops transactions whose marker lies at or after `end_offset`."""
+        kept = [entry for entry in self._entries if entry.last_offset < end_offset]
+        if len(kept) == len(self._entries):
+            return
+        self._entries = kept
+        if kept:
+            files.write_atomically(self.path, encode_entries(kept), sync=False)
+        else:
+            files.remove(self.path)
+
+    def clear(self) -> None:
+        self._entries = []
+        files.remove(self.path)

@@ -1,0 +1,41 @@
+"""Counters and gauges that owners keep and an exporter reads.
+
+A `Counter` is a plain integer behind a name, so that counting on the hot path costs one addition.
+Names end in their unit, as Prometheus wants them (`_bytes_total`, `_seconds_total`, `_total`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counter:
+    """A number that only grows; `value` is added to directly where speed matters."""
+
+    name: str
+    help: str
+    labels: tuple[tuple[str, str], ...] = ()
+    value: float = 0
+
+    def add(self, amount: float = 1) -> None:
+        self.value += amount
+
+
+@dataclass(slots=True)
+class MetricRegistry:
+    """All counters of one process, created once per (name, labels)."""
+
+    _counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = field(default_factory=dict)
+
+    def counter(self, name: str, help: str, **labels: str) -> Counter:  # noqa: A002 (Prometheus' word)
+        """The counter of that name and labels; always the same object for the same arguments."""
+        key = (name, tuple(sorted(labels.items())))
+        existing = self._counters.get(key)
+        if existing is None:
+            existing = self._counters[key] = Counter(name, help, key[1])
+        return existing
+
+    def __iter__(self) -> Iterator[Counter]:
+        return iter(self._counters.values())

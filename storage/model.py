@@ -1,0 +1,93 @@
+"""The nouns that every layer shares.
+
+Offsets, positions, counts and epochs are plain `int`s under telling names: a `NewType` would ask
+for a cast after every addition, and additions are what a log does all day.
+
+    offset      number of a record in a partition
+    position    byte in a file or object
+    end_offset  exclusive; `last_offset` is inclusive
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+Offset: TypeAlias = int
+Position: TypeAlias = int
+Epoch: TypeAlias = int
+TimestampMs: TypeAlias = int
+TopicId: TypeAlias = uuid.UUID
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+NO_EPOCH: Epoch = -1
+NO_TIMESTAMP: TimestampMs = -1
+NO_PRODUCER_ID = -1
+ZERO_TOPIC_ID: TopicId = uuid.UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition by name, as `topic-3` in folder names and logs."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicIdPartition:
+    """One partition of one incarnation of a topic: a re-created topic has another id."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class EpochStart(NamedTuple):
+    """From `start_offset` on, records were written under leader epoch `epoch`."""
+
+    epoch: Epoch
+    start_offset: Offset
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by time. `leader_epoch` is that of its batch."""
+
+    timestamp_ms: TimestampMs
+    offset: Offset
+    leader_epoch: Epoch
+
+
+class AbortedTransaction(NamedTuple):
+    """A producer's aborted range, as FetchResponse lists it."""
+
+    producer_id: int
+    first_offset: Offset
+    last_offset: Offset
+    last_stable_offset: Offset
+
+
+class Isolation(IntEnum):
+    """Kafka's isolation level of a fetch."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class TimestampType(IntEnum):
+    """Who set the record timestamp."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1

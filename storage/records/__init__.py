@@ -1,0 +1,1 @@
+"""Record batches as Kafka writes them: headers, records, codecs."""

@@ -1,0 +1,176 @@
+"""The codecs of record batches, with a bound on what they may produce.
+
+Producers differ in framing: Java wraps snappy in the "xerial" stream format, librdkafka writes raw
+snappy, and lz4 is always the frame format. A few bytes can claim to become gigabytes, so every
+decompression names the most it accepts.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+
+from strandline.storage.errors import CorruptRecords, UnsupportedCodec
+from strandline.storage.model import Buffer
+
+# A batch is at most max.message.bytes compressed; Kafka streams records out of it without a limit.
+# This is over a hundred times Kafka's default batch, and still harmless to one worker.
+DECOMPRESSED_BYTES_MAX = 512 * 1024 * 1024
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_BLOCK_LENGTH = struct.Struct(">i")
+_GZIP_WINDOW_BITS = 31
+
+
+class Codec(IntEnum):
+    """Attribute bits 0 to 2 of a batch."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def decompress(
+    codec: int, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> bytes | memoryview:
+    """The records behind a batch header.
+
+    Raises UnsupportedCodec for an unknown codec, CorruptRecords if the data do not decompress or
+    would become more than `bytes_max` bytes.
+    """
+    try:
+        match codec:
+            case Codec.NONE:
+                return memoryview(data)
+            case Codec.GZIP:
+                return _gunzip(data, bytes_max)
+            case Codec.SNAPPY:
+                return _unsnappy(data, bytes_max)
+            case Codec.LZ4:
+                return _unlz4(data, bytes_max)
+            case Codec.ZSTD:
+                return _unzstd(data, bytes_max)
+            case _:
+                raise UnsupportedCodec(f"compression codec {codec} is unknown")
+    except (CorruptRecords, UnsupportedCodec):
+        raise
+    except Exception as error:  # each library has its own error family, none shares a root
+        raise CorruptRecords(
+            f"{Codec(codec).name.lower()} data do not decompress: {error}"
+        ) from error
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """Compresses as the Java client would frame it. Raises UnsupportedCodec."""
+    match codec:
+        case Codec.NONE:
+            return bytes(data)
+        case Codec.GZIP:
+            packer = zlib.compressobj(
+                -1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS
+            )
+            return packer.compress(data) + packer.flush()
+        case Codec.SNAPPY:
+            import cramjam
+
+            block = bytes(cramjam.snappy.compress_raw(data))
+            return _XERIAL_MAGIC + struct.pack(">ii", 1, 1) + _BLOCK_LENGTH.pack(len(block)) + block
+        case Codec.LZ4:
+            import lz4.frame
+
+            packed: bytes = lz4.frame.compress(bytes(data), compression_level=level or 0)
+            return packed
+        case Codec.ZSTD:
+            import zstandard
+
+            return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
+        case _:
+            raise UnsupportedCodec(f"compression codec {codec} is unknown")
+
+
+def _too_large(bytes_max: int) -> CorruptRecords:
+    return CorruptRecords(f"decompressed records exceed {bytes_max} bytes")
+
+
+def _gunzip(data: Buffer, bytes_max: int) -> bytes:
+    unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    unpacked = unpacker.decompress(data, bytes_max)
+    if unpacker.unconsumed_tail:
+        raise _too_large(bytes_max)
+    if not unpacker.eof:
+        raise CorruptRecords("gzip stream ends early")
+    return unpacked
+
+
+def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _unsnappy_block(view, bytes_max)
+    blocks: list[bytes] = []
+    total_bytes = 0
+    position = _XERIAL_HEADER_BYTES
+    while position < len(view):
+        if position + _BLOCK_LENGTH.size > len(view):
+            raise CorruptRecords("snappy stream ends inside a block length")
+        (length,) = _BLOCK_LENGTH.unpack_from(view, position)
+        position += _BLOCK_LENGTH.size
+        if length < 0 or position + length > len(view):
+            raise CorruptRecords(f"snappy block of {length} bytes exceeds its stream")
+        block = _unsnappy_block(view[position : position + length], bytes_max - total_bytes)
+        blocks.append(block)
+        total_bytes += len(block)
+        position += length
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+
+def _unsnappy_block(view: memoryview, bytes_max: int) -> bytes:
+    import cramjam
+
+    # The first varint of a raw block is its decompressed length: refuse before allocating.
+    length = shift = 0
+    for byte in view[:5]:
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if length > bytes_max:
+        raise _too_large(bytes_max)
+    return bytes(cramjam.snappy.decompress_raw(view))
+
+
+def _unlz4(data: Buffer, bytes_max: int) -> bytes:
+    import lz4.frame
+
+    unpacker = lz4.frame.LZ4FrameDecompressor()
+    unpacked: bytes = unpacker.decompress(bytes(data), max_length=bytes_max)
+    if not unpacker.eof:
+        if len(unpacked) >= bytes_max:
+            raise _too_large(bytes_max)
+        raise CorruptRecords("lz4 frame ends early")
+    return unpacked
+
+
+def _unzstd(data: Buffer, bytes_max: int) -> bytes:
+    import zstandard
+
+    # Streams from producers usually do not carry the content size, so it cannot be asked first.
+    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    parts: list[bytes] = []
+    total_bytes = 0
+    view = memoryview(data)
+    # One input slice can yield at most window-sized outputs; small slices keep the bound close.
+    for start in range(0, len(view), 1 << 14):
+        part = unpacker.decompress(view[start : start + (1 << 14)])
+        total_bytes += len(part)
+        if total_bytes > bytes_max:
+            raise _too_large(bytes_max)
+        parts.append(part)
+        if unpacker.eof:
+            break
+    if not unpacker.eof:
+        raise CorruptRecords("zstd frame ends early")
+    return parts[0] if len(parts) == 1 else b"".join(parts)

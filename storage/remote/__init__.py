@@ -1,0 +1,1 @@
+"""The remote tier: objects, manifests and cold reads."""

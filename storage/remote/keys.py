@@ -1,0 +1,177 @@
+"""Every object name, made and taken apart here and nowhere else.
+
+    cluster.json                                             who this archive belongs to
+    metadata/log/<20-digit index>.json                       the cluster's metadata, step by step
+    metadata/snapshot/<20-digit index>.json                  ... and summed up
+    topics/<topic>-<topic id>/topic.json                     name, partitions, configs, tombstone
+    topics/<topic>-<topic id>/<partition>/
+        manifest.json                                        the root: the only object that changes
+        manifest/<20-digit base>-<20-digit end>-<unique>.json    a sealed page of older entries
+        <20-digit base>-<epoch>-<unique>.log                 a segment, byte for byte
+        <20-digit base>-<epoch>-<unique>.meta                its indexes and facts
+
+A topic id is a UUID as text. It makes a re-created topic another folder, and since it has a fixed
+length, the topic's name may hold any number of dashes. `<unique>` is new for every attempt to
+upload: no name is used twice, so a late or repeated upload can never replace what is committed.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from strandline.storage.model import Epoch, Offset, TopicId, TopicIdPartition
+
+CLUSTER_KEY = "cluster.json"
+TOPICS_PREFIX = "topics/"
+METADATA_LOG_PREFIX = "metadata/log/"
+METADATA_SNAPSHOT_PREFIX = "metadata/snapshot/"
+TOPIC_FILE = "topic.json"
+MANIFEST_FILE = "manifest.json"
+MANIFEST_PAGES_FOLDER = "manifest/"
+LOG_SUFFIX = ".log"
+META_SUFFIX = ".meta"
+
+_UUID_TEXT_LENGTH = 36
+
+
+class ObjectKind(Enum):
+    """What lies under a partition's folder."""
+
+    MANIFEST = auto()
+    MANIFEST_PAGE = auto()
+    LOG = auto()
+    META = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentKeys:
+    """The two objects of one upload of one segment."""
+
+    log_key: str
+    meta_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFolder:
+    """A topic by the name of its folder."""
+
+    topic: str
+    topic_id: TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionObject:
+    """An object key under a partition's folder, taken apart; -1 where a kind has no such field."""
+
+    kind: ObjectKind
+    partition: TopicIdPartition
+    base_offset: Offset = -1
+    end_offset: Offset = -1
+    leader_epoch: Epoch = -1
+    unique: str = ""
+
+
+def new_unique() -> str:
+    """The part of a name that no other upload has."""
+    return uuid.uuid4().hex
+
+
+def metadata_log_key(index: int) -> str:
+    return f"{METADATA_LOG_PREFIX}{index:020d}.json"
+
+
+def metadata_snapshot_key(index: int) -> str:
+    return f"{METADATA_SNAPSHOT_PREFIX}{index:020d}.json"
+
+
+def parse_metadata_key(key: str) -> int | None:
+    """The index in a metadata log or snapshot key; None if it is neither."""
+    matched = _METADATA.fullmatch(key)
+    return int(matched["index"]) if matched else None
+
+
+def topic_folder(topic: str, topic_id: TopicId) -> str:
+    """`topics/<topic>-<topic id>/`: prefix of everything that belongs to the topic."""
+    return f"{TOPICS_PREFIX}{topic}-{topic_id}/"
+
+
+def topic_key(topic: str, topic_id: TopicId) -> str:
+    return topic_folder(topic, topic_id) + TOPIC_FILE
+
+
+def partition_folder(partition: TopicIdPartition) -> str:
+    """`topics/<topic>-<topic id>/<partition>/`."""
+    return f"{topic_folder(partition.topic, partition.topic_id)}{partition.partition}/"
+
+
+def manifest_key(partition: TopicIdPartition) -> str:
+    return partition_folder(partition) + MANIFEST_FILE
+
+
+def manifest_page_key(
+    partition: TopicIdPartition, *, base_offset: Offset, end_offset: Offset, unique: str
+) -> str:
+    folder = partition_folder(partition) + MANIFEST_PAGES_FOLDER
+    return f"{folder}{base_offset:020d}-{end_offset:020d}-{unique}.json"
+
+
+def segment_keys(
+    partition: TopicIdPartition, *, base_offset: Offset, leader_epoch: Epoch, unique: str
+) -> SegmentKeys:
+    """The names of one attempt to upload a segment; `unique` comes from `new_unique()`."""
+    stem = f"{partition_folder(partition)}{base_offset:020d}-{max(leader_epoch, 0)}-{unique}"
+    return SegmentKeys(log_key=stem + LOG_SUFFIX, meta_key=stem + META_SUFFIX)
+
+
+def parse_topic_folder(name: str) -> TopicFolder | None:
+    """`orders-<uuid>` (with or without the final `/`) taken apart; None if it is something else."""
+    name = name.rstrip("/")
+    topic, id_text = name[: -_UUID_TEXT_LENGTH - 1], name[-_UUID_TEXT_LENGTH:]
+    if not topic or "/" in name or name[len(topic)] != "-" or not _UUID.fullmatch(id_text):
+        return None
+    return TopicFolder(topic=topic, topic_id=uuid.UUID(id_text))
+
+
+def parse_partition_object(key: str) -> PartitionObject | None:
+    """What a key under `topics/` names; None for `topic.json` and everything we did not write."""
+    if not key.startswith(TOPICS_PREFIX):
+        return None
+    folder_name, _, rest = key[len(TOPICS_PREFIX) :].partition("/")
+    partition_text, _, name = rest.partition("/")
+    folder = parse_topic_folder(folder_name)
+    if folder is None or not _PARTITION.fullmatch(partition_text):
+        return None
+    partition = TopicIdPartition(folder.topic, folder.topic_id, int(partition_text))
+    if name == MANIFEST_FILE:
+        return PartitionObject(kind=ObjectKind.MANIFEST, partition=partition)
+    if matched := _PAGE.fullmatch(name):
+        return PartitionObject(
+            kind=ObjectKind.MANIFEST_PAGE,
+            partition=partition,
+            base_offset=int(matched["base"]),
+            end_offset=int(matched["end"]),
+            unique=matched["unique"],
+        )
+    if matched := _SEGMENT.fullmatch(name):
+        return PartitionObject(
+            kind=ObjectKind.LOG if matched["suffix"] == "log" else ObjectKind.META,
+            partition=partition,
+            base_offset=int(matched["base"]),
+            leader_epoch=int(matched["epoch"]),
+            unique=matched["unique"],
+        )
+    return None
+
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
+_PAGE = re.compile(
+    r"manifest/(?P<base>[0-9]{20})-(?P<end>[0-9]{20})-(?P<unique>[0-9a-f]{1,64})\.json"
+)
+_SEGMENT = re.compile(
+    r"(?P<base>[0-9]{20})-(?P<epoch>[0-9]{1,10})-(?P<unique>[0-9a-f]{1,64})\.(?P<suffix>log|meta)"
+)
+_METADATA = re.compile(r"metadata/(log|snapshot)/(?P<index>[0-9]{20})\.json")

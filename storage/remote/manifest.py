@@ -1,0 +1,487 @@
+"""The manifest of one partition: the source of truth about its archive. Pure data, no I/O.
+
+              pages (sealed, immutable)            segments (in the root)
+    log start ┌─────────────┬─────────────┐┌────┬────┬────┬────┐ end_offset
+        │     │ PageRef     │ PageRef     ││ SegmentEntry ...  │
+        ▼     └─────────────┴─────────────┘└────┴────┴────┴────┘
+              first_offset                                       offsets ──►
+
+Invariants, held by every transition and checked again by `decode`:
+* entries are in offset order and leave no gap, except below the log start, where data may have
+  been deleted before they were ever copied;
+* an entry is removed only once the log start lies at or beyond its end, oldest first, and its
+  object keys move to `deleting` in the same step: no object is ever forgotten;
+* log start, leader epoch and revision never go back.
+
+The root holds the newest entries; when it grows, `manifest_store` seals the oldest of them into a
+page object that is never changed again. A page whose first entries were deleted stays as it is:
+its PageRef counts them in `dropped_count` and begins later. So a commit costs the same however
+long the archive is.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from strandline.storage.errors import CorruptFile
+from strandline.storage.model import (
+    NO_EPOCH,
+    Buffer,
+    Epoch,
+    EpochStart,
+    Offset,
+    TimestampMs,
+    TopicId,
+    TopicIdPartition,
+)
+from strandline.storage.remote.json_document import (
+    Fields,
+    Json,
+    decode_document,
+    encode_document,
+)
+
+FORMAT_NAME = "strandline-manifest"
+PAGE_FORMAT_NAME = "strandline-manifest-page"
+FORMAT_VERSION = 1
+FORMAT_VERSIONS = range(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEntry:
+    """One archived segment. Times are exact over its records, not taken from batch headers."""
+
+    base_offset: Offset
+    end_offset: Offset
+    leader_epochs: tuple[EpochStart, ...]
+    size_bytes: int
+    record_count: int
+    min_timestamp_ms: TimestampMs
+    max_timestamp_ms: TimestampMs
+    log_key: str
+    meta_key: str
+    log_crc32c: int
+    meta_size_bytes: int
+    meta_crc32c: int
+    has_transactions: bool
+    uploaded_ms: TimestampMs
+
+    def epoch_for(self, offset: Offset) -> Epoch:
+        """The leader epoch that `offset` was written under; -1 if the entry does not know it."""
+        found = NO_EPOCH
+        for epoch, start_offset in self.leader_epochs:
+            if start_offset > offset:
+                break
+            found = epoch
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageRef:
+    """A sealed page: an object with the entries of [base_offset, end_offset).
+
+    The first `dropped_count` entries of the object are deleted already; `base_offset`,
+    `segment_count` and `size_bytes` (of the segments, not the page) are of the others. The time
+    bounds may be wider than what is left.
+    """
+
+    key: str
+    base_offset: Offset
+    end_offset: Offset
+    min_timestamp_ms: TimestampMs
+    max_timestamp_ms: TimestampMs
+    segment_count: int
+    size_bytes: int
+    crc32c: int
+    dropped_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedEntry:
+    """Objects that nothing refers to any more and that go after the grace time.
+
+    A deleted page is one object: its key stands in both fields.
+    """
+
+    log_key: str
+    meta_key: str
+    marked_ms: TimestampMs
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The distinct object keys."""
+        if self.log_key == self.meta_key:
+            return (self.log_key,)
+        return (self.log_key, self.meta_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """See the top of this file. Transitions return a new manifest; `commit` sets the revision."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    revision: int = 0
+    leader_epoch: Epoch = 0
+    log_start_offset: Offset = 0
+    segments: tuple[SegmentEntry, ...] = ()
+    pages: tuple[PageRef, ...] = ()
+    deleting: tuple[DeletedEntry, ...] = ()
+
+    # --- what it says ------------------------------------------------------------------------
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        return TopicIdPartition(self.topic, self.topic_id, self.partition)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no segment is archived (or all are deleted)."""
+        return not self.segments and not self.pages
+
+    @property
+    def first_offset(self) -> Offset:
+        """Where the archive begins, at or below the log start; the log start if it is empty."""
+        if self.pages:
+            return self.pages[0].base_offset
+        return self.segments[0].base_offset if self.segments else self.log_start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """Where the next segment to archive begins; the log start if the archive is empty."""
+        if self.segments:
+            return self.segments[-1].end_offset
+        return self.pages[-1].end_offset if self.pages else self.log_start_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all archived segments, pages included."""
+        in_pages = sum(page.size_bytes for page in self.pages)
+        return in_pages + sum(entry.size_bytes for entry in self.segments)
+
+    @property
+    def segment_count(self) -> int:
+        return sum(page.segment_count for page in self.pages) + len(self.segments)
+
+    def find(self, offset: Offset) -> SegmentEntry | None:
+        """The root's entry that holds `offset`; None if it lies in a page or is not archived."""
+        index = bisect.bisect_right(self.segments, offset, key=lambda entry: entry.base_offset)
+        if index == 0 or offset >= self.segments[index - 1].end_offset:
+            return None
+        return self.segments[index - 1]
+
+    def find_page(self, offset: Offset) -> PageRef | None:
+        """The page that holds `offset`; None if it is in the root or not archived."""
+        index = bisect.bisect_right(self.pages, offset, key=lambda page: page.base_offset)
+        if index == 0 or offset >= self.pages[index - 1].end_offset:
+            return None
+        return self.pages[index - 1]
+
+    def find_by_timestamp(self, timestamp_ms: TimestampMs) -> SegmentEntry | None:
+        """The root's first entry with a record at or after `timestamp_ms`; pages not considered."""
+        for entry in self.segments:
+            if entry.max_timestamp_ms >= timestamp_ms and entry.end_offset > self.log_start_offset:
+                return entry
+        return None
+
+    # --- transitions -------------------------------------------------------------------------
+
+    def with_leader_epoch(self, epoch: Epoch) -> Manifest:
+        """Raises ValueError if the epoch would go back."""
+        if epoch < self.leader_epoch:
+            raise ValueError(f"leader epoch {epoch} is below {self.leader_epoch}")
+        return replace(self, leader_epoch=epoch)
+
+    def with_segment(self, entry: SegmentEntry) -> Manifest:
+        """Adds the next segment. Raises ValueError for a gap, an overlap or an empty segment."""
+        _check_entry(entry)
+        if not self.is_empty:
+            if entry.base_offset < self.end_offset:
+                raise ValueError(
+                    f"segment [{entry.base_offset}, {entry.end_offset}) overlaps the archive, "
+                    f"which ends at {self.end_offset}"
+                )
+            is_next = entry.base_offset == self.end_offset
+        else:
+            is_next = False
+        # A gap is fine where nobody may read: the records in it were deleted before the copy.
+        if not is_next and entry.base_offset > self.log_start_offset:
+            raise ValueError(
+                f"segment [{entry.base_offset}, {entry.end_offset}) leaves a gap after "
+                f"{self.end_offset} above the log start {self.log_start_offset}"
+            )
+        return replace(self, segments=(*self.segments, entry))
+
+    def with_log_start(self, offset: Offset) -> Manifest:
+        """Moves the log start; entries stay until `with_deleting`. ValueError if it goes back."""
+        if offset < self.log_start_offset:
+            raise ValueError(f"log start {offset} is below {self.log_start_offset}")
+        return replace(self, log_start_offset=offset)
+
+    def with_deleting(self, entries: Sequence[SegmentEntry], *, marked_ms: TimestampMs) -> Manifest:
+        """Takes the oldest entries out and marks their objects.
+
+        `entries` are the first ones of the archive, in order, those of the first pages included
+        (`manifest_store` reads them), each wholly below the log start; else ValueError.
+        """
+        pages, segments = list(self.pages), list(self.segments)
+        marks: list[DeletedEntry] = []
+        for entry in entries:
+            if entry.end_offset > self.log_start_offset:
+                raise ValueError(
+                    f"segment [{entry.base_offset}, {entry.end_offset}) is not below the log "
+                    f"start {self.log_start_offset}"
+                )
+            first_offset = (
+                pages[0].base_offset if pages else segments[0].base_offset if segments else None
+            )
+            if entry.base_offset != first_offset:
+                raise ValueError(f"segment at {entry.base_offset} is not first: {first_offset}")
+            marks.append(
+                DeletedEntry(log_key=entry.log_key, meta_key=entry.meta_key, marked_ms=marked_ms)
+            )
+            if not pages:
+                segments.pop(0)
+            elif pages[0].segment_count == 1:
+                page = pages.pop(0)
+                marks.append(DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms))
+            else:
+                pages[0] = _page_without_first(pages[0], entry)
+        return replace(
+            self,
+            pages=tuple(pages),
+            segments=tuple(segments),
+            deleting=(*self.deleting, *marks),
+        )
+
+    def without_deleting(self, marks: Sequence[DeletedEntry]) -> Manifest:
+        """Forgets marks whose objects are gone; marks that are not there are ignored."""
+        gone = set(marks)
+        return replace(self, deleting=tuple(m for m in self.deleting if m not in gone))
+
+    def with_sealed_page(self, page: PageRef) -> Manifest:
+        """The root without its first `page.segment_count` entries, which `page` now holds."""
+        sealed = self.segments[: page.segment_count]
+        assert sealed, page
+        assert sealed[0].base_offset == page.base_offset, (page, sealed[0])
+        assert sealed[-1].end_offset == page.end_offset, (page, sealed[-1])
+        return replace(
+            self, pages=(*self.pages, page), segments=self.segments[page.segment_count :]
+        )
+
+    # --- bytes -------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        fields: dict[str, Json] = {
+            "topic": self.topic,
+            "topic_id": str(self.topic_id),
+            "partition": self.partition,
+            "revision": self.revision,
+            "leader_epoch": self.leader_epoch,
+            "log_start_offset": self.log_start_offset,
+            "segments": [_entry_fields(entry) for entry in self.segments],
+            "pages": [_page_fields(page) for page in self.pages],
+            "deleting": [_deleted_fields(mark) for mark in self.deleting],
+        }
+        return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
+
+    @classmethod
+    def decode(cls, content: Buffer, *, source: str = "") -> Manifest:
+        """`source` names the object in messages. Raises CorruptFile or UnsupportedFormat."""
+        fields = decode_document(
+            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
+        )
+        manifest = cls(
+            topic=fields.text("topic"),
+            topic_id=fields.uuid("topic_id"),
+            partition=fields.integer("partition"),
+            revision=fields.integer("revision"),
+            leader_epoch=fields.integer("leader_epoch"),
+            log_start_offset=fields.integer("log_start_offset"),
+            segments=tuple(_entry_from(f) for f in fields.objects("segments")),
+            pages=tuple(_page_from(f) for f in fields.objects("pages")),
+            deleting=tuple(_deleted_from(f) for f in fields.objects("deleting")),
+        )
+        _check_order(manifest, source or FORMAT_NAME)
+        return manifest
+
+
+# --- pages -----------------------------------------------------------------------------------
+
+
+def encode_page(partition: TopicIdPartition, entries: Sequence[SegmentEntry]) -> bytes:
+    """The page object of `entries`."""
+    fields: dict[str, Json] = {
+        "topic": partition.topic,
+        "topic_id": str(partition.topic_id),
+        "partition": partition.partition,
+        "segments": [_entry_fields(entry) for entry in entries],
+    }
+    return encode_document(PAGE_FORMAT_NAME, FORMAT_VERSION, fields)
+
+
+def page_ref(key: str, entries: Sequence[SegmentEntry], *, crc32c: int) -> PageRef:
+    """What the root says of a page of `entries`; `crc32c` is of the page object.
+
+    The entries leave no gap between them (`contiguous_count`): that is what lets a PageRef count
+    its deleted entries and know where the others begin without reading the page.
+    """
+    assert contiguous_count(entries, len(entries)) == len(entries), key
+    return PageRef(
+        key=key,
+        base_offset=entries[0].base_offset,
+        end_offset=entries[-1].end_offset,
+        min_timestamp_ms=min(entry.min_timestamp_ms for entry in entries),
+        max_timestamp_ms=max(entry.max_timestamp_ms for entry in entries),
+        segment_count=len(entries),
+        size_bytes=sum(entry.size_bytes for entry in entries),
+        crc32c=crc32c,
+    )
+
+
+def contiguous_count(entries: Sequence[SegmentEntry], count_max: int) -> int:
+    """How many of the first `count_max` entries follow each other without a gap."""
+    for index in range(1, min(count_max, len(entries))):
+        if entries[index].base_offset != entries[index - 1].end_offset:
+            return index
+    return min(count_max, len(entries))
+
+
+def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
+    """The entries of `page` that are not deleted. Raises CorruptFile if it is another page."""
+    fields = decode_document(
+        content, format_name=PAGE_FORMAT_NAME, versions=FORMAT_VERSIONS, source=page.key
+    )
+    entries = tuple(_entry_from(f) for f in fields.objects("segments"))[page.dropped_count :]
+    if len(entries) != page.segment_count:
+        raise CorruptFile(f"{page.key}: {len(entries)} entries, {page.segment_count} expected")
+    if (entries[0].base_offset, entries[-1].end_offset) != (page.base_offset, page.end_offset):
+        raise CorruptFile(
+            f"{page.key}: holds [{entries[0].base_offset}, {entries[-1].end_offset}), "
+            f"expected [{page.base_offset}, {page.end_offset})"
+        )
+    return entries
+
+
+def _page_without_first(page: PageRef, entry: SegmentEntry) -> PageRef:
+    return replace(
+        page,
+        base_offset=entry.end_offset,
+        segment_count=page.segment_count - 1,
+        size_bytes=page.size_bytes - entry.size_bytes,
+        dropped_count=page.dropped_count + 1,
+    )
+
+
+# --- checks ----------------------------------------------------------------------------------
+
+
+def _check_entry(entry: SegmentEntry) -> None:
+    if entry.end_offset <= entry.base_offset or entry.size_bytes <= 0:
+        raise ValueError(f"segment [{entry.base_offset}, {entry.end_offset}) is empty")
+
+
+def _check_order(manifest: Manifest, source: str) -> None:
+    """Raises CorruptFile unless ranges are ordered and gaps lie below the log start."""
+    end_offset: Offset | None = None
+    for base, end in _ranges(manifest):
+        if end <= base or base < 0:
+            raise CorruptFile(f"{source}: impossible offset range [{base}, {end})")
+        if end_offset is not None and base < end_offset:
+            raise CorruptFile(f"{source}: [{base}, {end}) overlaps what ends at {end_offset}")
+        if base != end_offset and base > manifest.log_start_offset:
+            raise CorruptFile(
+                f"{source}: gap before {base}, above the log start {manifest.log_start_offset}"
+            )
+        end_offset = end
+
+
+def _ranges(manifest: Manifest) -> Iterator[tuple[Offset, Offset]]:
+    for page in manifest.pages:
+        yield page.base_offset, page.end_offset
+    for entry in manifest.segments:
+        yield entry.base_offset, entry.end_offset
+
+
+# --- fields ----------------------------------------------------------------------------------
+
+
+def _entry_fields(entry: SegmentEntry) -> dict[str, Json]:
+    return {
+        "base_offset": entry.base_offset,
+        "end_offset": entry.end_offset,
+        "leader_epochs": [[start.epoch, start.start_offset] for start in entry.leader_epochs],
+        "size_bytes": entry.size_bytes,
+        "record_count": entry.record_count,
+        "min_timestamp_ms": entry.min_timestamp_ms,
+        "max_timestamp_ms": entry.max_timestamp_ms,
+        "log_key": entry.log_key,
+        "meta_key": entry.meta_key,
+        "log_crc32c": f"{entry.log_crc32c:08x}",
+        "meta_size_bytes": entry.meta_size_bytes,
+        "meta_crc32c": f"{entry.meta_crc32c:08x}",
+        "has_transactions": entry.has_transactions,
+        "uploaded_ms": entry.uploaded_ms,
+    }
+
+
+def _entry_from(fields: Fields) -> SegmentEntry:
+    return SegmentEntry(
+        base_offset=fields.integer("base_offset"),
+        end_offset=fields.integer("end_offset"),
+        leader_epochs=tuple(EpochStart(*pair) for pair in fields.integer_pairs("leader_epochs")),
+        size_bytes=fields.integer("size_bytes"),
+        record_count=fields.integer("record_count"),
+        min_timestamp_ms=fields.integer("min_timestamp_ms"),
+        max_timestamp_ms=fields.integer("max_timestamp_ms"),
+        log_key=fields.text("log_key"),
+        meta_key=fields.text("meta_key"),
+        log_crc32c=fields.crc("log_crc32c"),
+        meta_size_bytes=fields.integer("meta_size_bytes"),
+        meta_crc32c=fields.crc("meta_crc32c"),
+        has_transactions=fields.boolean("has_transactions"),
+        uploaded_ms=fields.integer("uploaded_ms"),
+    )
+
+
+def _page_fields(page: PageRef) -> dict[str, Json]:
+    return {
+        "key": page.key,
+        "base_offset": page.base_offset,
+        "end_offset": page.end_offset,
+        "min_timestamp_ms": page.min_timestamp_ms,
+        "max_timestamp_ms": page.max_timestamp_ms,
+        "segment_count": page.segment_count,
+        "size_bytes": page.size_bytes,
+        "crc32c": f"{page.crc32c:08x}",
+        "dropped_count": page.dropped_count,
+    }
+
+
+def _page_from(fields: Fields) -> PageRef:
+    return PageRef(
+        key=fields.text("key"),
+        base_offset=fields.integer("base_offset"),
+        end_offset=fields.integer("end_offset"),
+        min_timestamp_ms=fields.integer("min_timestamp_ms"),
+        max_timestamp_ms=fields.integer("max_timestamp_ms"),
+        segment_count=fields.integer("segment_count"),
+        size_bytes=fields.integer("size_bytes"),
+        crc32c=fields.crc("crc32c"),
+        dropped_count=fields.integer("dropped_count"),
+    )
+
+
+def _deleted_fields(mark: DeletedEntry) -> dict[str, Json]:
+    return {"log_key": mark.log_key, "meta_key": mark.meta_key, "marked_ms": mark.marked_ms}
+
+
+def _deleted_from(fields: Fields) -> DeletedEntry:
+    return DeletedEntry(
+        log_key=fields.text("log_key"),
+        meta_key=fields.text("meta_key"),
+        marked_ms=fields.integer("marked_ms"),
+    )

@@ -1,0 +1,86 @@
+"""What S3's error codes mean to us: one table, no I/O.
+
+The code counts before the status, because statuses lie: InvalidObjectState is a 403 and no
+question of rights, NoSuchUpload is a 404 and says nothing about the object. A HEAD has no body,
+so there the status is all there is.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from strandline.storage.errors import (
+    AccessDenied,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote.attempts import Failure
+
+_DENIED_CODES = frozenset(
+    {
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch",
+    }
+)
+_PASSING_CODES = frozenset(
+    {
+        # "Another conditional write is under way": neither won nor lost.
+        "ConditionalRequestConflict",
+        "IncompleteBody",
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+    }
+)
+_PASSING_STATUSES = frozenset(
+    {
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.CONFLICT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+# The body that arrived is not what its checksum says: damaged on the way, so send it again. The
+# source itself was checked before.
+_DAMAGED_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"})
+
+
+def failure_of_code(code: str, status: int, key: str, operation: str, detail: str) -> Failure:
+    """The failure that an error answer stands for; `status` is 0 where an answer lists codes."""
+    if code == "InvalidObjectState":
+        return Failure(ObjectArchived(key, operation, detail))
+    if code == "PreconditionFailed" or status == HTTPStatus.PRECONDITION_FAILED:
+        return Failure(PreconditionFailed(key, operation, detail))
+    if code == "NoSuchUpload":
+        # Aborted by somebody, or completed by our own attempt whose answer was lost.
+        return Failure(TierUnavailable(key, operation, detail))
+    if code in _DAMAGED_CODES:
+        return Failure(ObjectCorrupt(key, operation, detail), is_worth_repeating=True)
+    if code in _PASSING_CODES or status in _PASSING_STATUSES:
+        return Failure(TierUnavailable(key, operation, detail), is_worth_repeating=True)
+    if code == "InvalidRange" or status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+        return Failure(ObjectCorrupt(key, operation, f"shorter than asked for ({detail})"))
+    if code == "NoSuchKey" or status == HTTPStatus.NOT_FOUND:
+        return Failure(ObjectNotFound(key, operation, detail))
+    if code in _DENIED_CODES or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return Failure(AccessDenied(key, operation, detail))
+    return Failure(TierError(key, operation, detail))

@@ -1,0 +1,125 @@
+"""`topic.json`: what a topic's folder is, for those who have only the bucket.
+
+Written when a topic is created or changed, and last of all when it is purged:
+
+    absent -> written -> tombstone (`deleted_ms` set) -> everything else deleted -> absent
+
+So a folder with objects but without a live `topic.json` is a purge that stopped, never a topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from strandline.storage.errors import ObjectNotFound
+from strandline.storage.model import Buffer, TimestampMs, TopicId
+from strandline.storage.remote.json_document import Json, decode_document, encode_document
+from strandline.storage.remote.keys import (
+    TOPICS_PREFIX,
+    TopicFolder,
+    parse_topic_folder,
+    topic_key,
+)
+from strandline.storage.remote.object_store import ObjectInfo, ObjectStore, PutCondition
+
+log = logging.getLogger(__name__)
+
+FORMAT_NAME = "strandline-topic"
+FORMAT_VERSION = 1
+FORMAT_VERSIONS = range(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """A topic as its archive knows it; `deleted_ms` is set once it is being purged."""
+
+    topic: str
+    topic_id: TopicId
+    partition_count: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+    deleted_ms: TimestampMs | None = None
+
+    @property
+    def key(self) -> str:
+        return topic_key(self.topic, self.topic_id)
+
+    @property
+    def is_deleted(self) -> bool:
+        return self.deleted_ms is not None
+
+    def encode(self) -> bytes:
+        fields: dict[str, Json] = {
+            "topic": self.topic,
+            "topic_id": str(self.topic_id),
+            "partition_count": self.partition_count,
+            "properties": dict(self.properties),
+            "deleted_ms": self.deleted_ms,
+        }
+        return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
+
+    @classmethod
+    def decode(cls, content: Buffer, *, source: str = "") -> TopicInfo:
+        """`source` names the object in messages. Raises CorruptFile or UnsupportedFormat."""
+        fields = decode_document(
+            content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
+        )
+        return cls(
+            topic=fields.text("topic"),
+            topic_id=fields.uuid("topic_id"),
+            partition_count=fields.integer("partition_count"),
+            properties=fields.texts_by_name("properties"),
+            deleted_ms=fields.optional_integer("deleted_ms"),
+        )
+
+
+def load_topic_info(store: ObjectStore, topic: str, topic_id: TopicId) -> TopicInfo | None:
+    """The topic's description; None if there is none. Raises as `ObjectStore.get` and `decode`."""
+    key = topic_key(topic, topic_id)
+    try:
+        return TopicInfo.decode(store.get(key), source=key)
+    except ObjectNotFound:
+        return None
+
+
+def save_topic_info(
+    store: ObjectStore, info: TopicInfo, *, condition: PutCondition | None = None
+) -> ObjectInfo:
+    """Writes `topic.json`, over an older one unless `condition` says otherwise."""
+    return store.put(info.key, info.encode(), condition=condition)
+
+
+def delete_topic_info(store: ObjectStore, info: TopicInfo) -> None:
+    """The last step of a purge."""
+    store.delete([info.key])
+
+
+def list_topics(store: ObjectStore, *, executor: Executor | None = None) -> tuple[TopicInfo, ...]:
+    """Every topic of the archive, deleted ones included, in order of their folders' names.
+
+    One LIST of the folder level and one GET per topic, in parallel on `executor` if there is one
+    (which must not be the pool that runs this call). Folders that are no topic's, and folders
+    without `topic.json`, are left out; the latter are logged.
+    """
+    folders = [
+        folder
+        for name in store.list_folders(TOPICS_PREFIX)
+        if (folder := parse_topic_folder(name)) is not None
+    ]
+
+    def load(folder: TopicFolder) -> TopicInfo | None:
+        return load_topic_info(store, folder.topic, folder.topic_id)
+
+    loaded = executor.map(load, folders) if executor else map(load, folders)
+    topics: list[TopicInfo] = []
+    for folder, info in zip(folders, loaded, strict=True):
+        if info is None:
+            log.warning(
+                "archive folder without topic.json",
+                extra={"fields": {"topic": folder.topic, "topic_id": str(folder.topic_id)}},
+            )
+            continue
+        topics.append(info)
+    return tuple(topics)

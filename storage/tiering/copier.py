@@ -1,0 +1,301 @@
+"""Copies one sealed segment into the bucket. Nothing is freed or committed here.
+
+    1 flush      the segment and all before it are on this disk's platters
+    2 inspect    every batch checked; checksum, counts, time bounds, chunks, indexes (own process)
+    3 put .log   under a name that no other attempt has        crash point copy.after-log
+    4 put .meta                                                crash point copy.after-meta
+    5 verify     size and checksum of both, as the store has them
+    ---- then, by the manager, if the partition is still ours and the deadline has not passed:
+                                                               crash point copy.before-commit
+    6 commit     the manifest, by compare-and-swap             crash point copy.after-commit
+    7 tell       the log, so that retention may free the local segment
+
+A crash before 6 leaves objects that no manifest names: orphans, found later; the segment is copied
+again under new names. A crash after 6 loses nothing: the manifest says that the segment is there.
+1 comes first because recovery cuts what was not flushed, and the archive must never know more
+records than a restarted broker.
+
+A copy has one deadline for everything. An upload that goes on after it can no longer be committed,
+which is what makes the grace time of orphans safe: whatever is uncommitted and older than the
+deadline stays so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import crc32c
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import (
+    CorruptFile,
+    DiskError,
+    ObjectCorrupt,
+    StorageError,
+    TierUnavailable,
+)
+from strandline.storage.local.producer_state import iter_snapshot
+from strandline.storage.local.segment import LogSegment
+from strandline.storage.local.txn_index import decode_entries
+from strandline.storage.model import Buffer, Epoch, EpochStart, Offset, TopicIdPartition
+from strandline.storage.remote import segment_meta
+from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
+from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.object_store import FileBody, ObjectStore
+from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
+from strandline.storage.tiering.crash_points import COPY_AFTER_LOG, COPY_AFTER_META, crash_point
+from strandline.storage.tiering.inspection import SegmentFacts
+from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+# Where a store keeps no checksum, an object is read back in pieces of this size.
+READ_BACK_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopiedSegment:
+    """A verified, uncommitted copy; worthless after `deadline_s` of the monotonic clock."""
+
+    entry: SegmentEntry
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What is copied, fixed before the first wait."""
+
+    segment: LogSegment
+    keys: SegmentKeys
+    leader_epochs: tuple[EpochStart, ...]
+    deadline_s: float
+
+
+class SegmentCopier:
+    """Steps 1 to 5 for any partition; keeps no state about them."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        inspector: SegmentInspector,
+        executor: Executor,
+        clock: Clock,
+        timeout_ms: int,
+    ) -> None:
+        """`executor` runs the blocking steps: its size is the number of parallel copies."""
+        self._store = store
+        self._inspector = inspector
+        self._executor = executor
+        self._clock = clock
+        self._timeout_s = timeout_ms / 1000
+
+    async def copy(
+        self, unified_log: UnifiedLog, base_offset: Offset, *, leader_epoch: Epoch
+    ) -> CopiedSegment:
+        """Uploads the closed segment that begins at `base_offset`.
+
+        Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, TierError.
+        """
+        local = unified_log.local
+        segment = next(s for s in local.segments if s.base_offset == base_offset)
+        assert not segment.is_active, segment
+        assert segment.end_offset <= local.last_stable_offset, (segment, unified_log)
+        partition = TopicIdPartition(
+            local.topic_partition.topic, local.topic_id, local.topic_partition.partition
+        )
+        source = _Source(
+            segment=segment,
+            keys=segment_keys(
+                partition, base_offset=base_offset, leader_epoch=leader_epoch, unique=new_unique()
+            ),
+            leader_epochs=tuple(
+                s for s in local.leader_epochs.starts if s.start_offset < segment.end_offset
+            ),
+            deadline_s=self._clock.monotonic_s() + self._timeout_s,
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await loop.run_in_executor(self._executor, local.flush)  # 1
+                entry = await loop.run_in_executor(self._executor, partial(self._copy, source))
+        except TimeoutError:
+            raise self._too_late(source) from None
+        return CopiedSegment(entry=entry, deadline_s=source.deadline_s)
+
+    def _copy(self, source: _Source) -> SegmentEntry:
+        """Steps 2 to 5; blocks."""
+        segment, keys = source.segment, source.keys
+        facts = self._inspect(source)  # 2
+        meta = segment_meta.encode(_sections(source, facts))
+        meta_crc32c = crc32c.crc32c(meta)
+        try:
+            self._upload(source, facts, meta)  # 3, 4
+            self._verify(source, keys.log_key, facts.size_bytes, facts.crc32c)  # 5
+            self._verify(source, keys.meta_key, len(meta), meta_crc32c)
+        except StorageError as error:
+            self._clean_up(keys, error)
+            raise
+        return SegmentEntry(
+            base_offset=segment.base_offset,
+            end_offset=facts.end_offset,
+            leader_epochs=facts.leader_epochs,
+            size_bytes=facts.size_bytes,
+            record_count=facts.record_count,
+            min_timestamp_ms=facts.bounds.min_ms,
+            max_timestamp_ms=facts.bounds.max_ms,
+            log_key=keys.log_key,
+            meta_key=keys.meta_key,
+            log_crc32c=facts.crc32c,
+            meta_size_bytes=len(meta),
+            meta_crc32c=meta_crc32c,
+            # Any transactional batch, committed or not: a reader that finds none here need not
+            # look for aborts in later segments either.
+            has_transactions=bool(facts.transactional_batch_count or facts.control_batch_count),
+            uploaded_ms=self._clock.now_ms(),
+        )
+
+    def _upload(self, source: _Source, facts: SegmentFacts, meta: bytes) -> None:
+        body = FileBody(
+            path=source.segment.log_path, size_bytes=facts.size_bytes, crc32c=facts.crc32c
+        )
+        self._store.put(source.keys.log_key, body)  # 3
+        crash_point(COPY_AFTER_LOG)
+        self._check_deadline(source)
+        self._store.put(source.keys.meta_key, meta)  # 4
+        crash_point(COPY_AFTER_META)
+        self._check_deadline(source)
+
+    def _clean_up(self, keys: SegmentKeys, error: StorageError) -> None:
+        """Takes back what a failed copy uploaded, so that a lasting failure leaves no heap.
+
+        Nobody else can know these keys. With the store away it would fail too: that is left to
+        the search for orphans.
+        """
+        if isinstance(error, TierUnavailable):
+            return
+        try:
+            self._store.delete([keys.log_key, keys.meta_key])
+        except StorageError as clean_up_error:
+            log.info(
+                "failed copy is left as an orphan",
+                extra={"fields": {"key": keys.log_key, "reason": str(clean_up_error)}},
+            )
+
+    def _inspect(self, source: _Source) -> SegmentFacts:
+        segment = source.segment
+        facts = self._inspector.inspect(
+            InspectionRequest(
+                path=segment.log_path,
+                base_offset=segment.base_offset,
+                end_offset=segment.end_offset,
+            ),
+            timeout_s=max(0.0, source.deadline_s - self._clock.monotonic_s()),
+        )
+        if facts.size_bytes != segment.size_bytes:
+            raise CorruptFile(
+                f"{segment.log_path} has {facts.size_bytes} bytes, {segment.size_bytes} expected"
+            )
+        return facts
+
+    def _verify(self, source: _Source, key: str, size_bytes: int, expected_crc32c: int) -> None:
+        """Raises ObjectCorrupt unless the store holds exactly these bytes under `key`."""
+        found = self._store.head(key)
+        if found.size_bytes != size_bytes:
+            raise ObjectCorrupt(
+                key, "verify", f"has {found.size_bytes} bytes, {size_bytes} were written"
+            )
+        found_crc32c = found.crc32c
+        if found_crc32c is None:
+            found_crc32c = self._read_back(source, key, size_bytes)
+        if found_crc32c != expected_crc32c:
+            raise ObjectCorrupt(
+                key, "verify", f"crc32c {found_crc32c:08x}, {expected_crc32c:08x} was written"
+            )
+
+    def _read_back(self, source: _Source, key: str, size_bytes: int) -> int:
+        computed = 0
+        for start in range(0, size_bytes, READ_BACK_BYTES):
+            self._check_deadline(source)
+            piece = self._store.get(key, start=start, end=min(start + READ_BACK_BYTES, size_bytes))
+            computed = crc32c.crc32c(piece, computed)
+        return computed
+
+    def _check_deadline(self, source: _Source) -> None:
+        if self._clock.monotonic_s() > source.deadline_s:
+            raise self._too_late(source)
+
+    def _too_late(self, source: _Source) -> TierUnavailable:
+        return TierUnavailable(source.keys.log_key, "copy", f"not done in {self._timeout_s:g} s")
+
+
+def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:
+    """The content of the `.meta`; sections that the segment does not have are left out."""
+    segment = source.segment
+    sections: dict[Section, Buffer] = {
+        Section.OFFSET_INDEX: facts.offset_index,
+        Section.TIME_INDEX: facts.time_index,
+        Section.LEADER_EPOCHS: segment_meta.encode_leader_epochs(source.leader_epochs),
+        Section.STATISTICS: _statistics(facts).encode(),
+    }
+    if segment.txn_index_path.exists():
+        entries = _read(segment.txn_index_path)
+        decode_entries(entries)  # A torn index would show aborted records for ever: refuse it.
+        sections[Section.TXN_INDEX] = entries
+    snapshot = _producer_snapshot(segment.snapshot_path)
+    if snapshot is not None:
+        sections[Section.PRODUCER_SNAPSHOT] = snapshot
+    return sections
+
+
+def _producer_snapshot(path: Path) -> bytes | None:
+    """The producers at the end of the segment; None if there is no good snapshot.
+
+    It can be rebuilt from an older one and the log, so its loss is no reason not to archive.
+    """
+    if not path.exists():
+        return None
+    try:
+        snapshot = _read(path)
+        deque(iter_snapshot(snapshot), maxlen=0)
+    except CorruptFile as error:
+        log.warning(
+            "producer snapshot is damaged, archiving without it",
+            extra={"fields": {"path": str(path), "reason": str(error)}},
+        )
+        return None
+    return snapshot
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DiskError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _statistics(facts: SegmentFacts) -> SegmentStatistics:
+    return SegmentStatistics(
+        record_count=facts.record_count,
+        batch_count=facts.batch_count,
+        control_batch_count=facts.control_batch_count,
+        min_timestamp_ms=facts.bounds.min_ms,
+        max_timestamp_ms=facts.bounds.max_ms,
+        chunks=tuple(
+            ChunkStatistics(
+                position=chunk.position,
+                base_offset=chunk.base_offset,
+                record_count=chunk.record_count,
+                min_timestamp_ms=chunk.bounds.min_ms,
+                max_timestamp_ms=chunk.bounds.max_ms,
+            )
+            for chunk in facts.chunks
+        ),
+    )

@@ -1,0 +1,78 @@
+"""Named places where the process may be told to die, so that tests can stop after each step.
+
+    STRANDLINE_CRASH_AT=copy.after-log strandline serve ...
+
+At the named point the process ends with `os._exit(137)`: no handler runs, no buffer is flushed, as
+if it had been killed. Inside one test process `simulated_crash` raises `SimulatedCrash` instead;
+it is a BaseException, so that no code which handles errors can handle a crash.
+
+A point is crossed once per step and costs one comparison.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strandline.storage.errors import InvalidConfig
+
+ENVIRONMENT_VARIABLE = "STRANDLINE_CRASH_AT"
+EXIT_STATUS_KILLED = 137
+
+COPY_AFTER_LOG = "copy.after-log"
+COPY_AFTER_META = "copy.after-meta"
+COPY_BEFORE_COMMIT = "copy.before-commit"
+COPY_AFTER_COMMIT = "copy.after-commit"
+DELETE_BEFORE_LOCAL = "delete.before-local"
+DELETE_AFTER_LOG_START = "delete.after-log-start"
+DELETE_AFTER_MARK = "delete.after-mark"
+DELETE_AFTER_OBJECTS = "delete.after-objects"
+
+CRASH_POINTS = (
+    COPY_AFTER_LOG,
+    COPY_AFTER_META,
+    COPY_BEFORE_COMMIT,
+    COPY_AFTER_COMMIT,
+    DELETE_BEFORE_LOCAL,
+    DELETE_AFTER_LOG_START,
+    DELETE_AFTER_MARK,
+    DELETE_AFTER_OBJECTS,
+)
+
+
+class SimulatedCrash(BaseException):
+    """Stands for the death of the process inside a test."""
+
+
+_exit_at = os.environ.get(ENVIRONMENT_VARIABLE, "")
+_raise_at = ""
+
+
+def check_environment() -> None:
+    """Raises InvalidConfig if the environment names a point that does not exist."""
+    if _exit_at and _exit_at not in CRASH_POINTS:
+        raise InvalidConfig(
+            f"{ENVIRONMENT_VARIABLE}={_exit_at!r}: expected one of {', '.join(CRASH_POINTS)}"
+        )
+
+
+def crash_point(name: str) -> None:
+    """Ends the process here if it was asked to."""
+    assert name in CRASH_POINTS, name
+    if name == _exit_at:
+        os._exit(EXIT_STATUS_KILLED)
+    if name == _raise_at:
+        raise SimulatedCrash(name)
+
+
+@contextmanager
+def simulated_crash(name: str) -> Iterator[None]:
+    """Inside the block, crossing `name` raises SimulatedCrash."""
+    global _raise_at  # noqa: PLW0603 (one process, one place where it dies)
+    assert name in CRASH_POINTS, name
+    _raise_at = name
+    try:
+        yield
+    finally:
+        _raise_at = ""

@@ -1,0 +1,185 @@
+"""What may happen next to the local segments of one partition: copy, wait (and why), or free.
+
+    log start          remote end              last stable offset    end
+        |                  |                           |              |
+        [ 0,100 )[100,200 )[200,300 )[300,400 )[400,500 )[500,   ...  )
+          archived           next      queued    unstable   active
+
+Copying goes strictly in order, one segment per partition at a time, and never past the last stable
+offset, so that an archived segment holds no part of an open transaction. It starts at the end of
+the archive or at the log start, whichever is further.
+
+Freeing needs one of two facts: the whole segment lies below the end of the *committed* archive, or
+below a log start that is on durable storage. Nothing else frees a segment.
+
+This file only decides. Every segment that is not archived gets exactly one reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.storage.model import Offset
+
+
+class SegmentState(Enum):
+    """Where a local segment stands; the value is what an operator reads."""
+
+    ARCHIVED = "archived: the copy is committed"
+    DELETED = "below the log start: it will be removed, not copied"
+    NEXT = "next to be copied"
+    QUEUED = "waits for earlier segments of the partition"
+    ACTIVE = "still being written"
+    UNSTABLE = "holds records above the last stable offset"
+    TIERING_DISABLED = "remote.storage.enable is false"
+    COPY_DISABLED = "remote.log.copy.disable is true"
+    MANIFEST_UNKNOWN = "the manifest of the partition is not loaded yet"
+    FENCED = "another broker owns the manifest of the partition"
+    GAP = "the local log starts above the end of the archive: records between are missing"
+    OVERLAP = "the archive ends inside this segment"
+
+
+# What an operator has to look at; the other reasons pass by themselves.
+STUCK_STATES = frozenset({SegmentState.FENCED, SegmentState.GAP, SegmentState.OVERLAP})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentView:
+    """A local segment, as far as decisions need it."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """Everything the verdict depends on; `segments` are in order and adjacent.
+
+    `remote_end_offset` is the exclusive end of the committed archive, None while it is empty.
+    `durable_log_start_offset` is the log start that survives a crash of this machine.
+    """
+
+    segments: Sequence[SegmentView]
+    log_start_offset: Offset
+    durable_log_start_offset: Offset
+    last_stable_offset: Offset
+    remote_end_offset: Offset | None
+    tiering_enabled: bool = True
+    copy_disabled: bool = False
+    manifest_known: bool = True
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentVerdict:
+    """The state of one local segment, and whether its local copy may go."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    state: SegmentState
+    freeable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionVerdict:
+    """One verdict per local segment, oldest first."""
+
+    segments: tuple[SegmentVerdict, ...]
+
+    @property
+    def next_copy(self) -> SegmentVerdict | None:
+        """The segment to copy now, if there is one."""
+        return next((s for s in self.segments if s.state is SegmentState.NEXT), None)
+
+    @property
+    def freeable_end_offset(self) -> Offset | None:
+        """Local segments up to here may go; None if not even the first may."""
+        end_offset = None
+        for segment in self.segments:
+            if not segment.freeable:
+                break
+            end_offset = segment.end_offset
+        return end_offset
+
+    @property
+    def pending(self) -> tuple[SegmentVerdict, ...]:
+        """Segments that are not archived and should be, oldest first."""
+        done = (SegmentState.ARCHIVED, SegmentState.DELETED)
+        return tuple(s for s in self.segments if s.state not in done)
+
+
+def judge(view: PartitionView) -> PartitionVerdict:
+    """The verdict for every local segment of the partition."""
+    verdicts: list[SegmentVerdict] = []
+    # Once one segment has to wait, all later ones wait for it: copies are made in order.
+    blocked = False
+    expected_base = view.remote_end_offset
+    for segment in view.segments:
+        state = _state(view, segment, expected_base)
+        if state is SegmentState.NEXT and blocked:
+            state = SegmentState.QUEUED
+        if state not in (SegmentState.ARCHIVED, SegmentState.DELETED):
+            blocked = True
+            expected_base = segment.end_offset
+        verdicts.append(
+            SegmentVerdict(
+                base_offset=segment.base_offset,
+                end_offset=segment.end_offset,
+                size_bytes=segment.size_bytes,
+                state=state,
+                freeable=is_freeable(view, segment),
+            )
+        )
+    return PartitionVerdict(segments=tuple(verdicts))
+
+
+def is_freeable(view: PartitionView, segment: SegmentView) -> bool:
+    """Whether nothing would be lost if the local copy of `segment` went now."""
+    if segment.is_active:
+        return False
+    # A log start that only memory knows would go back after a crash, and the records with it.
+    if segment.end_offset <= view.durable_log_start_offset:
+        return True
+    if not view.manifest_known or view.remote_end_offset is None:
+        return False
+    return segment.end_offset <= view.remote_end_offset
+
+
+def _state(view: PartitionView, segment: SegmentView, expected_base: Offset | None) -> SegmentState:
+    if view.manifest_known and view.remote_end_offset is not None and not segment.is_active:
+        if segment.end_offset <= view.remote_end_offset:
+            return SegmentState.ARCHIVED
+    if segment.end_offset <= view.log_start_offset and not segment.is_active:
+        return SegmentState.DELETED
+    if not view.tiering_enabled:
+        return SegmentState.TIERING_DISABLED
+    if segment.is_active:
+        return SegmentState.ACTIVE
+    if not view.manifest_known:
+        return SegmentState.MANIFEST_UNKNOWN
+    if view.fenced:
+        return SegmentState.FENCED
+    if view.copy_disabled:
+        return SegmentState.COPY_DISABLED
+    if segment.end_offset > view.last_stable_offset:
+        return SegmentState.UNSTABLE
+    return _alignment(view, segment, expected_base)
+
+
+def _alignment(
+    view: PartitionView, segment: SegmentView, expected_base: Offset | None
+) -> SegmentState:
+    """NEXT if the segment continues the archive, else what is wrong between the two.
+
+    What lies below the log start was deleted on purpose: with [0,100) archived and the log start
+    at 150, both [100,200) and [120,200) continue the archive, [160,200) does not.
+    """
+    if expected_base is not None and segment.base_offset < expected_base:
+        return SegmentState.OVERLAP
+    continues_at = max(view.log_start_offset, expected_base or 0)
+    return SegmentState.GAP if segment.base_offset > continues_at else SegmentState.NEXT

@@ -1,0 +1,185 @@
+"""The archive of one partition as this broker knows it: its manifest, and reading through it.
+
+    unknown --- loaded from the bucket ---> known (a manifest, or none was ever written)
+                                               |  each commit replaces the manifest
+                                               v
+                                            fenced (a higher leader epoch owns it)
+
+The manifest held here is immutable and was read from, or committed to, the bucket: what it says is
+durable. Only the manager replaces it. Everybody else reads, on the event loop; what has to wait
+(sealed pages, records) waits in executors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
+
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.model import (
+    AbortedTransaction,
+    Offset,
+    TimestampMs,
+    TimestampOffset,
+    TopicIdPartition,
+)
+from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
+from strandline.storage.remote.reader import ColdRead, ColdReader
+
+# How far ahead of a read the reader may look for its read-ahead.
+FOLLOWING_ENTRIES_MAX = 4
+
+
+class RemoteLog:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        *,
+        pages: ManifestPages,
+        reader: ColdReader,
+        executor: Executor,
+    ) -> None:
+        """`executor` runs the loading of manifest pages."""
+        self.partition = partition
+        self.known = False
+        self.fenced = False
+        self.stored: StoredManifest | None = None
+        self._pages = pages
+        self._reader = reader
+        self._executor = executor
+
+    # --- what is known -----------------------------------------------------------------------
+
+    def adopt(self, stored: StoredManifest | None) -> None:
+        """Takes over a manifest that lies in the bucket (None: there is none)."""
+        if self.stored is not None and stored is not None:
+            held, found = self.stored.manifest, stored.manifest
+            assert found.log_start_offset >= held.log_start_offset, (held, found)
+        self.known = True
+        self.stored = stored
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The committed manifest; None if there is none, or none is known yet."""
+        return None if self.stored is None else self.stored.manifest
+
+    @property
+    def end_offset(self) -> Offset | None:
+        """Exclusive end of the committed archive; None while it is empty or unknown."""
+        manifest = self.manifest
+        return None if manifest is None or manifest.is_empty else manifest.end_offset
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The log start that the bucket knows; 0 if it knows none."""
+        manifest = self.manifest
+        return 0 if manifest is None else manifest.log_start_offset
+
+    # --- entries -----------------------------------------------------------------------------
+
+    async def find_entry(self, offset: Offset) -> SegmentEntry | None:
+        """The entry that holds `offset`; None if it is not archived.
+
+        Raises TierUnavailable while the manifest is not known.
+        """
+        manifest = self._known_manifest()
+        if manifest is None:
+            return None
+        page = manifest.find_page(offset)
+        if page is None:
+            return manifest.find(offset)
+        for entry in await self.page_entries(page):
+            if entry.base_offset <= offset < entry.end_offset:
+                return entry
+        return None
+
+    async def page_entries(self, page: PageRef) -> Sequence[SegmentEntry]:
+        """The entries of a sealed page that are not deleted."""
+        cached = self._pages.cached_entries(page)
+        if cached is not None:
+            return cached
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._pages.entries, page)
+
+    async def entries_from(
+        self, offset: Offset, *, max_timestamp_from_ms: TimestampMs | None = None
+    ) -> AsyncIterator[SegmentEntry]:
+        """Entries that end above `offset`, oldest first.
+
+        With `max_timestamp_from_ms`, only those with a record at or after that time; pages without
+        one are not read.
+        """
+        manifest = self._known_manifest()
+        if manifest is None:
+            return
+        for page in manifest.pages:
+            if page.end_offset <= offset or _is_before(page, max_timestamp_from_ms):
+                continue
+            for entry in await self.page_entries(page):
+                if entry.end_offset > offset and not _is_before(entry, max_timestamp_from_ms):
+                    yield entry
+        for entry in manifest.segments[_first_ending_above(manifest.segments, offset) :]:
+            if not _is_before(entry, max_timestamp_from_ms):
+                yield entry
+
+    def following(self, entry: SegmentEntry) -> Sequence[SegmentEntry]:
+        """A few entries after `entry`, as far as they are known without a request."""
+        manifest = self.manifest
+        if manifest is None:
+            return ()
+        page = manifest.find_page(entry.base_offset)
+        known = manifest.segments if page is None else self._pages.cached_entries(page) or ()
+        index = _first_ending_above(known, entry.end_offset)
+        return known[index : index + FOLLOWING_ENTRIES_MAX]
+
+    def _known_manifest(self) -> Manifest | None:
+        if not self.known:
+            raise TierUnavailable(manifest_key(self.partition), "read", "manifest not loaded yet")
+        return self.manifest
+
+    # --- records -----------------------------------------------------------------------------
+
+    async def read(
+        self, entry: SegmentEntry, offset: Offset, *, bytes_max: int, end_offset: Offset | None
+    ) -> ColdRead:
+        """Whole batches of `entry` from the one that holds `offset`; see ColdReader.read."""
+        return await self._reader.read(
+            entry,
+            offset,
+            bytes_max=bytes_max,
+            end_offset=end_offset,
+            next_entries=self.following(entry),
+        )
+
+    async def find_timestamp(
+        self, entry: SegmentEntry, timestamp_ms: TimestampMs
+    ) -> TimestampOffset | None:
+        """The first record of `entry` at or after that time."""
+        return await self._reader.find_timestamp(entry, timestamp_ms)
+
+    async def aborted_transactions(
+        self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
+    ) -> Sequence[AbortedTransaction]:
+        """What the transaction index of `entry` says about [start_offset, end_offset)."""
+        return await self._reader.aborted_transactions(entry, start_offset, end_offset)
+
+    def __repr__(self) -> str:
+        state = "fenced" if self.fenced else "known" if self.known else "unknown"
+        manifest = self.manifest
+        extent = "empty" if manifest is None else f"[{manifest.log_start_offset},{self.end_offset})"
+        return f"<RemoteLog {self.partition} {state} {extent}>"
+
+
+def _is_before(part: PageRef | SegmentEntry, timestamp_ms: TimestampMs | None) -> bool:
+    return timestamp_ms is not None and part.max_timestamp_ms < timestamp_ms
+
+
+def _first_ending_above(entries: Sequence[SegmentEntry], offset: Offset) -> int:
+    """Index of the first entry whose end lies above `offset`."""
+    return bisect.bisect_right(entries, offset, key=lambda entry: entry.end_offset)

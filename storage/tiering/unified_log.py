@@ -1,0 +1,418 @@
+"""One partition over both tiers: one sequence of offsets, two places.
+
+    log start            local start           remote end   last stable     end
+        |                     |                    |             |           |
+        [ remote ][ remote ][ remote / local ][ local ][ local, active ... ]
+        |---- read_remote ---|------------------ read ----------------------|
+
+Invariants: log start <= local start where the archive covers what lies between; the archive ends
+at or above the local start; log start and remote end never go back.
+
+Reads at or above the local start are synchronous and never touch the network. Only offsets below
+it are cold, and those wait in the reader's own threads.
+
+With one replica the high watermark is the end offset; the last stable offset limits what is copied
+and what `read_committed` sees.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, TierUnavailable
+from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
+from strandline.storage.local.segment import LogSegment
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import (
+    AbortedTransaction,
+    EpochStart,
+    Isolation,
+    Offset,
+    TimestampMs,
+    TimestampOffset,
+    TopicId,
+    TopicPartition,
+)
+from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.tiering import lifecycle
+from strandline.storage.tiering.crash_points import DELETE_BEFORE_LOCAL, crash_point
+from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView, SegmentView
+from strandline.storage.tiering.remote_log import RemoteLog
+
+# DeleteRecords up to the high watermark.
+TO_HIGH_WATERMARK = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRead:
+    """Whole batches from the archive, byte for byte; the first one holds the wanted offset.
+
+    `aborted` is filled for read_committed, ordered by first offset.
+    """
+
+    buffers: Sequence[memoryview]
+    size_bytes: int
+    next_offset: Offset
+    aborted: Sequence[AbortedTransaction] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSizes:
+    """Bytes per tier; what lies in both counts once in `total_bytes`."""
+
+    local_bytes: int
+    remote_bytes: int
+    total_bytes: int
+
+
+class UnifiedLog:
+    """See the top of this file. Used on the event loop only."""
+
+    __slots__ = ("_checkpointed_offset", "_log_start_known", "local", "remote")
+
+    def __init__(self, local: LocalLog, *, log_start_offset: Offset | None = None) -> None:
+        """`log_start_offset` is the checkpointed one; None if no checkpoint speaks of this log.
+
+        A tiered log may begin below its first local segment. One that is not tiered begins where
+        its files do: what was deleted just before a crash stays deleted.
+        """
+        self.local = local
+        # Set by the manager while the partition is tiered.
+        self.remote: RemoteLog | None = None
+        self._log_start_known = log_start_offset is not None
+        if log_start_offset is None:
+            local.log_start_offset = local.start_offset
+        elif local.config.remote_storage_enable:
+            local.log_start_offset = log_start_offset
+        else:
+            local.log_start_offset = max(log_start_offset, local.start_offset)
+        self._checkpointed_offset = local.log_start_offset
+
+    # --- extent ------------------------------------------------------------------------------
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.local.topic_partition
+
+    @property
+    def topic_id(self) -> TopicId:
+        return self.local.topic_id
+
+    @property
+    def config(self) -> LogConfig:
+        return self.local.config
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether closed segments of this log belong into the archive."""
+        return self.remote is not None and self.local.config.remote_storage_enable
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset of the log, whichever tier it lies in."""
+        return self.local.log_start_offset
+
+    @property
+    def local_start_offset(self) -> Offset:
+        """First offset that is read from this disk."""
+        return max(self.local.start_offset, self.log_start_offset)
+
+    @property
+    def end_offset(self) -> Offset:
+        return self.local.end_offset
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        return self.local.last_stable_offset
+
+    @property
+    def highest_remote_offset(self) -> Offset:
+        """Last archived offset; -1 if nothing is archived."""
+        end_offset = None if self.remote is None else self.remote.end_offset
+        return -1 if end_offset is None else end_offset - 1
+
+    @property
+    def remote_entries_count(self) -> int:
+        """Archived segments."""
+        manifest = None if self.remote is None else self.remote.manifest
+        return 0 if manifest is None else manifest.segment_count
+
+    @property
+    def tier_sizes(self) -> TierSizes:
+        manifest = None if self.remote is None else self.remote.manifest
+        remote_bytes = 0 if manifest is None else manifest.size_bytes
+        only_local_bytes = sum(segment.size_bytes for segment in self.only_local_segments())
+        return TierSizes(
+            local_bytes=self.local.size_bytes,
+            remote_bytes=remote_bytes,
+            total_bytes=remote_bytes + only_local_bytes,
+        )
+
+    def only_local_segments(self) -> list[LogSegment]:
+        """Segments that the archive does not have (yet), the active one included."""
+        archived_end = self.highest_remote_offset + 1
+        return [s for s in self.local.segments if s.is_active or s.end_offset > archived_end]
+
+    @property
+    def earliest_pending_upload(self) -> Offset:
+        """First offset that is not archived (ListOffsets -6); -1 if the log is not tiered."""
+        if not self.is_tiered:
+            return -1
+        return max(self.highest_remote_offset + 1, self.log_start_offset)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendInfo:
+        """Appends to the local tier; see LocalLog.append.
+
+        Raises TierUnavailable for an empty log whose archive is not known yet: with its disk lost,
+        it would give offsets a second time.
+        """
+        if self.remote is not None and not self.remote.known and self._may_have_lost_its_disk():
+            raise TierUnavailable(
+                str(self.topic_partition), "append", "empty local log, archive not known yet"
+            )
+        return self.local.append(records, leader_epoch=leader_epoch, origin=origin)
+
+    def _may_have_lost_its_disk(self) -> bool:
+        local = self.local
+        return local.end_offset == local.start_offset <= self.log_start_offset
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read(
+        self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> LocalRead | None:
+        """Whole batches from the local tier; None if `offset` is cold: ask `read_remote`.
+
+        Raises OffsetOutOfRange outside [log start, end].
+        """
+        local = self.local
+        if offset < local.log_start_offset:
+            raise self._out_of_range(offset)
+        if offset < local.start_offset:
+            return None
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return local.read(offset, bytes_max=bytes_max)
+        return local.read(offset, bytes_max=bytes_max, end_offset=local.last_stable_offset)
+
+    def aborted_transactions(
+        self, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """What a read_committed reader of the local range [start_offset, end_offset) leaves out."""
+        return self.local.aborted_transactions(start_offset, end_offset)
+
+    async def read_remote(
+        self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> RemoteRead:
+        """Whole batches from the archive; cancelling it does not cancel the download.
+
+        Raises OffsetOutOfRange below the log start, TierError if the archive cannot be read now or
+        is damaged (404, 403, timeout and bad checksum stay apart).
+        """
+        remote = self._remote_for(offset)
+        end_offset = (
+            None if isolation is Isolation.READ_UNCOMMITTED else self.local.last_stable_offset
+        )
+        try:
+            entry = await remote.find_entry(offset)
+            if entry is None:
+                # Not "out of range": that would make consumers skip what may only be misplaced.
+                raise ObjectNotFound(str(self.topic_partition), "read", f"{offset} not archived")
+            found = await remote.read(entry, offset, bytes_max=bytes_max, end_offset=end_offset)
+        except ObjectNotFound:
+            # Deleted under the reader: that is an answer if the log start has moved, else a loss.
+            if offset < self.log_start_offset:
+                raise self._out_of_range(offset) from None
+            raise
+        aborted: Sequence[AbortedTransaction] = ()
+        if isolation is Isolation.READ_COMMITTED:
+            aborted = await self._aborted_from(entry, offset, found.next_offset)
+        return RemoteRead(
+            buffers=found.buffers,
+            size_bytes=found.size_bytes,
+            next_offset=found.next_offset,
+            aborted=aborted,
+        )
+
+    async def _aborted_from(
+        self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
+    ) -> Sequence[AbortedTransaction]:
+        """Aborted transactions that touch [start_offset, end_offset).
+
+        A transaction is listed where its marker lies, which may be segments later, so the search
+        goes on until an entry says that the last stable offset had passed the range by then.
+        """
+        remote = self.remote
+        assert remote is not None
+        found: list[AbortedTransaction] = []
+        if not entry.has_transactions:
+            return found
+        async for later in remote.entries_from(entry.base_offset):
+            if not later.has_transactions:
+                continue
+            listed = await remote.aborted_transactions(later, start_offset, 2**63 - 1)
+            found.extend(t for t in listed if t.first_offset < end_offset)
+            if any(t.last_stable_offset >= end_offset for t in listed):
+                return sorted(set(found), key=lambda t: t.first_offset)
+        found.extend(self.local.aborted_transactions(start_offset, end_offset))
+        return sorted(set(found), key=lambda t: t.first_offset)
+
+    def _remote_for(self, offset: Offset) -> RemoteLog:
+        if offset < self.log_start_offset or self.remote is None:
+            raise self._out_of_range(offset)
+        return self.remote
+
+    def _out_of_range(self, offset: Offset) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"{self.topic_partition}: offset {offset} is outside "
+            f"[{self.log_start_offset}, {self.local.end_offset}]"
+        )
+
+    # --- looking up --------------------------------------------------------------------------
+
+    async def find_timestamp(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
+        """The first record, in order of offsets, at or after that time; None if there is none."""
+        found = await self._find_timestamp_remotely(timestamp_ms)
+        return self.local.find_timestamp(timestamp_ms) if found is None else found
+
+    async def _find_timestamp_remotely(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
+        """Looks through the entries below the local start; the manifest rules most of them out."""
+        remote = self.remote
+        if remote is None or self.local.start_offset <= self.log_start_offset:
+            return None
+        entries = remote.entries_from(self.log_start_offset, max_timestamp_from_ms=timestamp_ms)
+        async for entry in entries:
+            if entry.base_offset >= self.local.start_offset:
+                return None
+            found = await remote.find_timestamp(entry, timestamp_ms)
+            if found is not None and found.offset >= self.log_start_offset:
+                return found
+        return None
+
+    async def max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the highest timestamp of the whole log (ListOffsets -3)."""
+        local = self.local.max_timestamp()
+        if self.remote is None or self.local.start_offset <= self.log_start_offset:
+            return local
+        best: SegmentEntry | None = None
+        higher_than_ms = -1 if local is None else local.timestamp_ms
+        async for entry in self.remote.entries_from(
+            self.log_start_offset, max_timestamp_from_ms=higher_than_ms
+        ):
+            if best is None or entry.max_timestamp_ms > best.max_timestamp_ms:
+                best = entry
+        if best is None:
+            return local
+        return await self.remote.find_timestamp(best, best.max_timestamp_ms) or local
+
+    def offset_for_epoch(self, epoch: int) -> EpochStart:
+        """The largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""
+        return self.local.leader_epochs.end_offset_for(epoch, self.local.end_offset)
+
+    # --- letting go --------------------------------------------------------------------------
+
+    def delete_records(self, before_offset: Offset) -> Offset:
+        """Moves the log start up to `before_offset` (-1: the high watermark); returns it.
+
+        It is in memory only: the caller writes the checkpoint before it answers. Raises
+        OffsetOutOfRange above the high watermark.
+        """
+        if before_offset == TO_HIGH_WATERMARK:
+            before_offset = self.end_offset
+        if not 0 <= before_offset <= self.end_offset:
+            raise self._out_of_range(before_offset)
+        return self.move_log_start(before_offset)
+
+    def move_log_start(self, offset: Offset) -> Offset:
+        """The log start is now at least `offset`; returns where it is."""
+        assert offset <= self.local.end_offset, (offset, self)
+        self._log_start_known = True
+        self.local.log_start_offset = max(self.local.log_start_offset, offset)
+        return self.local.log_start_offset
+
+    def note_checkpointed(self, log_start_offset: Offset) -> None:
+        """The log start checkpoint on this disk says `log_start_offset` now, durably."""
+        self._checkpointed_offset = max(self._checkpointed_offset, log_start_offset)
+
+    def adopt_remote_log_start(self) -> None:
+        """Called when the manifest was loaded: the log start is the higher of both."""
+        assert self.remote is not None
+        manifest = self.remote.manifest
+        if manifest is not None and not self._log_start_known:
+            # No checkpoint spoke of this log, so far it began with its files.
+            self.local.log_start_offset = manifest.log_start_offset
+            self._checkpointed_offset = 0
+        elif manifest is not None:
+            self.move_log_start(manifest.log_start_offset)
+        self._log_start_known = True
+
+    @property
+    def durable_log_start_offset(self) -> Offset:
+        """The log start that a crash cannot take back."""
+        remote_offset = 0 if self.remote is None else self.remote.log_start_offset
+        return max(self._checkpointed_offset, remote_offset)
+
+    def view(self) -> PartitionView:
+        """What `lifecycle` decides on."""
+        config, remote = self.local.config, self.remote
+        return PartitionView(
+            segments=[
+                SegmentView(
+                    base_offset=segment.base_offset,
+                    end_offset=segment.end_offset,
+                    size_bytes=segment.size_bytes,
+                    is_active=segment.is_active,
+                )
+                for segment in self.local.segments
+            ],
+            log_start_offset=self.log_start_offset,
+            durable_log_start_offset=self.durable_log_start_offset,
+            last_stable_offset=self.local.last_stable_offset,
+            remote_end_offset=None if remote is None else remote.end_offset,
+            tiering_enabled=self.is_tiered,
+            copy_disabled=config.remote_log_copy_disable,
+            manifest_known=remote is not None and remote.known,
+            fenced=remote is not None and remote.fenced,
+        )
+
+    def judge(self) -> PartitionVerdict:
+        """The state of every local segment."""
+        return lifecycle.judge(self.view())
+
+    def free_segments(self, end_offset: Offset) -> list[LogSegment]:
+        """Removes local segments that end at or below `end_offset`, as far as nothing is lost.
+
+        Returns those removed. Asks `lifecycle` once more, whoever decided before.
+        """
+        freeable_end = self.judge().freeable_end_offset
+        if freeable_end is None:
+            return []
+        limit = min(end_offset, freeable_end)
+        freed = [s for s in self.local.segments if not s.is_active and s.end_offset <= limit]
+        if freed:
+            crash_point(DELETE_BEFORE_LOCAL)
+            self.local.delete_segments(freed)
+        return freed
+
+    def __repr__(self) -> str:
+        return (
+            f"<UnifiedLog {self.topic_partition} start={self.log_start_offset} "
+            f"local={self.local.start_offset} remote_end={self.highest_remote_offset + 1} "
+            f"end={self.local.end_offset}>"
+        )
+
+
+def newest_ms(segment: LogSegment) -> TimestampMs:
+    """The largest record timestamp; for records without one, when the file was last written."""
+    if segment.max_timestamp_ms >= 0:
+        return segment.max_timestamp_ms
+    return os.fstat(segment.log.fileno()).st_mtime_ns // 1_000_000

@@ -1,0 +1,164 @@
+"""A real broker process for tests: start, wait until ready, kill -9, restart on the same folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+READY = re.compile(r"^strandline ready: broker (\d+) at (\S+):(\d+)$")
+START_TIMEOUT_S = 30.0
+
+
+class BrokerProcess:
+    """`strandline serve` as a child process on a port of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.settings = dict(settings or {})
+        self.environment = dict(environment or {})
+        self.port = 0
+        self.log_path = folder / "broker.log"
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def start(self) -> BrokerProcess:
+        """Starts the broker and returns when it printed its ready line."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "node.id": "1",
+            "log.dirs": str(self.data),
+            # The port of the first start is kept, so that clients find a restarted broker.
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            **self.settings,
+        }
+        command = [sys.executable, "-m", "strandline", "serve"]
+        for name, value in settings.items():
+            command += ["--set", f"{name}={value}"]
+        with open(self.log_path, "ab") as log_file:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                text=True,
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY / ".namespace"),
+                    "AWS_ACCESS_KEY_ID": "test",
+                    "AWS_SECRET_ACCESS_KEY": "test",
+                    **self.environment,
+                },
+            )
+        self.port = self._await_ready()
+        return self
+
+    def _await_ready(self) -> int:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        found: list[int] = []
+
+        def read_line(stdout: object) -> None:
+            line = self._process.stdout.readline()  # type: ignore[union-attr]
+            match = READY.match(line.strip())
+            if match:
+                found.append(int(match.group(3)))
+
+        reader = threading.Thread(target=read_line, args=(None,), daemon=True)
+        reader.start()
+        reader.join(START_TIMEOUT_S)
+        if not found:
+            self.kill()
+            raise AssertionError(f"broker did not become ready:\n{self.log_text()[-4000:]}")
+        return found[0]
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def kill(self) -> None:
+        """kill -9: no clean-up, no clean marker."""
+        self._end(signal.SIGKILL, 10)
+
+    def stop(self) -> int:
+        """SIGTERM and wait; the exit code."""
+        return self._end(signal.SIGTERM, 30)
+
+    def wait_for_exit(self, timeout_s: float) -> int:
+        assert self._process is not None
+        code = self._process.wait(timeout_s)
+        self._close_pipe()
+        return code
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _end(self, number: signal.Signals, timeout_s: float) -> int:
+        if self._process is None:
+            return 0
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+            raise
+        self._close_pipe()
+        return code
+
+    def _close_pipe(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> BrokerProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.running:
+            self.kill()
+
+    def resident_mib(self) -> float:
+        """VmRSS of the broker process."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise AssertionError("no VmRSS")
+
+
+def eventually(check: object, *, timeout_s: float = 20.0, interval_s: float = 0.05) -> object:
+    """Calls `check` until it returns something true; that value, or AssertionError in the end."""
+    assert callable(check)
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        value = check()
+        if value:
+            return value
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {timeout_s} s: {check}")
+        time.sleep(interval_s)

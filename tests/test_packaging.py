@@ -1,0 +1,169 @@
+"""What a user installs: sdist → wheel → fresh environment → run it, and import it from the zip.
+
+The fresh environment gets the wheel alone by pip; the dependencies are lent from the environment
+of the tests by a path file, so that nothing is downloaded. A path file does not run the path files
+of the folder it names, so the editable install that lies there stays invisible.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("broker", "storage", "retention", "spark_lake")
+# The whole way takes 10 s; more means that pip went looking for something.
+SECONDS_MAX = 120
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """Standard output of a command that must succeed; nothing of this repository on its path."""
+    inherited = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
+    result = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert result.returncode == 0, f"{command}\n{result.stdout}\n{result.stderr}"
+    return result.stdout
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("strandline", *(part for part in parts if part != "__init__")))
+
+
+def source_modules() -> set[str]:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return {module_name(path) for path in files} | {"strandline"}
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("sdist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "-o", out, ROOT, cwd=out)
+    (archive,) = out.glob("*.tar.gz")
+    return archive
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the unpacked sdist, as every distributor does, not from the working tree."""
+    out = tmp_path_factory.mktemp("wheel")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(out, filter="data")
+    (unpacked,) = (path for path in out.iterdir() if path.is_dir())
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", out, unpacked, cwd=out)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def fresh_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("environment") / "venv"
+    venv.create(folder, symlinks=True, with_pip=False)
+    python = folder / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    purelib = run(
+        python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder
+    )
+    lent = Path(purelib.strip()) / "lent-dependencies.pth"
+    lent.write_text(sysconfig.get_path("purelib") + "\n")
+    return folder
+
+
+def test_sdist_holds_what_is_needed_to_build_test_and_read(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {member.split("/", 1)[1] for member in archive.getnames() if "/" in member}
+    wanted = {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "broker/cli.py"}
+    wanted |= {"docs/architecture.md", "localstack/compose.yaml", "tests/test_packaging.py"}
+    assert wanted - names == set()
+    assert [member for member in names if ".venv" in member or "__pycache__" in member] == []
+
+
+def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    modules = {
+        ".".join(part for part in Path(entry).with_suffix("").parts if part != "__init__")
+        for entry in names
+        if entry.endswith(".py")
+    }
+    assert modules == source_modules() | {"strandline.__main__"}
+    others = {entry for entry in names if not entry.endswith(".py") and ".dist-info/" not in entry}
+    assert others == {"strandline/py.typed"}
+    assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
+
+
+def test_the_installed_command_runs(fresh_environment: Path) -> None:
+    command = fresh_environment / "bin" / "strandline"
+    help_text = run(command, "--help", cwd=fresh_environment)
+    assert "serve" in help_text
+    assert "archive" in help_text
+
+
+def test_the_installed_package_runs_as_a_module(fresh_environment: Path) -> None:
+    python = fresh_environment / "bin" / "python"
+    assert "serve" in run(python, "-m", "strandline", "--help", cwd=fresh_environment)
+    where = run(
+        python, "-c", "import strandline; print(strandline.__file__)", cwd=fresh_environment
+    )
+    assert Path(where.strip()).is_relative_to(fresh_environment)
+
+
+IMPORT_FROM_ZIP = """
+import importlib, pkgutil, sys
+import strandline
+wheel = sys.argv[1]
+assert strandline.__file__.startswith(wheel), strandline.__file__
+for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
+    if not module.name.endswith(".__main__"):
+        print(importlib.import_module(module.name).__name__)
+"""
+
+
+def test_every_module_imports_from_the_zip(wheel: Path, tmp_path: Path) -> None:
+    """Spark ships the wheel to its executors as it is (`--py-files`), so it must work unpacked."""
+    path = os.pathsep.join([str(wheel), sysconfig.get_path("purelib")])
+    # -S: without it the editable install's path file would put the working tree on the path.
+    output = run(sys.executable, "-S", "-c", IMPORT_FROM_ZIP, wheel, cwd=tmp_path, PYTHONPATH=path)
+    assert set(output.split()) == source_modules() - {"strandline"}
+
+
+REFUSE_EXTRAS = """
+import importlib, pkgutil, sys
+LAZY = {"strandline.storage.records.kernels"}
+EXTRAS = {"numba", "numpy", "pyarrow", "pandas", "pyspark", "s3fs", "fsspec", "aiobotocore"}
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in EXTRAS:
+            raise ImportError(f"{name} belongs to an extra")
+
+sys.meta_path.insert(0, Refuse())
+for package in ("strandline.broker", "strandline.storage", "strandline.retention"):
+    parent = importlib.import_module(package)
+    for module in pkgutil.walk_packages(parent.__path__, package + "."):
+        if module.name not in LAZY:
+            importlib.import_module(module.name)
+"""
+
+
+def test_the_broker_needs_no_extra(fresh_environment: Path) -> None:
+    """`pip install strandline` alone must give a broker; the lake's libraries are 800 MB."""
+    run(fresh_environment / "bin" / "python", "-c", REFUSE_EXTRAS, cwd=fresh_environment)

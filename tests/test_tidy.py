@@ -1,0 +1,336 @@
+"""The rules of the house that a machine can hold, each as one test.
+
+One owner per outside thing (disk order, time, tasks, the S3 library), packages wired in every place
+that must know them, locks that match what they lock, documents whose links lead somewhere. Long
+files and functions are reported, not refused: a reader decides about those.
+
+A remark that comes up twice in review becomes a rule here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("broker", "storage", "retention", "spark_lake")
+# Folders that hold Python but are no packages of the product.
+NO_PACKAGES = ("localstack", "docs", "tests", "bench")
+
+# From here on a reader should ask whether the file holds one idea (STYLE: split by idea).
+FILE_LINES_MANY = 500
+FUNCTION_LINES_MANY = 70
+
+
+def product_files() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def python_files() -> list[Path]:
+    folders = ("tests", "bench", "demo", "localstack")
+    others = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return product_files() + [path for path in others if ".venv" not in path.parts]
+
+
+def markdown_files() -> list[Path]:
+    return [
+        *sorted(ROOT.glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "localstack").glob("*.md")),
+    ]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+@cache
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of an attribute chain; a part that is no plain name is written as `?`."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return "?"
+
+
+def calls(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call):
+            yield node.lineno, dotted(node.func)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+
+
+def callers_outside(owners: tuple[str, ...], pattern: str) -> list[str]:
+    return [
+        f"{name(path)}:{line} calls {call}"
+        for path in product_files()
+        if name(path) not in owners
+        for line, call in calls(path)
+        if re.fullmatch(pattern, call)
+    ]
+
+
+def importers_outside(owners: tuple[str, ...], pattern: str) -> list[str]:
+    return [
+        f"{name(path)}:{line} imports {module}"
+        for path in product_files()
+        if not name(path).startswith(owners)
+        for line, module in imports(path)
+        if re.fullmatch(pattern, module)
+    ]
+
+
+# --- one owner per outside thing -----------------------------------------------------------------
+
+
+def test_only_storage_files_syncs_renames_and_removes() -> None:
+    calls_of_the_owner = (
+        r"os\.(fsync|fdatasync|replace|rename|renames|unlink|remove|link)"
+        r"|shutil\.(rmtree|move)"
+        r"|(?!files\.)(.*)\.(unlink|rename)"
+    )
+    assert callers_outside(("storage/files.py",), calls_of_the_owner) == []
+
+
+def test_only_the_clock_asks_what_time_it_is() -> None:
+    assert importers_outside(("storage/clock.py",), r"time") == []
+    asks = r"(.*\.)?(datetime|date)\.(now|utcnow|today)"
+    assert callers_outside(("storage/clock.py",), asks) == []
+
+
+def test_only_the_composition_root_starts_tasks() -> None:
+    starts = r"(.*\.)?(create_task|ensure_future|run_coroutine_threadsafe)"
+    assert callers_outside(("broker/app.py",), starts) == []
+
+
+def test_only_the_s3_store_knows_boto3() -> None:
+    assert importers_outside(("storage/remote/s3.py",), r"(boto3|botocore|s3transfer)(\..*)?") == []
+
+
+def test_spark_and_its_reader_are_known_in_the_lake_alone() -> None:
+    assert importers_outside(("spark_lake/",), r"(pyspark|s3fs|fsspec)(\..*)?") == []
+
+
+def test_compiled_kernels_are_imported_lazily() -> None:
+    """numba costs 0.3 s: one module knows it, and that one is imported where first needed."""
+    assert importers_outside(("storage/records/kernels.py",), r"numba(\..*)?") == []
+    at_the_top = [
+        f"{name(path)}:{node.lineno}"
+        for path in product_files()
+        for node in parsed(path).body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and re.search(r"\bkernels$", ast.unparse(node))
+    ]
+    assert at_the_top == []
+
+
+# --- modules -------------------------------------------------------------------------------------
+
+
+def test_every_module_opens_with_its_theory() -> None:
+    assert [name(path) for path in python_files() if not ast.get_docstring(parsed(path))] == []
+
+
+def test_imports_are_absolute() -> None:
+    relative = [
+        f"{name(path)}:{node.lineno}"
+        for path in product_files()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative == []
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    empty_names = {"utils", "util", "helpers", "common", "base", "misc"}
+    assert [name(path) for path in product_files() if path.stem in empty_names] == []
+
+
+def test_unfinished_work_is_an_issue_and_not_a_note_in_the_code() -> None:
+    mark = re.compile(r"\b(TO" + "DO|FIX" + "ME|X" + "XX)\b")
+    assert [name(path) for path in python_files() if mark.search(path.read_text())] == []
+
+
+def test_no_test_is_skipped_or_expected_to_fail() -> None:
+    """A test that may not run proves nothing; what a test needs, `make test` sets up."""
+    skips = r"pytest\.(skip|xfail|importorskip|mark\.(skip|skipif|xfail))"
+    found = [
+        f"{name(path)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and re.fullmatch(skips, dotted(node))
+    ]
+    assert found == []
+
+
+def test_test_files_have_unique_names() -> None:
+    """Failures are reported by file name; two of the same name mislead."""
+    stems = [path.stem for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    assert sorted(stems) == sorted(set(stems))
+
+
+def test_long_files_and_functions_are_reported() -> None:
+    for path in product_files():
+        lines = path.read_text().count("\n")
+        if lines > FILE_LINES_MANY:
+            warnings.warn(f"{name(path)} has {lines} lines", stacklevel=1)
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > FUNCTION_LINES_MANY:
+                    warnings.warn(f"{name(path)} {node.name}: {length} lines", stacklevel=1)
+
+
+# --- wiring --------------------------------------------------------------------------------------
+
+
+def test_every_package_is_linked_and_packed() -> None:
+    found = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"demo"}
+    assert found == set(PACKAGES)
+    build = pyproject()["tool"]["hatch"]["build"]["targets"]
+    for package in PACKAGES:
+        link = ROOT / ".namespace" / "strandline" / package
+        assert link.is_symlink(), f"{link} is missing"
+        assert link.resolve() == ROOT / package
+        assert package in build["wheel"]["only-include"]
+        assert package in build["sdist"]["only-include"]
+        assert build["wheel"]["sources"][package] == f"strandline/{package}"
+
+
+def test_every_folder_with_modules_is_a_package() -> None:
+    without = [
+        name(path.parent) for path in product_files() if not (path.parent / "__init__.py").exists()
+    ]
+    assert without == []
+
+
+@pytest.mark.parametrize("folder", NO_PACKAGES)
+def test_folders_beside_the_product_are_no_packages(folder: str) -> None:
+    """Above all localstack/: an `__init__.py` there would hide LocalStack's own package."""
+    assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_scripts_are_executable_and_stop_at_the_first_error() -> None:
+    scripts = [*(ROOT / "scripts").iterdir(), *(ROOT / "localstack").glob("*.sh"), ROOT / ".ci/run"]
+    for script in scripts:
+        assert script.stat().st_mode & 0o111, f"{name(script)} is not executable"
+        text = script.read_text()
+        assert text.startswith("#!/usr/bin/env bash\n"), name(script)
+        assert "\nset -euo pipefail\n" in text, name(script)
+
+
+def test_make_help_lists_every_target_of_the_contributors_guide() -> None:
+    documented = set(re.findall(r"`make ([a-z-]+)`", (ROOT / "CONTRIBUTING.md").read_text()))
+    helped = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert documented - helped == set()
+
+
+# --- dependencies --------------------------------------------------------------------------------
+
+
+@cache
+def locked(lock: str) -> dict[str, Version]:
+    versions = {}
+    for line in (ROOT / lock).read_text().splitlines():
+        if line and not line.startswith("#"):
+            pin = re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)( ; .*)?", line)
+            assert pin, f"{lock}: {line!r} is no plain pin"
+            versions[canonicalize_name(pin[1])] = Version(pin[2])
+    return versions
+
+
+def requirements_of(*extras: str) -> list[Requirement]:
+    """The direct requirements of the project with these extras; extras of extras are followed."""
+    project = pyproject()["project"]
+    found = [Requirement(text) for text in project["dependencies"]]
+    for extra in extras:
+        for text in project["optional-dependencies"][extra]:
+            requirement = Requirement(text)
+            if requirement.name == project["name"]:
+                found += requirements_of(*requirement.extras)
+            else:
+                found.append(requirement)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"),
+    [
+        ("requirements/broker.lock", ()),
+        ("requirements/demo.lock", ("demo",)),
+        ("requirements/dev.lock", ("dev",)),
+    ],
+)
+def test_locks_hold_what_the_project_asks_for(lock: str, extras: tuple[str, ...]) -> None:
+    """When it fails: `make lock`."""
+    for requirement in requirements_of(*extras):
+        version = locked(lock).get(canonicalize_name(requirement.name))
+        assert version is not None, f"{lock} lacks {requirement.name}"
+        assert version in requirement.specifier, f"{lock} has {requirement.name} {version}"
+
+
+def test_locks_agree_with_each_other() -> None:
+    everything = locked("requirements/dev.lock")
+    for lock in ("requirements/broker.lock", "requirements/demo.lock"):
+        assert locked(lock).items() <= everything.items()
+
+
+# --- documents -----------------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that a forge gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for page in markdown_files():
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if re.match(r"[a-z]+:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            linked = (page.parent / file).resolve() if file else page
+            if not linked.exists() or (anchor and anchor not in anchors(linked)):
+                broken.append(f"{name(page)} -> {target}")
+    assert broken == []
+
+
+def test_decisions_are_numbered_without_gaps_and_say_what_would_change_them() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    for page in pages:
+        headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
+        wanted = ["Context", "Choice", "What it costs", "What would change our mind"]
+        assert [heading for heading in headings if heading in wanted] == wanted, page.name

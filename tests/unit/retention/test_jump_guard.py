@@ -1,0 +1,68 @@
+"""Time for deciding what to delete."""
+
+from __future__ import annotations
+
+from strandline.retention.jump_guard import HOLD_S, JUMP_MS_MIN, JumpGuard
+from strandline.storage.clock import ManualClock
+
+HOUR_MS = 3_600_000
+START_MS = 1_700_000_000_000
+
+
+class JumpingClock(ManualClock):
+    """A manual clock whose wall time can be set without time passing."""
+
+    def jump_ms(self, delta_ms: int) -> None:
+        self._now_ms += delta_ms
+
+
+def test_the_guard_follows_a_clock_that_runs_evenly() -> None:
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    for _ in range(5):
+        clock.advance_ms(HOUR_MS)
+        assert guard.now_ms() == clock.now_ms()
+
+
+def test_small_steps_of_clock_discipline_are_believed() -> None:
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    clock.jump_ms(JUMP_MS_MIN)
+    assert guard.now_ms() == START_MS + JUMP_MS_MIN
+
+
+def test_a_jump_forward_is_not_believed_and_time_goes_on() -> None:
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    clock.jump_ms(1000 * HOUR_MS)
+    assert guard.now_ms() == START_MS
+    clock.advance_ms(60_000)
+    assert guard.now_ms() == START_MS + 60_000
+
+
+def test_a_corrected_jump_leaves_no_trace() -> None:
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    clock.jump_ms(1000 * HOUR_MS)
+    guard.now_ms()
+    clock.jump_ms(-1000 * HOUR_MS)
+    clock.advance_ms(1000)
+    assert guard.now_ms() == clock.now_ms() == START_MS + 1000
+
+
+def test_a_jump_that_lasts_is_believed_in_the_end() -> None:
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    clock.jump_ms(1000 * HOUR_MS)
+    guard.now_ms()
+    clock.advance_ms(int(HOLD_S * 1000) - 1)
+    assert guard.now_ms() < START_MS + 2 * HOUR_MS
+    clock.advance_ms(1)
+    assert guard.now_ms() == clock.now_ms()
+
+
+def test_a_jump_back_is_believed_at_once() -> None:
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    clock.jump_ms(-1000 * HOUR_MS)
+    assert guard.now_ms() == START_MS - 1000 * HOUR_MS

@@ -1,0 +1,239 @@
+"""What one pass over a segment finds, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import crc32c
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import CorruptRecords, DiskError
+from strandline.storage.model import EpochStart, TimestampType
+from strandline.storage.records.batch import iter_batches
+from strandline.storage.records.compression import Codec
+from strandline.storage.records.record import Record, encode_batch, iter_records
+from strandline.storage.tiering import inspector as inspector_module
+from strandline.storage.tiering.inspection import (
+    CHUNK_BYTES,
+    AdaptiveBounds,
+    SegmentFacts,
+    inspect_segment,
+)
+from strandline.storage.tiering.inspector import (
+    IDLE_S,
+    InspectionFailed,
+    InspectionRequest,
+    SegmentInspector,
+)
+
+BASE_MS = 1_700_000_000_000
+
+
+def batch(
+    base_offset: int,
+    timestamps_ms: list[int],
+    *,
+    codec: Codec = Codec.NONE,
+    leader_epoch: int = 0,
+    value_bytes: int = 10,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    control: bool = False,
+) -> bytes:
+    return encode_batch(
+        [
+            Record(
+                offset=base_offset + index,
+                timestamp_ms=timestamp_ms,
+                key=None,
+                value=random.Random(base_offset + index).randbytes(value_bytes),
+            )
+            for index, timestamp_ms in enumerate(timestamps_ms)
+        ],
+        codec=codec,
+        leader_epoch=leader_epoch,
+        timestamp_type=timestamp_type,
+        control=control,
+    )
+
+
+def inspect(path: Path, content: bytes, base_offset: int, end_offset: int) -> SegmentFacts:
+    path.write_bytes(content)
+    return inspect_segment(path, base_offset=base_offset, end_offset=end_offset)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "00000000000000000000.log"
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_smallest_timestamp_is_found_inside_compressed_batches(
+    path: Path, codec: Codec
+) -> None:
+    content = batch(0, [BASE_MS + 5, BASE_MS - 700, BASE_MS + 9], codec=codec)
+    facts = inspect(path, content, 0, 3)
+    assert facts.bounds == (BASE_MS - 700, BASE_MS + 9)
+    assert (facts.record_count, facts.batch_count) == (3, 1)
+    assert facts.crc32c == crc32c.crc32c(content)
+    assert facts.size_bytes == len(content)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("seed", range(3))
+def test_both_walks_agree_with_reading_every_record(path: Path, codec: Codec, seed: int) -> None:
+    choice = random.Random(seed)
+    content, offset = b"", 0
+    for _ in range(20):
+        timestamps_ms = [choice.randrange(2**42) for _ in range(choice.randrange(1, 30))]
+        content += batch(offset, timestamps_ms, codec=codec, value_bytes=choice.randrange(200))
+        offset += len(timestamps_ms)
+    facts = inspect(path, content, 0, offset)
+    timestamps_ms = [
+        record.timestamp_ms
+        for found in iter_batches(content)
+        for record in iter_records(content, found.header, found.position)
+    ]
+    assert facts.bounds == (min(timestamps_ms), max(timestamps_ms))
+    assert facts.record_count == len(timestamps_ms)
+
+
+@pytest.mark.slow
+def test_the_kernel_finds_the_same_facts_as_the_plain_walk(path: Path) -> None:
+    content = batch(0, [BASE_MS + 5, BASE_MS - 700], codec=Codec.ZSTD)
+    content += batch(2, [BASE_MS + 1], timestamp_type=TimestampType.LOG_APPEND_TIME)
+    plain = inspect(path, content, 0, 3)
+    kernel = inspect_segment(
+        path, base_offset=0, end_offset=3, bounds_of_batch=AdaptiveBounds(plain_records_max=0)
+    )
+    assert plain == kernel
+
+
+def test_log_append_time_counts_for_every_record(path: Path) -> None:
+    content = batch(
+        0, [1, 2, BASE_MS], timestamp_type=TimestampType.LOG_APPEND_TIME, codec=Codec.LZ4
+    )
+    assert inspect(path, content, 0, 3).bounds == (BASE_MS, BASE_MS)
+
+
+def test_chunks_are_cut_at_batch_borders_and_cover_the_segment(path: Path) -> None:
+    content, offset, positions = b"", 0, []
+    while len(content) < 3 * CHUNK_BYTES:
+        positions.append(len(content))
+        content += batch(offset, [BASE_MS + offset, BASE_MS + offset + 1], value_bytes=100_000)
+        offset += 2
+    facts = inspect(path, content, 0, offset)
+    assert facts.chunks[0].position == 0
+    assert all(chunk.position in positions for chunk in facts.chunks)
+    assert sum(chunk.record_count for chunk in facts.chunks) == facts.record_count == offset
+    assert len(facts.chunks) >= 3
+    for chunk, following in zip(facts.chunks, facts.chunks[1:], strict=False):
+        assert CHUNK_BYTES <= following.position - chunk.position < CHUNK_BYTES + 201_000
+        assert chunk.bounds.max_ms == BASE_MS + following.base_offset - 1
+        assert chunk.bounds.min_ms == BASE_MS + chunk.base_offset
+
+
+def test_leader_epochs_are_those_of_the_batches(path: Path) -> None:
+    content = batch(10, [BASE_MS], leader_epoch=3) + batch(11, [BASE_MS], leader_epoch=3)
+    content += batch(12, [BASE_MS], leader_epoch=5)
+    facts = inspect(path, content, 10, 13)
+    assert facts.leader_epochs == (EpochStart(3, 10), EpochStart(5, 12))
+
+
+def test_control_batches_are_counted(path: Path) -> None:
+    content = batch(0, [BASE_MS]) + batch(1, [BASE_MS], control=True)
+    assert inspect(path, content, 0, 2).control_batch_count == 1
+
+
+@pytest.mark.parametrize("position", [20, 70, -1])
+def test_one_flipped_bit_is_refused(path: Path, position: int) -> None:
+    content = bytearray(batch(0, [BASE_MS, BASE_MS + 1]) + batch(2, [BASE_MS]))
+    content[position] ^= 1
+    with pytest.raises(CorruptRecords):
+        inspect(path, bytes(content), 0, 3)
+
+
+@pytest.mark.parametrize("cut", [1, 60, 75])
+def test_a_torn_tail_is_refused(path: Path, cut: int) -> None:
+    content = batch(0, [BASE_MS]) + batch(1, [BASE_MS])
+    with pytest.raises(CorruptRecords):
+        inspect(path, content[:-cut], 0, 2)
+
+
+def test_other_offsets_than_promised_are_refused(path: Path) -> None:
+    content = batch(0, [BASE_MS]) + batch(1, [BASE_MS])
+    with pytest.raises(CorruptRecords, match="records end at 2"):
+        inspect(path, content, 0, 3)
+    with pytest.raises(CorruptRecords, match="follows"):
+        inspect(path, content, 1, 2)
+    with pytest.raises(CorruptRecords, match="follows"):
+        inspect(path, content + batch(0, [BASE_MS]), 0, 2)
+
+
+def test_an_empty_or_missing_file_is_refused(path: Path) -> None:
+    with pytest.raises(CorruptRecords, match="empty"):
+        inspect(path, b"", 0, 1)
+    path.unlink()
+    with pytest.raises(DiskError):
+        inspect_segment(path, base_offset=0, end_offset=1)
+
+
+# --- the child process ------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_child_process_answers_facts_and_errors_and_ends_when_idle(path: Path) -> None:
+    clock = ManualClock()
+    inspector = SegmentInspector(clock)
+    try:
+        content = batch(0, [BASE_MS], codec=Codec.GZIP)
+        path.write_bytes(content)
+        request = InspectionRequest(path=path, base_offset=0, end_offset=1)
+        expected = inspect_segment(path, base_offset=0, end_offset=1)
+        assert inspector.inspect(request, timeout_s=30) == expected
+        path.write_bytes(content[:-1])
+        with pytest.raises(CorruptRecords):
+            inspector.inspect(request, timeout_s=30)
+        path.write_bytes(content)
+        assert inspector.inspect(request, timeout_s=30) == expected
+        inspector.close_if_idle()
+        assert "pid" in repr(inspector)
+        clock.advance_ms(int(IDLE_S * 1000))
+        inspector.close_if_idle()
+        assert "pid" not in repr(inspector)
+    finally:
+        inspector.close()
+
+
+@pytest.mark.slow
+def test_a_child_that_is_too_slow_is_killed_and_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspector = SegmentInspector(ManualClock())
+    path.write_bytes(batch(0, [BASE_MS]))
+    request = InspectionRequest(path=path, base_offset=0, end_offset=1)
+    try:
+        with pytest.raises(InspectionFailed, match="longer than 0 s"):
+            inspector.inspect(request, timeout_s=0)
+        assert inspector.inspect(request, timeout_s=30).record_count == 1
+    finally:
+        inspector.close()
+
+
+@pytest.mark.slow
+def test_a_child_that_dies_is_replaced(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inspector = SegmentInspector(ManualClock())
+    path.write_bytes(batch(0, [BASE_MS]))
+    request = InspectionRequest(path=path, base_offset=0, end_offset=1)
+    try:
+        monkeypatch.setattr(inspector_module.sys, "executable", "/bin/false")
+        with pytest.raises(InspectionFailed, match="died"):
+            inspector.inspect(request, timeout_s=30)
+        monkeypatch.setattr(inspector_module.sys, "executable", "/nowhere/python")
+        with pytest.raises(InspectionFailed, match="cannot start"):
+            inspector.inspect(request, timeout_s=30)
+        monkeypatch.undo()
+        assert inspector.inspect(request, timeout_s=30).record_count == 1
+    finally:
+        inspector.close()
