@@ -62,7 +62,7 @@ test-localstack: $(DEV) ## the object store's contract over LocalStack (no docke
 
 .PHONY: bench
 bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot and cold (BENCH_ARGS=...)
-	@$(PY) -m bench $(BENCH_ARGS)
+	@$(PY) -m bench.run $(BENCH_ARGS)
 
 .PHONY: format
 format: $(DEV) ## format the code and mend what the linter can mend
@@ -86,6 +86,10 @@ ministack: $(MINISTACK) ## the environment of the local S3 server
 .PHONY: java
 java:
 	@scripts/java
+
+.PHONY: docs
+docs: $(DEV) ## write docs/configuration.md anew from the configuration tables
+	@$(PY) -m strandline.broker.config_docs docs/configuration.md
 
 .PHONY: lock
 lock: $(DEV) ## write the lock files anew after a change of pyproject.toml

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from strandline.broker.config_foreign import IGNORED, REFUSED, find_foreign
-from strandline.broker.config_table import BROKER_CONFIGS, TOPIC_DEFAULTS
+from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.listeners import (
     Listener,
     advertise,
@@ -321,10 +321,3 @@ def _texts(parsed: object) -> tuple[str, ...]:
         return ()
     assert isinstance(parsed, tuple), parsed
     return parsed
-
-
-def fieldless_keys() -> frozenset[str]:
-    """Keys of the table that have no field of their own, because others speak for them."""
-    derived = {"broker.id", "log.dir", "listener.security.protocol.map"}
-    topic = {d.name for d in BROKER_CONFIGS.values() if d.section == TOPIC_DEFAULTS}
-    return frozenset(derived | topic)

@@ -6,6 +6,7 @@ import argparse
 import fcntl
 import os
 import shutil
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -29,13 +30,15 @@ MARK = ".strandline-demo"
 
 
 def main() -> int:
+    # Asked to end, it ends as on Ctrl-C: the servers are stopped on the way out.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     screen = Screen()
     began = time.monotonic()
     try:
         run(screen, parse_settings())
     except DemoError as error:
         screen.console.print("\n[bold red]The demo failed:[/bold red]", end=" ")
-        screen.console.print(str(error), markup=False)
+        screen.console.print(str(error), markup=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         screen.console.print("\nstopped")
@@ -56,13 +59,17 @@ def parse_settings() -> Settings:
     parser.add_argument("--s3-port", type=int, default=4567, help="wanted; else a free one")
     arguments = parser.parse_args()
     ministack = os.environ.get("STRANDLINE_MINISTACK_PYTHON", ".venv-ministack/bin/python")
-    return Settings(
+    settings = Settings(
         data=arguments.data.absolute(),
         broker_port=free_port(arguments.broker_port),
         s3_port=free_port(arguments.s3_port),
         strandline=Path(sys.executable).with_name("strandline"),
         ministack=Path(ministack).absolute().with_name("ministack"),
     )
+    for program in (settings.strandline, settings.ministack):
+        if not program.exists():
+            raise DemoError(f"{program} is missing; `make demo` installs it")
+    return settings
 
 
 def run(screen: Screen, settings: Settings) -> None:
@@ -156,7 +163,7 @@ def archived(flights: pd.DataFrame, placement: Placement, watcher: TierWatcher) 
 
 
 def ask_spark(screen: Screen, settings: Settings, source: pd.DataFrame) -> None:
-    from demo.lake import ask, read_of, records_of, spark_session
+    from demo.lake import ask, describe, reading_of, records_of, spark_session
 
     screen.step(
         f"Ask Spark, straight from the bucket: {len(source):,} records of {TOPIC} are there"
@@ -171,12 +178,19 @@ def ask_spark(screen: Screen, settings: Settings, source: pd.DataFrame) -> None:
                 answer = ask(spark, question, records_of(spark, settings, report), bar)
             screen.note(f"[italic]{question.title}[/italic]")
             screen.table(question.columns, question.show(answer))
-            screen.note(read_of(report))
+            scan = reading_of(report)
+            screen.note(describe(scan))
             screen.compare(
                 "the answer is that of the source data",
                 expected=question.check(source),
                 actual=answer,
             )
+            if question.is_selective:
+                screen.compare(
+                    "most segments were never read",
+                    expected=True,
+                    actual=scan.segments_read < scan.plan.segments_total / 2,
+                )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class RecordSum:
 
 def load_flights() -> pd.DataFrame:
     """The table of the package, with a column `timestamp_ms` of the scheduled hour."""
-    import pandas as pd  # type: ignore[import-untyped]
+    import pandas as pd
 
     flights = pd.read_csv(_package_folder() / "data" / "flights.csv.zip")
     hours = pd.to_datetime(flights["time_hour"], utc=True)

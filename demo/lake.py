@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.questions import Answer, Question
-from demo.screen import Bar, DemoError
+from demo.screen import Bar, DemoError, in_mb
 from demo.settings import CREDENTIALS, REGION, TOPIC, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+
+    from strandline.spark_lake import ScanReport
 
 QUESTION_SECONDS_MAX = 120.0
 
@@ -92,6 +94,27 @@ def ask(spark: SparkSession, question: Question, records: DataFrame, bar: Bar) -
         rows = executor.submit(lambda: question.ask(records).collect())
         _watch(spark, rows, bar)
         return [tuple(row) for row in rows.result()]
+
+
+def reading_of(folder: Path) -> ScanReport:
+    """What the one query that reported into `folder` planned and really read."""
+    from strandline.spark_lake import read_scan_reports
+
+    scans = [scan for scan in read_scan_reports(folder) if scan.tasks_ended]
+    if len(scans) != 1:
+        raise DemoError(f"{len(scans)} scans reported into {folder}, expected one")
+    return scans[0]
+
+
+def describe(scan: ScanReport) -> str:
+    """One line: how much was read of how much."""
+    plan = scan.plan
+    return (
+        f"read {scan.segments_read} of {plan.segments_total} segments,"
+        f" {in_mb(scan.bytes_read)} of {in_mb(plan.bytes_total)}"
+        f" ({scan.bytes_read / max(plan.bytes_total, 1):.1%}),"
+        f" {scan.requests} requests in {plan.splits} tasks"
+    )
 
 
 def _watch(spark: SparkSession, work: Future[list[Row]], bar: Bar) -> None:

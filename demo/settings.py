@@ -29,6 +29,7 @@ BROKER_SETTINGS = {
     "remote.log.storage.system.enable": "true",
     # All of these are patient by default; the demo has an audience.
     "remote.log.manager.task.interval.ms": "500",
+    "log.initial.task.delay.ms": "1000",
     "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
 }

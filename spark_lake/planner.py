@@ -92,7 +92,7 @@ class ScanPlan:
     def __str__(self) -> str:
         return (
             f"{self.segments_planned} of {self.segments_total} segments,"
-            f" {_mebibytes(self.bytes_planned)} of {_mebibytes(self.bytes_total)},"
+            f" {readable_size(self.bytes_planned)} of {readable_size(self.bytes_total)},"
             f" in {len(self.splits)} splits over {self.partition_count} partitions"
         )
 
@@ -231,5 +231,11 @@ def _cut(entry: SegmentEntry, split_bytes: int) -> Iterator[SegmentSlice]:
         )
 
 
-def _mebibytes(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 20):.1f} MiB"
+def readable_size(size_bytes: int) -> str:
+    """`1536` is `1.5 KiB`."""
+    size = float(size_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size_bytes} bytes" if unit == "bytes" else f"{size:.1f} {unit}"

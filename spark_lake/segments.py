@@ -19,10 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 from strandline.spark_lake.objects import ObjectReader
 from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
 from strandline.storage.model import AbortedTransaction, Offset, Position
+from strandline.storage.records.batch import LOG_OVERHEAD, LOG_OVERHEAD_BYTES
 from strandline.storage.records.vectorised import BatchRow, check_crc, scan_batches
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.manifest import SegmentEntry
@@ -52,7 +54,6 @@ class ChunkRange:
     base_offset: Offset
     end_offset: Offset
     record_count: int
-    chunk_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,6 @@ def whole_segment(entry: SegmentEntry) -> ChunkRange:
         base_offset=entry.base_offset,
         end_offset=entry.end_offset,
         record_count=entry.record_count,
-        chunk_count=max(1, round(entry.size_bytes / segment_meta.STATISTICS_CHUNK_BYTES)),
     )
 
 
@@ -175,7 +175,6 @@ def chunk_ranges(entry: SegmentEntry, statistics: SegmentStatistics) -> list[Chu
             base_offset=chunk.base_offset,
             end_offset=end_offset,
             record_count=chunk.record_count,
-            chunk_count=1,
         )
         for chunk, (end_position, end_offset) in zip(chunks, ends, strict=True)
     ]
@@ -186,16 +185,16 @@ def joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
     result: list[ChunkRange] = []
     for part in ranges:
         if result and result[-1].end_position == part.start_position:
-            before = result.pop()
-            part = ChunkRange(
+            before = result[-1]
+            result[-1] = ChunkRange(
                 start_position=before.start_position,
                 end_position=part.end_position,
                 base_offset=before.base_offset,
                 end_offset=part.end_offset,
                 record_count=before.record_count + part.record_count,
-                chunk_count=before.chunk_count + part.chunk_count,
             )
-        result.append(part)
+        else:
+            result.append(part)
     return result
 
 
@@ -223,17 +222,17 @@ class LogReader:
         record_count = 0
         torn = b""
         for window in self._windows(part):
-            content = memoryview(torn + window if torn else window)
-            block = self._checked(position, content)
-            if block.batches:
-                next_offset = self._check_offsets(block, next_offset, part.end_offset)
-                record_count += sum(row.record_count for row in block.batches)
-                yield block
+            content = torn + window if torn else window
+            block = self._checked(position, content, part.end_position)
+            next_offset = self._check_offsets(block, next_offset, part.end_offset)
+            record_count += sum(row.record_count for row in block.batches)
             consumed = block.batches[-1].end_position if block.batches else 0
+            torn = bytes(block.content[consumed:])
             position += consumed
-            torn = bytes(content[consumed:])
+            if block.batches:
+                yield block
         if torn:
-            raise self._corrupt(position, "a batch reaches beyond its chunk or the segment's end")
+            raise self._corrupt(position, f"{len(torn)} bytes behind the last batch are none")
         if record_count != part.record_count:
             raise self._corrupt(
                 part.start_position,
@@ -245,7 +244,7 @@ class LogReader:
         edges = [*range(part.start_position, part.end_position, self._window_bytes)]
         edges.append(part.end_position)
         waiting: Future[bytes] | None = None
-        for number, (start, end) in enumerate(zip(edges, edges[1:], strict=False)):
+        for number, (start, end) in enumerate(pairwise(edges)):
             window = waiting.result() if waiting else self._fetch(start, end)
             waiting = None
             if self._ahead is not None and number + 2 < len(edges):
@@ -255,14 +254,14 @@ class LogReader:
     def _fetch(self, start: Position, end: Position) -> bytes:
         return self._reader.get_range(self._entry.log_key, start, end)
 
-    def _checked(self, position: Position, content: memoryview) -> Block:
+    def _checked(self, position: Position, content: bytes, end_position: Position) -> Block:
         try:
-            return _verified(position, content)
+            return _verified(position, content, end_position)
         except CorruptRecords:
             # Bytes are sometimes damaged on their way, and nothing below us would notice.
-            again = memoryview(self._fetch(position, position + len(content)))
+            again = self._fetch(position, position + len(content))
         try:
-            return _verified(position, again)
+            return _verified(position, again, end_position)
         except CorruptRecords as error:
             raise self._corrupt(position, str(error)) from error
 
@@ -285,8 +284,18 @@ class LogReader:
         )
 
 
-def _verified(position: Position, content: memoryview) -> Block:
-    batches = list(scan_batches(content))
+def _verified(position: Position, content: bytes, end_position: Position) -> Block:
+    view = memoryview(content)
+    batches = list(scan_batches(view))
     for row in batches:
-        check_crc(content, row)
-    return Block(position=position, content=content, batches=batches)
+        check_crc(view, row)
+    _check_torn(view, batches[-1].end_position if batches else 0, end_position - position)
+    return Block(position=position, content=view, batches=batches)
+
+
+def _check_torn(view: memoryview, start: int, bytes_left: int) -> None:
+    """A batch that would end behind its range is refused now, not when all of it was loaded."""
+    if len(view) - start >= LOG_OVERHEAD_BYTES:
+        _, batch_length = LOG_OVERHEAD.unpack_from(view, start)
+        if start + LOG_OVERHEAD_BYTES + batch_length > bytes_left:
+            raise CorruptRecords(f"a batch of {batch_length} bytes reaches beyond its chunk")

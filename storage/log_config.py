@@ -112,7 +112,7 @@ def _parse_integer(definition: ConfigDef, text: str) -> int:
     bound = _INTEGER_BOUNDS[definition.type]
     if not -bound - 1 <= value <= bound:
         raise InvalidConfig(
-            f"{definition.name}={text}: does not fit a {definition.type.name.lower()}"
+            f"{definition.name}={text}: out of the range of {definition.type.name.lower()}"
         )
     return value
 

@@ -1,1 +1,1 @@
-"""Metadata as an ordered log of immutable objects, images of it, and the partitions of this broker."""
+"""Metadata as an ordered log of immutable objects, images of it, and this broker's partitions."""

@@ -25,7 +25,6 @@ from strandline.broker.cluster.decisions import (
     NewTopic,
     ProducerIdDecision,
     Refusal,
-    ReplicaAssignment,
     TopicDefaults,
     TopicReference,
     TopicResult,
@@ -48,33 +47,6 @@ from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.log_config import LONG_MAX, LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
-
-# Callers need one import: what they ask with, and what they are answered, comes along.
-__all__ = [
-    "PARTITIONS_PER_REQUEST_MAX",
-    "PRODUCER_IDS_PER_BLOCK",
-    "USE_DEFAULT",
-    "Decision",
-    "DeleteResult",
-    "Intent",
-    "NewPartitions",
-    "NewProperties",
-    "NewTopic",
-    "ProducerIdDecision",
-    "ReplicaAssignment",
-    "TopicDefaults",
-    "TopicReference",
-    "TopicResult",
-    "allocate_producer_ids",
-    "auto_create_topics",
-    "create_partitions",
-    "create_topics",
-    "delete_topics",
-    "finish_purge",
-    "set_topic_properties",
-    "start_broker",
-    "topic_name_fault",
-]
 
 # Kafka's bound as well: more than this in one request is a mistake, and a long stop for everybody.
 PARTITIONS_PER_REQUEST_MAX = 10_000
@@ -117,14 +89,6 @@ def create_topics(
         )
     records = tuple(creator.records) if intent is Intent.APPLY else ()
     return Decision(records=records, results=tuple(results))
-
-
-def auto_create_topics(
-    image: MetadataImage, names: Sequence[str], *, node_id: NodeId, defaults: TopicDefaults
-) -> Decision[TopicResult]:
-    """Topics that a client only asked about, with the defaults for everything."""
-    topics = [NewTopic(name=name) for name in dict.fromkeys(names)]
-    return create_topics(image, topics, node_ids=(node_id,), defaults=defaults)
 
 
 class _Creator:

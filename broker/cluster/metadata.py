@@ -15,8 +15,12 @@ from concurrent.futures import Executor
 from typing import Protocol, TypeVar
 
 from strandline.broker.cluster.image import MetadataImage
-from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata_log import MetadataLog, MetadataRaced
 from strandline.broker.cluster.records import MetadataRecord
+from strandline.storage.errors import StorageError
+
+# Losing the race this often in a row means that somebody appends in a loop.
+RACES_MAX = 10
 
 
 class _Decision(Protocol):
@@ -52,6 +56,8 @@ class Metadata:
         self._follower = follower
         self._executor = executor
         self._changing = asyncio.Lock()
+        # The outcome of the last append is not known.
+        self._unsure = False
 
     @property
     def image(self) -> MetadataImage:
@@ -60,14 +66,34 @@ class Metadata:
     async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
         """Decides on the newest image and carries the decision out.
 
-        Raises StorageError if the metadata log cannot be written; nothing has changed then.
+        Raises StorageError if the metadata log cannot be written. Whether the entry is durable is
+        open then, so the log is read again before the next change; what it holds is followed.
         """
         async with self._changing:
-            decision = decide(self._image)  # 1
-            if decision.records:
-                loop = asyncio.get_running_loop()
-                self._image = await loop.run_in_executor(  # 2, 3
-                    self._executor, self._metadata_log.append, decision.records
-                )
+            loop = asyncio.get_running_loop()
+            if self._unsure:
+                await self._refresh()
+            for _ in range(RACES_MAX):
+                decision = decide(self._image)  # 1
+                if not decision.records:
+                    return decision
+                try:
+                    self._image = await loop.run_in_executor(  # 2, 3
+                        self._executor, self._metadata_log.append, decision.records
+                    )
+                except MetadataRaced:
+                    # Another broker appended first: its change is in the image that we now have.
+                    self._image = self._metadata_log.image
+                    continue
+                except StorageError:
+                    self._unsure = True
+                    raise
                 await self._follower.follow(self._image)  # 4
-            return decision  # 5
+                return decision  # 5
+            raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
+
+    async def _refresh(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._image = await loop.run_in_executor(self._executor, self._metadata_log.refresh)
+        self._unsure = False
+        await self._follower.follow(self._image)

@@ -35,7 +35,6 @@ class Partition:
     __slots__ = (
         "_disk",
         "_flushing",
-        "_unflushed_messages",
         "_waiters",
         "leader_epoch",
         "log",
@@ -55,7 +54,6 @@ class Partition:
         """`disk` runs the fsyncs."""
         self._disk = disk
         self._flushing: asyncio.Future[None] | None = None
-        self._unflushed_messages = 0
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log = log
@@ -92,7 +90,6 @@ class Partition:
     def append(self, records: memoryview) -> AppendInfo:
         """Appends one client batch; see LocalLog.append for what it raises."""
         info = self.log.append(records, leader_epoch=self.leader_epoch)
-        self._unflushed_messages += info.last_offset - info.base_offset + 1
         if self._waiters and not info.duplicate:
             for waiter in tuple(self._waiters):
                 waiter.on_append(info.size_bytes)
@@ -101,8 +98,8 @@ class Partition:
     @property
     def must_flush(self) -> bool:
         """True if `flush.messages` asks for an fsync before the last append is answered."""
-        config = self.log.local.config
-        return self._unflushed_messages >= config.flush_messages or config.flush_ms == 0
+        local = self.log.local
+        return local.unflushed_record_count >= local.config.flush_messages
 
     async def flush(self) -> None:
         """Returns when everything appended before the call is on the device.
@@ -113,7 +110,6 @@ class Partition:
         wanted_end = self.log.end_offset
         while self.log.local.recovery_point < wanted_end:
             if self._flushing is None:
-                self._unflushed_messages = 0
                 loop = asyncio.get_running_loop()
                 self._flushing = loop.run_in_executor(self._disk, self.log.local.flush)
                 try:

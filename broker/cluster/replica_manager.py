@@ -16,33 +16,16 @@ import logging
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from typing import Protocol
 
-from strandline.broker.cluster.image import DeletedTopic, MetadataImage, PartitionImage, TopicImage
+from strandline.broker.cluster.image import MetadataImage, PartitionImage, TopicImage
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.tiers import Tiers
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
-from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
-
-
-class Tiering(Protocol):
-    """What the replica manager asks of the remote tier."""
-
-    def attach(self, local: LocalLog, topic: TopicImage) -> UnifiedLog:
-        """The partition's log over both tiers (over one, if it is not tiered)."""
-        ...
-
-    def detach(self, log: UnifiedLog) -> None:
-        """The partition is gone from this broker; nothing remote is removed."""
-        ...
-
-    async def follow(self, image: MetadataImage) -> None:
-        """Topics were created, changed or deleted; starts purges of those pending."""
-        ...
 
 
 class ReplicaManager:
@@ -51,14 +34,14 @@ class ReplicaManager:
     def __init__(
         self,
         log_dirs: LogDirs,
-        tiering: Tiering,
+        tiers: Tiers,
         *,
         topic_defaults: Mapping[str, str],
         disk: Executor,
     ) -> None:
         """`disk` has one worker: it owns the log folders."""
         self._log_dirs = log_dirs
-        self._tiering = tiering
+        self._tiers = tiers
         self._topic_defaults = topic_defaults
         self._disk = disk
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -93,7 +76,7 @@ class ReplicaManager:
             for partition in topic.partitions:
                 local = logs.get(TopicPartition(topic.name, partition.partition))
                 if local is not None:
-                    self._serve(topic, partition, local)
+                    self._serve(topic, partition, local, is_new=False)
 
     async def follow(self, image: MetadataImage) -> None:
         """Makes folders, tables and tiers as `image` says."""
@@ -102,7 +85,7 @@ class ReplicaManager:
                 await self._remove_topic(topic_id)
         for topic in image.topics.values():
             await self._follow_topic(topic)
-        await self._tiering.follow(image)
+        self._tiers.follow(image)
 
     async def _follow_topic(self, topic: TopicImage) -> None:
         config = self.config_of(topic)
@@ -116,7 +99,7 @@ class ReplicaManager:
                 self._disk, self._create_logs, topic, missing, config
             )
             for partition, local in zip(missing, created, strict=True):
-                self._serve(topic, partition, local)
+                self._serve(topic, partition, local, is_new=True)
         for partition in topic.partitions:
             served = self._by_id[topic.topic_id][partition.partition]
             served.leader_epoch = partition.leader_epoch
@@ -133,12 +116,14 @@ class ReplicaManager:
             for partition in missing
         ]
 
-    def _serve(self, topic: TopicImage, partition: PartitionImage, local: LocalLog) -> None:
+    def _serve(
+        self, topic: TopicImage, partition: PartitionImage, local: LocalLog, *, is_new: bool
+    ) -> None:
         topic_partition = TopicPartition(topic.name, partition.partition)
         served = Partition(
             topic_partition,
             topic.topic_id,
-            self._tiering.attach(local, topic),
+            self._tiers.join(local, topic, partition, is_new=is_new),
             partition.leader_epoch,
             disk=self._disk,
         )
@@ -156,7 +141,7 @@ class ReplicaManager:
             if not by_name:
                 del self._by_name[served.topic_partition.topic]
             served.gone()
-            self._tiering.detach(served.log)
+            self._tiers.leave(served.log)
             await loop.run_in_executor(self._disk, self._log_dirs.delete_log, served.log.local)
 
     # --- durability --------------------------------------------------------------------------
@@ -168,6 +153,3 @@ class ReplicaManager:
         await asyncio.get_running_loop().run_in_executor(
             self._disk, self._log_dirs.write_checkpoints, log_starts, high_watermarks
         )
-
-
-__all__ = ["DeletedTopic", "ReplicaManager", "Tiering"]

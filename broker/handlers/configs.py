@@ -8,8 +8,9 @@ properties, so the three cannot differ. Sensitive values are null.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from strandline.broker.config import BrokerConfig
 from strandline.broker.config_rows import ConfigRow, describe_broker, describe_topic
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
@@ -27,8 +28,9 @@ from strandline.broker.protocol.messages.describe_configs import (
 class ConfigHandlers:
     """Reads configurations; changing them is not served yet."""
 
-    def __init__(self, services: Services) -> None:
-        self._config = services.config
+    def __init__(self, services: Services, config: Callable[[], BrokerConfig]) -> None:
+        """`config` is the running one: its ports are those that are bound."""
+        self._running_config = config
         self._metadata = services.metadata
 
     def describe_configs(
@@ -50,16 +52,16 @@ class ConfigHandlers:
                     return _failed(
                         resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}"
                     )
-                rows = describe_topic(self._config, topic.properties)
+                rows = describe_topic(self._running_config(), topic.properties)
             case ConfigResourceType.BROKER:
                 # An empty name asks for the cluster-wide dynamic defaults; none can be set yet.
-                if name not in ("", str(self._config.node_id)):
+                if name not in ("", str(self._running_config().node_id)):
                     return _failed(
                         resource,
                         ErrorCode.INVALID_REQUEST,
-                        f"this is broker {self._config.node_id}, not {name!r}",
+                        f"this is broker {self._running_config().node_id}, not {name!r}",
                     )
-                rows = describe_broker(self._config) if name else ()
+                rows = describe_broker(self._running_config()) if name else ()
             case _:
                 return _failed(
                     resource,

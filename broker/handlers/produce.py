@@ -13,8 +13,8 @@ stamped in place, written to the segment, never copied. acks=0 is answered by si
 closing the connection on error: a client that does not listen would not learn of it otherwise.
 acks=all is acks=1 while a partition has one replica; `min.insync.replicas` above 1 refuses it.
 
-A topic with `flush.messages` or `flush.ms=0` is answered after an fsync, shared by everybody who
-waits for the same one; then the answer comes from a coroutine instead of at once.
+An append that `flush.messages` wants on the device is answered after an fsync, shared by everybody
+who waits for the same one; then the answer comes from a coroutine instead of at once.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ class Struct(metaclass=StructMeta):
 
 
 def _comparable(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    return [_comparable(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 class Message(Struct):

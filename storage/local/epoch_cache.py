@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from strandline.storage.errors import CorruptFile
@@ -30,7 +31,7 @@ class LeaderEpochCache:
     def open(cls, path: Path) -> LeaderEpochCache:
         """Reads the file. Raises CorruptFile if its epochs or offsets do not grow."""
         starts = checkpoint.read_epochs(path)
-        for before, after in zip(starts, starts[1:], strict=False):
+        for before, after in pairwise(starts):
             if after.epoch <= before.epoch or after.start_offset < before.start_offset:
                 raise CorruptFile(f"{path}: {after} after {before}")
         return cls(path, starts)
@@ -94,7 +95,7 @@ class LeaderEpochCache:
             self._replace(self._starts[:found])
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forgets epochs that ended at or before `start_offset`; the one holding it begins there."""
+        """Forgets epochs that ended at or before `start_offset`; the one there begins with it."""
         kept = self.range_starts(start_offset, 2**63)
         if kept != self._starts:
             self._replace(kept)

@@ -23,7 +23,6 @@ from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.files import TEMPORARY_SUFFIX, OpenFile
 from strandline.storage.local.scan import scan_batches
 from strandline.storage.local.segment import (
-    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -32,6 +31,7 @@ from strandline.storage.local.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
+from strandline.storage.local.trash import DELETED_SUFFIX
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"

@@ -25,6 +25,7 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -182,7 +183,8 @@ class SparseIndex:
 
     def _append(self, key: int, value: int) -> None:
         keys, values = self._keys, self._values
-        assert keys is not None and values is not None, f"append to a sealed index: {self.path}"
+        assert keys is not None, self.path
+        assert values is not None, self.path
         keys.append(key)
         values.append(value)
         if len(keys) - self._written >= UNWRITTEN_ENTRIES_MAX:
@@ -222,7 +224,7 @@ class OffsetIndex(SparseIndex):
         self._append(relative_offset, position)
 
     def floor_position(self, relative_offset: int) -> int:
-        """A batch border at or before the batch that holds `relative_offset`; 0 if none is known."""
+        """A batch border at or before the batch that holds the offset; 0 if none is known."""
         keys, values = self.columns()
         found = bisect_right(keys, relative_offset)
         return values[found - 1] if found else 0
@@ -359,3 +361,15 @@ def read_whole(path: Path) -> bytes:
         return file.read_at(0, file.size_bytes())
     finally:
         file.close()
+
+
+def iter_offset_entries(content: bytes) -> Iterator[OffsetEntry]:
+    """The whole entries of a .index file, as they stand."""
+    whole_bytes = len(content) // OffsetIndex.ENTRY_BYTES * OffsetIndex.ENTRY_BYTES
+    return map(OffsetEntry._make, _OFFSET_ENTRY.iter_unpack(content[:whole_bytes]))
+
+
+def iter_time_entries(content: bytes) -> Iterator[TimeEntry]:
+    """The whole entries of a .timeindex file, as they stand."""
+    whole_bytes = len(content) // TimeIndex.ENTRY_BYTES * TimeIndex.ENTRY_BYTES
+    return map(TimeEntry._make, _TIME_ENTRY.iter_unpack(content[:whole_bytes]))

@@ -25,9 +25,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
 
 import crc32c
 
@@ -38,17 +36,22 @@ from strandline.storage.errors import (
     DiskError,
     InvalidRecords,
     InvalidTimestamp,
-    MessageTooLarge,
     OffsetOutOfRange,
-    RecordListTooLarge,
-    UnsupportedCodec,
 )
-from strandline.storage.local.epoch_cache import LeaderEpochCache
+from strandline.storage.local.append_rules import (
+    UNUSUAL_BITS,
+    AppendInfo,
+    AppendOrigin,
+    check_not_too_old,
+    check_replicated,
+    check_unusual,
+    misshapen_batch,
+    short_batch,
+    stamp_append_time,
+)
 from strandline.storage.local.index import LOADED
 from strandline.storage.local.producer_state import (
-    ProducerState,
     TransactionMarker,
-    read_marker,
 )
 from strandline.storage.local.recovery import (
     LoadedLog,
@@ -58,7 +61,6 @@ from strandline.storage.local.recovery import (
     reload_producers,
 )
 from strandline.storage.local.segment import (
-    DELETED_SUFFIX,
     RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
@@ -66,6 +68,7 @@ from strandline.storage.local.segment import (
     LogSegment,
     file_name,
 )
+from strandline.storage.local.trash import Trash
 from strandline.storage.log_config import LONG_MAX, LogConfig
 from strandline.storage.model import (
     NO_TIMESTAMP,
@@ -78,8 +81,6 @@ from strandline.storage.model import (
     TopicPartition,
 )
 from strandline.storage.records import batch as batch_format
-from strandline.storage.records.batch import BatchHeader, check_crc, read_header
-from strandline.storage.records.record import iter_records
 
 __all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics"]
 
@@ -94,37 +95,10 @@ _pack_offset = batch_format.OFFSET_FIELD.pack_into
 _pack_epoch = batch_format.EPOCH_FIELD.pack_into
 _crc32c = crc32c.crc32c
 
-# Attribute bits that a plain batch of a client does not have: unknown codecs come out above
-# CODEC_LAST as well, so one comparison clears the ordinary case.
-_UNUSUAL_BITS = batch_format.CODEC_MASK | batch_format.TIMESTAMP_TYPE_BIT | batch_format.CONTROL_BIT
-_ATTRIBUTES_POSITION = 21
-
-
-class AppendOrigin(Enum):
-    """Who appends: that decides what is checked and who gave the offsets."""
-
-    CLIENT = "client"
-    COORDINATOR = "coordinator"
-    REPLICATION = "replication"
-
-
 _CLIENT = AppendOrigin.CLIENT
 _REPLICATION = AppendOrigin.REPLICATION
-
-
-class AppendInfo(NamedTuple):
-    """Where a batch went. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
-
-    `duplicate` says that this is the answer of an earlier, identical append.
-    """
-
-    base_offset: int
-    last_offset: int
-    max_timestamp_ms: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool
-    size_bytes: int
+_TRANSACTIONAL_BIT = batch_format.TRANSACTIONAL_BIT
+_CODEC_LAST = batch_format.CODEC_LAST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +114,6 @@ class LogStatistics:
     producer_count: int
     open_transaction_count: int
     deleted_file_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class _DeletedFile:
-    path: Path
-    unlink_at_ms: int
 
 
 class LocalLog:
@@ -174,9 +142,9 @@ class LocalLog:
         self.last_flush_ms = clock.now_ms()
         self._clock = clock
         self._failure: DiskError | None = None
-        self._deleted: list[_DeletedFile] = []
+        self._trash = Trash()
         self._names_unsynced = True
-        # Guards recovery point and deleted files, the two things that worker threads change.
+        # Guards the recovery point against a truncation while a worker thread flushes.
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._recovery_point = 0
@@ -282,7 +250,7 @@ class LocalLog:
             segment_count=len(self._segments),
             producer_count=len(self.producers.entries),
             open_transaction_count=self.producers.open_transaction_count,
-            deleted_file_count=len(self._deleted),
+            deleted_file_count=len(self._trash),
         )
 
     def update_config(self, config: LogConfig) -> None:
@@ -314,12 +282,12 @@ class LocalLog:
         log refuses everything that follows.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._stopped()
         if origin is _REPLICATION:
             return self._append_replicated(records)
         size_bytes = len(records)
         if size_bytes < _HEADER_BYTES:
-            raise _short_batch(records)
+            raise short_batch(records)
         (
             _,
             batch_length,
@@ -342,7 +310,7 @@ class LocalLog:
             or batch_length + _LOG_OVERHEAD_BYTES != size_bytes
             or size_bytes > config.segment_bytes
         ):
-            raise _misshapen_batch(size_bytes, magic, batch_length, config)
+            raise misshapen_batch(size_bytes, magic, batch_length, config)
         if _crc32c(records[_CRC_START:]) != crc:
             raise CorruptRecords(f"{self.topic_partition}: CRC of the batch is wrong")
         if record_count < 1 or offset_delta + 1 != record_count:
@@ -350,9 +318,9 @@ class LocalLog:
                 f"batch of {record_count} records has a last offset delta of {offset_delta}"
             )
         marker = None
-        if attributes & _UNUSUAL_BITS > batch_format.CODEC_LAST:
-            marker = self._check_unusual(records, attributes, origin)
-        is_transactional = bool(attributes & batch_format.TRANSACTIONAL_BIT)
+        if attributes & UNUSUAL_BITS > _CODEC_LAST:
+            marker = check_unusual(records, attributes, origin, self.producers)
+        is_transactional = attributes & _TRANSACTIONAL_BIT != 0
         if producer_id >= 0 and marker is None:
             entry = self.producers.entries.get(producer_id)
             if (
@@ -384,7 +352,7 @@ class LocalLog:
                 f"{config.message_timestamp_after_max_ms} ms after {now_ms}"
             )
         elif config.message_timestamp_before_max_ms != LONG_MAX:
-            _check_not_too_old(records, now_ms, config.message_timestamp_before_max_ms)
+            check_not_too_old(records, now_ms, config.message_timestamp_before_max_ms)
 
         base_offset = self._end_offset
         last_offset = base_offset + offset_delta
@@ -398,7 +366,7 @@ class LocalLog:
             self.roll()
             segment = self._active
         if log_append_time_ms >= 0:
-            _stamp_append_time(records, attributes, now_ms)
+            stamp_append_time(records, attributes, now_ms)
         _pack_offset(records, 0, base_offset)
         _pack_epoch(records, _EPOCH_POSITION, leader_epoch)
         if leader_epoch > self.leader_epochs.latest_epoch:
@@ -434,29 +402,6 @@ class LocalLog:
             size_bytes,
         )
 
-    def _check_unusual(
-        self, records: memoryview, attributes: int, origin: AppendOrigin
-    ) -> TransactionMarker | None:
-        """Refuses what only some may send; the marker if it is one that the coordinator sent."""
-        codec = attributes & batch_format.CODEC_MASK
-        if codec > batch_format.CODEC_LAST:
-            raise UnsupportedCodec(f"compression codec {codec} is unknown")
-        if attributes & batch_format.TIMESTAMP_TYPE_BIT and origin is _CLIENT:
-            raise InvalidTimestamp("a producer may not say that it is the broker's timestamp")
-        if not attributes & batch_format.CONTROL_BIT:
-            return None
-        if origin is _CLIENT:
-            raise InvalidRecords("clients may not write control records")
-        header = read_header(records)
-        marker = read_marker(records, header)
-        if header.has_producer:
-            if marker is None:
-                raise InvalidRecords("a control batch with a producer must be a marker")
-            entry = self.producers.entries.get(header.producer_id)
-            if entry is not None:
-                self.producers.check_epoch(entry, header.producer_epoch)
-        return marker
-
     def _answer_duplicate(
         self, base_offset: int, last_offset: int, timestamp_ms: int
     ) -> AppendInfo:
@@ -488,7 +433,7 @@ class LocalLog:
 
     def _append_replicated(self, records: memoryview) -> AppendInfo:
         """Appends what another broker has stored, with its offsets and epochs."""
-        batches = self._check_replicated(records)
+        batches = check_replicated(records, self._end_offset)
         for position, header, marker in batches:
             segment = self._active
             if (
@@ -525,26 +470,6 @@ class LocalLog:
             len(records),
         )
 
-    def _check_replicated(self, records: memoryview) -> list[_ReplicatedBatch]:
-        """All batches of `records`, checked before the first of them is written."""
-        batches = []
-        position, next_offset = 0, self._end_offset
-        while position < len(records):
-            header = read_header(records, position)
-            check_crc(records, header, position)
-            if header.base_offset < next_offset or header.last_offset_delta < 0:
-                raise InvalidRecords(
-                    f"replicated batch has offsets {header.base_offset} to {header.last_offset}, "
-                    f"the log ends at {next_offset}"
-                )
-            marker = read_marker(records, header, position) if header.is_control else None
-            batches.append(_ReplicatedBatch(position, header, marker))
-            position += header.size_bytes
-            next_offset = header.next_offset
-        if not batches:
-            raise InvalidRecords("no batch to append")
-        return batches
-
     def _note_failed_write(self, segment: LogSegment, error: DiskError) -> None:
         """Stops the log if the file holds half a batch that could not be taken back."""
         try:
@@ -564,6 +489,9 @@ class LocalLog:
             },
         )
 
+    def _stopped(self) -> DiskError:
+        return DiskError(f"{self.topic_partition} is stopped: {self._failure}")
+
     # --- segments --------------------------------------------------------------------------------
 
     def roll(self) -> LogSegment:
@@ -571,6 +499,8 @@ class LocalLog:
 
         Does not sync: the closed segment is durable after the next `flush`.
         """
+        if self._failure is not None:
+            raise self._stopped()
         closed = self._active
         if closed.size_bytes == 0 and closed.base_offset == self._end_offset:
             return closed
@@ -630,12 +560,9 @@ class LocalLog:
         They must be the first ones, in order, without the active one.
         """
         count = len(segments)
-        assert tuple(segments) == self._segments[:count] and count < len(self._segments), (
-            segments,
-            self._segments,
-        )
+        assert tuple(segments) == self._segments[:count], (segments, self._segments)
+        assert count < len(self._segments), "the active segment stays"
         self._set_segments(self._segments[count:])
-        self.log_start_offset = max(self.log_start_offset, self.start_offset)
         # The oldest first: a crash in between leaves a log without a hole.
         for segment in segments:
             self._discard(segment)
@@ -648,21 +575,11 @@ class LocalLog:
         names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
         unlink_at_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
         for name in names:
-            source = self.directory / name
-            if source.exists():
-                target = self.directory / (name + DELETED_SUFFIX)
-                files.rename(source, target, sync=False)
-                with self._lock:
-                    self._deleted.append(_DeletedFile(target, unlink_at_ms))
+            self._trash.put(self.directory / name, unlink_at_ms=unlink_at_ms)
 
     def purge_deleted(self, now_ms: int) -> int:
         """Unlinks files whose delay is over; how many. Blocks for large files; thread-safe."""
-        with self._lock:
-            due = [file for file in self._deleted if file.unlink_at_ms <= now_ms]
-            self._deleted = [file for file in self._deleted if file.unlink_at_ms > now_ms]
-        for file in due:
-            files.remove(file.path)
-        return len(due)
+        return self._trash.purge(now_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that ends at or after `offset`.
@@ -722,7 +639,7 @@ class LocalLog:
         self._write_snapshot(sync=False)
 
     def close(self) -> None:
-        """Flushes, writes the snapshot that makes the next start short, closes the files. Blocks."""
+        """Flushes, writes a snapshot for a short next start, and closes the files. Blocks."""
         if self._failure is None:
             self._active.write_indexes()
             self._write_snapshot(sync=True)
@@ -810,61 +727,3 @@ class LocalLog:
             f"{len(self._segments)} segments, {self.size_bytes} bytes, "
             f"recovery point {self._recovery_point}>"
         )
-
-
-class _ReplicatedBatch(NamedTuple):
-    position: int
-    header: BatchHeader
-    marker: TransactionMarker | None
-
-
-def _short_batch(records: memoryview) -> Exception:
-    if len(records) == 0:
-        return InvalidRecords("no batch to append")
-    return CorruptRecords(f"{len(records)} bytes are no record batch")
-
-
-def _misshapen_batch(
-    size_bytes: int, magic: int, batch_length: int, config: LogConfig
-) -> Exception:
-    """Why a batch is refused before its CRC is looked at, in Kafka's order."""
-    if magic in (0, 1):
-        return InvalidRecords(f"message format {magic} is not accepted, only {batch_format.MAGIC}")
-    if magic != batch_format.MAGIC:
-        return CorruptRecords(f"record batch magic is {magic}")
-    whole_bytes = batch_length + _LOG_OVERHEAD_BYTES
-    if batch_length < batch_format.BATCH_LENGTH_MIN or whole_bytes > size_bytes:
-        return CorruptRecords(f"batch length {batch_length} does not fit {size_bytes} bytes")
-    if whole_bytes > config.max_message_bytes:
-        return MessageTooLarge(
-            f"batch of {whole_bytes} bytes, max.message.bytes is {config.max_message_bytes}"
-        )
-    if whole_bytes < size_bytes:
-        return InvalidRecords("more than one batch in a produce request for a partition")
-    return RecordListTooLarge(
-        f"batch of {size_bytes} bytes, segment.bytes is {config.segment_bytes}"
-    )
-
-
-def _check_not_too_old(records: memoryview, now_ms: int, age_ms_max: int) -> None:
-    """Raises InvalidTimestamp for a record older than message.timestamp.before.max.ms.
-
-    The only check that reads records, and only where somebody has set this property: the header
-    holds no minimum.
-    """
-    for record in iter_records(records, read_header(records)):
-        if record.timestamp_ms >= 0 and now_ms - record.timestamp_ms > age_ms_max:
-            raise InvalidTimestamp(
-                f"timestamp {record.timestamp_ms} is more than {age_ms_max} ms before {now_ms}"
-            )
-
-
-def _stamp_append_time(records: memoryview, attributes: int, now_ms: int) -> None:
-    """Makes `now_ms` the time of all records of a batch; that lies inside the CRC."""
-    batch_format.ATTRIBUTES_FIELD.pack_into(
-        records, _ATTRIBUTES_POSITION, attributes | batch_format.TIMESTAMP_TYPE_BIT
-    )
-    batch_format.OFFSET_FIELD.pack_into(records, batch_format.MAX_TIMESTAMP_POSITION, now_ms)
-    batch_format.CRC_FIELD.pack_into(
-        records, batch_format.CRC_POSITION, _crc32c(records[_CRC_START:])
-    )

@@ -212,7 +212,7 @@ class ProducerState:
         last_offset: int,
         offset_delta: int,
         timestamp_ms: int,
-        is_transactional: bool,  # noqa: FBT001 (positional for speed; one caller per origin)
+        is_transactional: bool,
     ) -> None:
         """Notes a data batch that is in the log."""
         entry = self.entries.get(producer_id)

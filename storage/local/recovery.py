@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from strandline.storage import files
@@ -38,7 +39,7 @@ from strandline.storage.local import checkpoint, folder
 from strandline.storage.local.epoch_cache import LeaderEpochCache
 from strandline.storage.local.index import OffsetIndex, TimeIndex, read_whole
 from strandline.storage.local.producer_state import CompletedTransaction, ProducerState
-from strandline.storage.local.scan import ScannedBatch
+from strandline.storage.local.scan import ScannedBatch, scan_batches
 from strandline.storage.local.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -109,7 +110,7 @@ def load_log(
 def aborted_entry(
     completed: CompletedTransaction, first_open_offset: int | None
 ) -> AbortedTransaction:
-    """The transaction-index entry of an abort; `first_open_offset` is that of *other* transactions."""
+    """The transaction-index entry of an abort; `first_open_offset` is that of the others."""
     stable_offset = completed.last_offset + 1 if first_open_offset is None else first_open_offset
     return AbortedTransaction(
         completed.producer_id, completed.first_offset, completed.last_offset, stable_offset
@@ -160,9 +161,7 @@ class _Loader:
                 first_checked = next(
                     (i for i, end in enumerate(bases[1:]) if end > recovery_point), first_checked
                 )
-            for base_offset, end_offset in zip(
-                bases[:first_checked], bases[1 : first_checked + 1], strict=True
-            ):
+            for base_offset, end_offset in pairwise(bases[: first_checked + 1]):
                 self.segments.append(self._open_trusted(base_offset, end_offset))
             producers = self._load_rest(bases[first_checked:])
         self._finish_epochs()

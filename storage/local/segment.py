@@ -49,7 +49,6 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 TXN_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
-DELETED_SUFFIX = ".deleted"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 # Indexes hold offsets relative to the base, and positions, as Kafka does: in 31 bits.
@@ -374,7 +373,8 @@ class LogSegment:
     ) -> LocalRead | None:
         """Whole batches from the one that holds `offset`; None if that lies behind this segment.
 
-        Nothing at or after `end_offset` is included, nor a batch that crosses it. Raises CorruptFile.
+        Nothing at or after `end_offset` is included, nor a batch that crosses it.
+        Raises CorruptFile.
         """
         start = self.locate(offset)
         if start is None:
@@ -401,7 +401,7 @@ class LogSegment:
 
     def locate(self, offset: int) -> BatchPosition | None:
         """The first batch that ends at or after `offset`; None if there is none (yet)."""
-        if offset >= self.end_offset:
+        if offset >= self.end_offset or self.size_bytes == 0:
             return None
         if offset <= self.base_offset:
             return BatchPosition(0, self.base_offset)

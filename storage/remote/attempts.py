@@ -11,6 +11,7 @@ bounded, so a caller's thread always comes back.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections import Counter
@@ -21,6 +22,8 @@ from typing import TypeVar
 from strandline.storage.clock import Clock
 from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store import Deadlines
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -118,6 +121,17 @@ class Attempts:
                 with self._lock:
                     self._failed_attempt_count += 1
                 is_last = number >= self._deadlines.attempts_max or not failure.is_worth_repeating
+                log.debug(
+                    "attempt failed",
+                    extra={
+                        "fields": {
+                            "operation": operation,
+                            "key": key,
+                            "attempt": number,
+                            "error": failure.error.detail,
+                        }
+                    },
+                )
                 if is_last or not self._pause(number, deadline_s):
                     raise failure.error from error
                 number += 1

@@ -145,17 +145,21 @@ def is_freeable(view: PartitionView, segment: SegmentView) -> bool:
     # A log start that only memory knows would go back after a crash, and the records with it.
     if segment.end_offset <= view.durable_log_start_offset:
         return True
+    return _is_archived(view, segment)
+
+
+def _is_archived(view: PartitionView, segment: SegmentView) -> bool:
     if not view.manifest_known or view.remote_end_offset is None:
         return False
     return segment.end_offset <= view.remote_end_offset
 
 
 def _state(view: PartitionView, segment: SegmentView, expected_base: Offset | None) -> SegmentState:
-    if view.manifest_known and view.remote_end_offset is not None and not segment.is_active:
-        if segment.end_offset <= view.remote_end_offset:
+    if not segment.is_active:
+        if _is_archived(view, segment):
             return SegmentState.ARCHIVED
-    if segment.end_offset <= view.log_start_offset and not segment.is_active:
-        return SegmentState.DELETED
+        if segment.end_offset <= view.log_start_offset:
+            return SegmentState.DELETED
     if not view.tiering_enabled:
         return SegmentState.TIERING_DISABLED
     if segment.is_active:

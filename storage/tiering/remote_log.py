@@ -16,6 +16,7 @@ import asyncio
 import bisect
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.model import (
@@ -28,7 +29,9 @@ from strandline.storage.model import (
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
-from strandline.storage.remote.reader import ColdRead, ColdReader
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader import ColdRead, ColdReader
 
 # How far ahead of a read the reader may look for its read-ahead.
 FOLLOWING_ENTRIES_MAX = 4

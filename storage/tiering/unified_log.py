@@ -17,9 +17,12 @@ and what `read_committed` sees.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, TierUnavailable
 from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
@@ -70,25 +73,40 @@ class TierSizes:
 class UnifiedLog:
     """See the top of this file. Used on the event loop only."""
 
-    __slots__ = ("_checkpointed_offset", "_log_start_known", "local", "remote")
+    __slots__ = (
+        "_checkpointed_offset",
+        "_executor",
+        "_log_start_known",
+        "local",
+        "log_start_offset",
+        "remote",
+    )
 
-    def __init__(self, local: LocalLog, *, log_start_offset: Offset | None = None) -> None:
+    def __init__(
+        self,
+        local: LocalLog,
+        *,
+        log_start_offset: Offset | None = None,
+        executor: Executor | None = None,
+    ) -> None:
         """`log_start_offset` is the checkpointed one; None if no checkpoint speaks of this log.
 
-        A tiered log may begin below its first local segment. One that is not tiered begins where
-        its files do: what was deleted just before a crash stays deleted.
+        A log in one tier begins where its files do, or later: what was deleted just before a crash
+        stays deleted. A tiered one may begin below its first file; without a checkpoint only the
+        manifest knows where, and until it is loaded no offset is called out of range. `executor`
+        runs lookups by time, which read and decompress; without one they run on the loop.
         """
         self.local = local
+        self._executor = executor
         # Set by the manager while the partition is tiered.
         self.remote: RemoteLog | None = None
         self._log_start_known = log_start_offset is not None
-        if log_start_offset is None:
-            local.log_start_offset = local.start_offset
-        elif local.config.remote_storage_enable:
-            local.log_start_offset = log_start_offset
-        else:
-            local.log_start_offset = max(log_start_offset, local.start_offset)
-        self._checkpointed_offset = local.log_start_offset
+        # First offset of the log, whichever tier it lies in.
+        self.log_start_offset = log_start_offset or 0
+        if not local.config.remote_storage_enable:
+            self.log_start_offset = max(self.log_start_offset, local.start_offset)
+        self._checkpointed_offset = self.log_start_offset
+        self._tell_local()
 
     # --- extent ------------------------------------------------------------------------------
 
@@ -108,11 +126,6 @@ class UnifiedLog:
     def is_tiered(self) -> bool:
         """Whether closed segments of this log belong into the archive."""
         return self.remote is not None and self.local.config.remote_storage_enable
-
-    @property
-    def log_start_offset(self) -> Offset:
-        """First offset of the log, whichever tier it lies in."""
-        return self.local.log_start_offset
 
     @property
     def local_start_offset(self) -> Offset:
@@ -189,20 +202,30 @@ class UnifiedLog:
     # --- reading -----------------------------------------------------------------------------
 
     def read(
-        self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+        self,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        at_least_one_batch: bool = True,
     ) -> LocalRead | None:
         """Whole batches from the local tier; None if `offset` is cold: ask `read_remote`.
 
         Raises OffsetOutOfRange outside [log start, end].
         """
         local = self.local
-        if offset < local.log_start_offset:
+        if offset < self.log_start_offset:
             raise self._out_of_range(offset)
         if offset < local.start_offset:
             return None
-        if isolation is Isolation.READ_UNCOMMITTED:
-            return local.read(offset, bytes_max=bytes_max)
-        return local.read(offset, bytes_max=bytes_max, end_offset=local.last_stable_offset)
+        return local.read(
+            offset,
+            bytes_max=bytes_max,
+            end_offset=(
+                None if isolation is Isolation.READ_UNCOMMITTED else local.last_stable_offset
+            ),
+            at_least_one_batch=at_least_one_batch,
+        )
 
     def aborted_transactions(
         self, start_offset: Offset, end_offset: Offset
@@ -282,7 +305,17 @@ class UnifiedLog:
     async def find_timestamp(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
         """The first record, in order of offsets, at or after that time; None if there is none."""
         found = await self._find_timestamp_remotely(timestamp_ms)
-        return self.local.find_timestamp(timestamp_ms) if found is None else found
+        if found is not None:
+            return found
+        lookup = partial(
+            self.local.find_timestamp, timestamp_ms, start_offset=self.local_start_offset
+        )
+        return await self._run(lookup)
+
+    async def _run(self, lookup: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
+        if self._executor is None:
+            return lookup()
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lookup)
 
     async def _find_timestamp_remotely(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
         """Looks through the entries below the local start; the manifest rules most of them out."""
@@ -300,7 +333,7 @@ class UnifiedLog:
 
     async def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the highest timestamp of the whole log (ListOffsets -3)."""
-        local = self.local.max_timestamp()
+        local = await self._run(self.local.max_timestamp)
         if self.remote is None or self.local.start_offset <= self.log_start_offset:
             return local
         best: SegmentEntry | None = None
@@ -336,8 +369,9 @@ class UnifiedLog:
         """The log start is now at least `offset`; returns where it is."""
         assert offset <= self.local.end_offset, (offset, self)
         self._log_start_known = True
-        self.local.log_start_offset = max(self.local.log_start_offset, offset)
-        return self.local.log_start_offset
+        self.log_start_offset = max(self.log_start_offset, offset)
+        self._tell_local()
+        return self.log_start_offset
 
     def note_checkpointed(self, log_start_offset: Offset) -> None:
         """The log start checkpoint on this disk says `log_start_offset` now, durably."""
@@ -347,13 +381,15 @@ class UnifiedLog:
         """Called when the manifest was loaded: the log start is the higher of both."""
         assert self.remote is not None
         manifest = self.remote.manifest
-        if manifest is not None and not self._log_start_known:
-            # No checkpoint spoke of this log, so far it began with its files.
-            self.local.log_start_offset = manifest.log_start_offset
-            self._checkpointed_offset = 0
-        elif manifest is not None:
+        if manifest is not None:
             self.move_log_start(manifest.log_start_offset)
+        elif not self._log_start_known:
+            self.move_log_start(self.local.start_offset)
         self._log_start_known = True
+
+    def _tell_local(self) -> None:
+        # The local log answers producers with it; by itself it only knows where its files begin.
+        self.local.log_start_offset = self.log_start_offset
 
     @property
     def durable_log_start_offset(self) -> Offset:
@@ -401,7 +437,23 @@ class UnifiedLog:
         if freed:
             crash_point(DELETE_BEFORE_LOCAL)
             self.local.delete_segments(freed)
+            self._tell_local()
         return freed
+
+    def restart_at(
+        self,
+        offset: Offset,
+        *,
+        producer_snapshot: bytes | None,
+        leader_epochs: Sequence[EpochStart],
+    ) -> None:
+        """Empties the local tier and goes on at `offset`: all before it is archived or deleted."""
+        assert offset >= self.highest_remote_offset + 1, (offset, self)
+        assert offset > self.local.end_offset, (offset, self)
+        self.local.reset_to(
+            offset, producer_snapshot=producer_snapshot, leader_epochs=leader_epochs
+        )
+        self._tell_local()
 
     def __repr__(self) -> str:
         return (

@@ -20,6 +20,8 @@ START_TIMEOUT_S = 30.0
 class BrokerProcess:
     """`strandline serve` as a child process on a port of its own."""
 
+    entry = ("-m", "strandline")
+
     def __init__(
         self,
         folder: Path,
@@ -57,7 +59,7 @@ class BrokerProcess:
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             **self.settings,
         }
-        command = [sys.executable, "-m", "strandline", "serve"]
+        command = [sys.executable, *self.entry, "serve"]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         with open(self.log_path, "ab") as log_file:

@@ -118,7 +118,7 @@ def ministack(log_path: Path, *, data_folder: Path | None = None) -> ServerProce
     if data_folder is not None:
         environment |= {"S3_PERSIST": "1", "S3_DATA_DIR": str(data_folder)}
     return ServerProcess(
-        [str(ministack_python()), "-m", "ministack"],
+        [str(ministack_python()), "-P", str(REPOSITORY / "tests" / "support" / "run_ministack.py")],
         port=port,
         log_path=log_path,
         environment=environment,

@@ -147,7 +147,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, expected: int, actual: int) -> int
         screen.compare("numbers", expected=expected, actual=actual)
 
     monkeypatch.setattr(demo_main, "run", compare)
-    monkeypatch.setattr("sys.argv", ["demo"])
+    monkeypatch.setattr(demo_main, "parse_settings", lambda: settings(Path("nowhere")))
     return demo_main.main()
 
 
@@ -163,7 +163,7 @@ def test_the_exit_code_is_not_zero_when_a_step_fails(monkeypatch: pytest.MonkeyP
         raise DemoError("the broker ended")
 
     monkeypatch.setattr(demo_main, "run", fail)
-    monkeypatch.setattr("sys.argv", ["demo"])
+    monkeypatch.setattr(demo_main, "parse_settings", lambda: settings(Path("nowhere")))
     assert demo_main.main() == 1
 
 

@@ -13,17 +13,22 @@ import importlib
 import re
 import typing
 import uuid
+import warnings
 from typing import Any
 
-import kafka.protocol.admin
-import kafka.protocol.consumer
-import kafka.protocol.metadata
-import kafka.protocol.producer
 from kio.static.constants import EntityType
 
 from strandline.broker.protocol import codec, codegen
 from strandline.broker.protocol.api import SPECS
 from strandline.broker.protocol.schema import ArrayOf, Message, Struct, StructOf, WireType
+
+with warnings.catch_warnings():
+    # kafka-python reads its definitions in a way that Python is going to drop.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import kafka.protocol.admin
+    import kafka.protocol.consumer
+    import kafka.protocol.metadata
+    import kafka.protocol.producer
 
 # Where our attribute is not Kafka's name in snake case: names chosen for handlers to read.
 OUR_NAMES = {

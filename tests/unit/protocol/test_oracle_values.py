@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import uuid
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from strandline.broker.protocol import codec, codegen
+from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.schema import Field, Message, Struct
 from tests.unit.protocol.message_values import every_message, label, random_message
 from tests.unit.protocol.oracle_tables import (
@@ -24,7 +24,7 @@ from tests.unit.protocol.oracle_tables import (
 )
 
 SEEDS = st.integers(0, 2**32)
-QUICK = settings(max_examples=15, deadline=None)
+QUICK = settings(max_examples=8, deadline=None)
 
 
 @pytest.mark.parametrize(("cls", "version"), every_message(), ids=label)
@@ -50,9 +50,13 @@ def test_kafka_python_and_we_understand_each_other(
     cls: type[Message], version: int, seed: int
 ) -> None:
     message = random_message(seed, cls, version)
+    if cls is ApiVersionsResponse:
+        # kafka-python reads one with an error as v0 always, because brokers answer so.
+        message = cls(**{**dict(message.values()), "error_code": 0})
     body = codec.join(codec.encode(message, version))
     theirs = kafka_python_class(cls).decode(body, version=version)
     _compare(message, theirs, version, cls.spec.is_flexible(version), kafka_python_values)
+    theirs._header = None  # a decoded message lacks it, and cannot be encoded without
     written = bytes(theirs.encode(version=version))
     assert codec.decode(cls, version, memoryview(written)) == message
 
@@ -73,9 +77,9 @@ def kafka_python_values(theirs: Any, cls: type[Struct], version: int, flexible: 
 def _operations(theirs: Any, name: str) -> Any:
     if not name.endswith("_authorized_operations") or name.startswith("include_"):
         return getattr(theirs, name)
-    # A set of bit numbers; empty for "not asked", which is the lowest number there is.
+    # A set of bit numbers; None for "not asked", which is the lowest number there is.
     bits = theirs.authorized_operations
-    return -(2**31) if not bits else sum(1 << bit if bit < 31 else -(2**31) for bit in bits)
+    return sum(1 << bit if bit < 31 else -(2**31) for bit in ({31} if bits is None else bits))
 
 
 def our_fields(cls: type[Struct], version: int, flexible: bool) -> list[Field]:
@@ -109,4 +113,4 @@ def _compare_value(own: Any, other: Any, version: int, flexible: bool, values: A
     elif own == -1 and other is None:
         return  # kio's word for a time that is not known.
     else:
-        assert plain(other) == own or isinstance(other, dt.datetime), (own, other)
+        assert plain(other) == own

@@ -25,7 +25,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 @pytest.mark.parametrize(("cls", "version"), every_message(), ids=label)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(seed=SEEDS)
 def test_every_message_survives_encoding_and_decoding(
     cls: type[Message], version: int, seed: int

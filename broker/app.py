@@ -1,0 +1,482 @@
+"""The composition root: builds the broker, owns its tasks and threads, takes it down again.
+
+    start   1 lock the log folders            5 load the logs (recovering after an unclean stop)
+            2 open the object store           6 attach them to their tiers
+            3 load the metadata log           7 create what the image has and the disk lacks
+            4 record this start (new epochs)  8 listen, print the ready line
+
+    stop    1 stop accepting, drop connections   3 flush and close the logs
+            2 end the tasks                      4 write the checkpoints, mark the stop as clean
+
+Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
+                       metadata (1)  appends to the metadata log and its mirror
+                       manifests (4)  manifests, deletes
+                       copier (remote.log.manager.copier.thread.pool.size)  uploads, manifests
+                       reader (remote.log.reader.threads)  cold reads
+
+A background loop that fails is logged and begun again; it never takes the broker with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from strandline.broker.cluster import controller
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.metadata import Metadata
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
+from strandline.broker.config import BrokerConfig
+from strandline.broker.handlers.configs import ConfigHandlers
+from strandline.broker.handlers.dispatch import Dispatcher, Handler
+from strandline.broker.handlers.fetch import FetchHandler
+from strandline.broker.handlers.fetch_sessions import FetchSessionCache
+from strandline.broker.handlers.metadata import MetadataHandlers
+from strandline.broker.handlers.offsets import OffsetHandlers
+from strandline.broker.handlers.produce import ProduceHandler
+from strandline.broker.handlers.producer_ids import ProducerIdHandler
+from strandline.broker.handlers.services import Services
+from strandline.broker.handlers.topics import TopicHandlers
+from strandline.broker.network.connection import Spawn
+from strandline.broker.network.server import Server, ServerLimits
+from strandline.broker.protocol.api import ApiKey
+from strandline.retention.enforcer import RetentionEnforcer
+from strandline.storage.clock import Clock, SystemClock
+from strandline.storage.errors import DiskError, StrandlineError, TierError
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.remote.local_directory import LocalDirectoryStore
+from strandline.storage.remote.object_store import ObjectStore, open_store
+from strandline.storage.remote.reader import ColdReader
+from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
+
+log = logging.getLogger(__name__)
+
+# A loop that fails begins again after this, doubling up to the maximum.
+RESTART_S = 1.0
+RESTART_S_MAX = 60.0
+# Closed segments are synced at the next turn; flush.ms is kept to this precision.
+FLUSH_CHECK_S = 1.0
+# Kafka's replica.high.watermark.checkpoint.interval.ms.
+CHECKPOINT_S = 5.0
+MIRROR_CHECK_S = 5.0
+PURGE_CHECK_S = 0.5
+CLAIM_RETRY_S = 5.0
+# Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
+MANIFEST_THREADS = 4
+# Beside the partitions' folders in the first log folder; no topic can have this name.
+METADATA_FOLDER = "strandline-metadata"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Workers:
+    """The broker's threads."""
+
+    disk: ThreadPoolExecutor
+    metadata: ThreadPoolExecutor
+    copier: ThreadPoolExecutor
+    manifests: ThreadPoolExecutor
+    reader: ThreadPoolExecutor
+
+    @classmethod
+    def start(cls, config: BrokerConfig) -> _Workers:
+        return cls(
+            disk=ThreadPoolExecutor(1, "disk"),
+            metadata=ThreadPoolExecutor(1, "metadata"),
+            copier=ThreadPoolExecutor(config.remote_log_manager_copier_thread_pool_size, "copier"),
+            manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
+            reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
+        )
+
+    def stop(self) -> None:
+        for pool in (self.reader, self.copier, self.manifests, self.metadata, self.disk):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def serve(config: BrokerConfig) -> int:
+    """Runs the broker until SIGTERM or SIGINT; the exit code.
+
+    Raises StrandlineError if it cannot start.
+    """
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(config, SystemClock())
+    try:
+        await broker.start()
+        await broker.run(stopping)
+    finally:
+        await broker.stop()
+    return 0
+
+
+class CannotListen(StrandlineError):
+    """An address of `listeners` cannot be bound."""
+
+
+class WrongArchive(StrandlineError):
+    """The bucket holds another cluster's archive."""
+
+
+class Broker:
+    """One broker process; see the top of this file."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._workers = _Workers.start(config)
+        self._loop = asyncio.get_running_loop()
+        # Anything that asks for asyncio's default pool gets a bounded one.
+        self._loop.set_default_executor(ThreadPoolExecutor(2, "default"))
+        self._log_dirs: LogDirs
+        self._metadata_log: MetadataLog
+        self._metadata: Metadata
+        self._server: Server
+        self._replicas: ReplicaManager
+        self._enforcer: RetentionEnforcer
+        self._started = False
+        self._store: ObjectStore | None = None
+        self._tiering: TieringManager | None = None
+        self._owns_archive = False
+        self._purged: set[TopicId] = set()
+
+    # --- starting ----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Everything up to the ready line. Raises StrandlineError."""
+        config, clock = self._config, self._clock
+        self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 1
+        self._store = self._open_store()  # 2
+        if self._store is not None:
+            self._owns_archive = await self._claim_archive()
+        self._metadata_log = MetadataLog(
+            LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
+            self._store,
+            cluster_id=self._log_dirs.cluster_id,
+        )
+        await self._in(self._workers.metadata, self._metadata_log.load)  # 3
+        started = controller.start_broker(self._metadata_log.image, config.node_id)
+        image = await self._in(
+            self._workers.metadata, partial(self._metadata_log.append, started.records)
+        )  # 4
+        logs = await self._in(self._workers.disk, partial(self._load_logs, image))  # 5
+        self._replicas = ReplicaManager(
+            self._log_dirs,
+            self._make_tiers(),
+            topic_defaults=config.topic_defaults(),
+            disk=self._workers.disk,
+        )
+        self._replicas.take_over(logs, image)  # 6
+        self._metadata = Metadata(
+            image, self._metadata_log, follower=self._replicas, executor=self._workers.metadata
+        )
+        await self._replicas.follow(image)  # 7
+        self._enforcer = RetentionEnforcer(
+            lambda: (partition.log for partition in self._replicas.partitions()),
+            write_log_starts=self._replicas.checkpoint_log_starts,
+            purge_deleted=self._log_dirs.purge_deleted,
+            wake_tiering=self._tiering.wake if self._tiering is not None else lambda _: None,
+            executor=self._workers.disk,
+            clock=clock,
+            interval_ms=config.log_retention_check_interval_ms,
+        )
+        self._started = True
+        if self._tiering is not None and self._owns_archive:
+            await self._tiering.start()
+
+    def _open_log_dirs(self) -> LogDirs:
+        return LogDirs.open(
+            self._config.log_dirs,
+            node_id=self._config.node_id,
+            cluster_id=None,
+            clock=self._clock,
+        )
+
+    def _open_store(self) -> ObjectStore | None:
+        config = self._config
+        if not config.remote_log_storage_system_enable or config.remote_url is None:
+            return None
+        return open_store(
+            config.remote_url,
+            endpoint_url=config.remote_s3_endpoint_url,
+            region=config.remote_s3_region,
+            clock=self._clock,
+        )
+
+    async def _claim_archive(self) -> bool:
+        """Whether the bucket is known to be this cluster's; False if it cannot be asked now.
+
+        Raises WrongArchive if it is another's: nothing may be written there.
+        """
+        store = self._store
+        assert store is not None
+        ours = ClusterInfo(cluster_id=self._log_dirs.cluster_id)
+        try:
+            found = await self._in(
+                self._workers.metadata, partial(create_cluster_info, store, ours)
+            )
+        except TierError as error:
+            log.warning(
+                "remote tier cannot be reached; archived records wait until it can",
+                extra={"fields": {"url": store.url, "error": str(error)}},
+            )
+            return False
+        if found.cluster_id != ours.cluster_id:
+            raise WrongArchive(
+                f"{store.url} belongs to cluster {found.cluster_id}, the log folders to "
+                f"{ours.cluster_id}: point strandline.remote.url at an empty prefix, or log.dirs "
+                f"at the folders of {found.cluster_id}"
+            )
+        return True
+
+    def _load_logs(self, image: MetadataImage) -> dict[TopicPartition, LocalLog]:
+        defaults = self._config.topic_defaults()
+
+        def config_for(key: TopicPartition, topic_id: TopicId) -> LogConfig | None:
+            topic = image.topics.get(key.topic)
+            if topic is None or topic.topic_id != topic_id:
+                return None
+            if key.partition >= topic.partition_count:
+                return None
+            return LogConfig.resolve(topic.properties, defaults)
+
+        return self._log_dirs.load(config_for)
+
+    def _make_tiers(self) -> Tiers:
+        config = self._config
+        local = LocalTier(self._log_dirs.log_start_offsets, on_purged=self._on_purged)
+        if self._store is None:
+            return local
+        reader = ColdReader(
+            self._store,
+            self._workers.reader,
+            chunk_bytes=config.remote_chunk_bytes,
+            memory_bytes_max=config.remote_cache_memory_bytes,
+            disk_bytes_max=config.remote_cache_disk_bytes,
+            disk_directory=config.remote_cache_directory
+            if config.remote_cache_disk_bytes
+            else None,
+        )
+        self._tiering = TieringManager(
+            self._store,
+            reader=reader,
+            executors=TieringExecutors(
+                copies=self._workers.copier, metadata=self._workers.manifests
+            ),
+            clock=self._clock,
+            config=TieringConfig(
+                task_interval_ms=config.remote_log_manager_task_interval_ms,
+                workers=config.remote_log_manager_copier_thread_pool_size,
+                copy_timeout_ms=config.remote_copy_timeout_ms,
+                delete_grace_ms=config.remote_delete_grace_ms,
+            ),
+            on_topic_purged=lambda info: self._on_purged(info.topic_id),
+        )
+        return BothTiers(local, self._tiering)
+
+    def _on_purged(self, topic_id: TopicId) -> None:
+        self._purged.add(topic_id)
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serves until `stopping` is set."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._listen(tasks.create_task)
+                loops: dict[str, Callable[[], Awaitable[None]]] = {
+                    "connection sweep": self._server.sweep_forever,
+                    "flush": self._flush_forever,
+                    "checkpoint": self._checkpoint_forever,
+                    "retention": self._retain_forever,
+                    "purges": self._finish_purges_forever,
+                }
+                if self._store is not None:
+                    loops["metadata mirror"] = self._mirror_forever
+                    loops["tiering"] = self._tier_forever
+                for name, loop in loops.items():
+                    tasks.create_task(_keep_running(name, loop), name=name)
+                gc.collect()
+                # What lives now lives for good: the collector need not look at it again.
+                gc.freeze()
+                listener = self._config.listeners[0]
+                print(  # noqa: T201 (the one line on standard output)
+                    f"strandline ready: broker {self._config.node_id} at "
+                    f"{listener.host or '0.0.0.0'}:{listener.port}",
+                    flush=True,
+                )
+                await stopping.wait()
+                log.info("stopping")
+                self._server.close()
+                raise _Stop
+        except* _Stop:
+            pass
+
+    def _listen(self, spawn: Spawn) -> None:
+        config = self._config
+        self._server = Server(
+            self._make_dispatcher(),
+            limits=ServerLimits(
+                request_bytes_max=config.socket_request_max_bytes,
+                connections_max=config.max_connections,
+                idle_ms_max=config.connections_max_idle_ms,
+            ),
+            clock=self._clock,
+            spawn=spawn,
+        )
+        ports: dict[str, int] = {}
+        for listener in config.listeners:
+            try:
+                ports[listener.name] = self._server.listen(listener.host, listener.port)
+            except OSError as error:
+                raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
+        self._config = config.with_bound_ports(ports)
+
+    def _make_dispatcher(self) -> Dispatcher:
+        services = Services(
+            config=self._config,
+            metadata=self._metadata,
+            replicas=self._replicas,
+            sessions=FetchSessionCache(
+                self._config.max_incremental_fetch_session_cache_slots, self._clock
+            ),
+            clock=self._clock,
+        )
+        topics = TopicHandlers(services)
+        offsets = OffsetHandlers(services)
+        # Every listener is told the first one's address until there is more than PLAINTEXT.
+        metadata = MetadataHandlers(services, lambda: self._config.advertised_listeners[0])
+        handlers: Mapping[ApiKey, Handler] = {
+            ApiKey.METADATA: metadata.metadata,
+            ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+            ApiKey.CREATE_TOPICS: topics.create_topics,
+            ApiKey.DELETE_TOPICS: topics.delete_topics,
+            ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+            ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(
+                services, lambda: self._config
+            ).describe_configs,
+            ApiKey.INIT_PRODUCER_ID: ProducerIdHandler(services).init_producer_id,
+            ApiKey.LIST_OFFSETS: offsets.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+            ApiKey.DELETE_RECORDS: offsets.delete_records,
+        }
+        return Dispatcher(ProduceHandler(services), FetchHandler(services), handlers)
+
+    # --- background --------------------------------------------------------------------------
+
+    async def _retain_forever(self) -> None:
+        await asyncio.sleep(self._config.log_initial_task_delay_ms / 1000)
+        await self._enforcer.run()
+
+    async def _flush_forever(self) -> None:
+        """Syncs closed segments, and open ones whose flush.ms or flush.messages is due."""
+        while True:
+            await asyncio.sleep(FLUSH_CHECK_S)
+            now_ms = self._clock.now_ms()
+            for partition in self._replicas.partitions():
+                local = partition.log.local
+                closed_end = local.active_segment.base_offset
+                if local.recovery_point < closed_end or local.flush_is_due(now_ms):
+                    try:
+                        await partition.flush()
+                    except DiskError as error:
+                        log.error(
+                            "flush failed",
+                            extra={
+                                "fields": {
+                                    "partition": str(partition.topic_partition),
+                                    "error": str(error),
+                                }
+                            },
+                        )
+
+    async def _checkpoint_forever(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            await self._replicas.checkpoint_log_starts()
+
+    async def _finish_purges_forever(self) -> None:
+        """Notes in the metadata log that nothing is left of deleted topics."""
+        while True:
+            await asyncio.sleep(PURGE_CHECK_S)
+            while self._purged:
+                topic_id = next(iter(self._purged))
+                await self._metadata.change(partial(controller.finish_purge, topic_id=topic_id))
+                self._purged.discard(topic_id)
+
+    async def _mirror_forever(self) -> None:
+        while True:
+            if self._owns_archive:
+                await self._in(self._workers.manifests, self._metadata_log.mirror_once)
+            await asyncio.sleep(MIRROR_CHECK_S)
+
+    async def _tier_forever(self) -> None:
+        """Runs the tiering once the archive is known to be ours."""
+        assert self._tiering is not None
+        while not self._owns_archive:
+            await asyncio.sleep(CLAIM_RETRY_S)
+            self._owns_archive = await self._claim_archive()
+            if self._owns_archive:
+                await self._tiering.start()
+        await self._tiering.run()
+
+    # --- stopping ----------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Leaves the disk clean; what cannot be reached any more is left to recovery."""
+        try:
+            if self._started:
+                partitions = self._replicas.partitions()
+                close = partial(
+                    self._log_dirs.close,
+                    {p.topic_partition: p.log.log_start_offset for p in partitions},
+                    {p.topic_partition: p.high_watermark for p in partitions},
+                )
+                await self._in(self._workers.disk, close)
+        finally:
+            if self._tiering is not None:
+                self._tiering.close()
+            if self._store is not None:
+                self._store.close()
+            self._workers.stop()
+        log.info("stopped")
+
+    async def _in(self, worker: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(worker, call)
+
+
+class _Stop(Exception):
+    """Raised inside the task group to end it."""
+
+
+async def _keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
+    """Runs a loop, and begins it again if it fails."""
+    wait_s = RESTART_S
+    while True:
+        try:
+            await begin()
+        except StrandlineError as error:
+            log.warning(
+                "background task failed, will be begun again",
+                extra={"fields": {"task": name, "wait_s": wait_s, "error": str(error)}},
+            )
+        except Exception:
+            log.exception("background task failed", extra={"fields": {"task": name}})
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, RESTART_S_MAX)

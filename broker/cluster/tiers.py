@@ -1,0 +1,122 @@
+"""Which tiers a partition has, and what the metadata image means for the remote one.
+
+    LocalTier    no object store: logs live on disk alone
+    BothTiers    topics with remote.storage.enable are attached to the tiering manager
+
+A deleted topic stays in the image as a pending purge until nothing of it is left. The remote tier
+reports that; a topic that was never tiered has nothing there and is done at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from strandline.broker.cluster.image import DeletedTopic, MetadataImage, PartitionImage, TopicImage
+from strandline.storage.local.log import LocalLog
+from strandline.storage.model import Offset, TopicId, TopicPartition
+from strandline.storage.remote.topic_info import TopicInfo
+from strandline.storage.tiering.manager import TieringManager
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+REMOTE_ENABLED = "remote.storage.enable"
+
+
+class Tiers(Protocol):
+    """What the replica manager asks."""
+
+    def join(
+        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+    ) -> UnifiedLog:
+        """The partition's log over its tiers. `is_new`: its folder was created just now."""
+        ...
+
+    def leave(self, unified_log: UnifiedLog) -> None:
+        """The partition is gone from this broker."""
+        ...
+
+    def follow(self, image: MetadataImage) -> None:
+        """Topics were created, changed or deleted."""
+        ...
+
+
+class LocalTier:
+    """Logs on disk alone."""
+
+    def __init__(
+        self,
+        log_starts: Mapping[TopicPartition, Offset],
+        *,
+        on_purged: Callable[[TopicId], None],
+    ) -> None:
+        """`log_starts` are the checkpointed ones; `on_purged` is told of finished purges."""
+        self._log_starts = log_starts
+        self._on_purged = on_purged
+
+    def join(
+        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+    ) -> UnifiedLog:
+        del topic, partition
+        start = None if is_new else self._log_starts.get(local.topic_partition)
+        return UnifiedLog(local, log_start_offset=start)
+
+    def leave(self, unified_log: UnifiedLog) -> None:
+        """Nothing else knows of it."""
+
+    def follow(self, image: MetadataImage) -> None:
+        for topic_id, deleted in image.pending_purges.items():
+            if not is_tiered(deleted):
+                self._on_purged(topic_id)
+
+
+class BothTiers:
+    """Logs on disk, tiered ones attached to the manager."""
+
+    def __init__(self, local: LocalTier, manager: TieringManager) -> None:
+        self._local = local
+        self._manager = manager
+        self._told: dict[TopicId, TopicInfo] = {}
+
+    def join(
+        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+    ) -> UnifiedLog:
+        unified_log = self._local.join(local, topic, partition, is_new=is_new)
+        if is_tiered(topic):
+            self._manager.attach(
+                unified_log, describe(topic), leader_epoch=partition.leader_epoch, is_new=is_new
+            )
+        return unified_log
+
+    def leave(self, unified_log: UnifiedLog) -> None:
+        self._manager.detach(unified_log.topic_partition)
+
+    def follow(self, image: MetadataImage) -> None:
+        for topic in image.topics.values():
+            info = describe(topic)
+            if is_tiered(topic) and self._told.get(topic.topic_id) != info:
+                self._told[topic.topic_id] = info
+                self._manager.update_topic(info)
+        for deleted in image.pending_purges.values():
+            if is_tiered(deleted):
+                self._told.pop(deleted.topic_id, None)
+                self._manager.delete_topic(describe(deleted))
+        self._local.follow(image)
+
+
+def is_tiered(topic: TopicImage | DeletedTopic) -> bool:
+    """Whether the topic has (or had) segments in the remote tier."""
+    return topic.properties.get(REMOTE_ENABLED, "").strip().lower() == "true"
+
+
+def describe(topic: TopicImage | DeletedTopic) -> TopicInfo:
+    """What the bucket is told of a topic."""
+    return TopicInfo(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition_count=topic.partition_count,
+        properties=dict(topic.properties),
+        deleted_ms=None,
+    )

@@ -1,0 +1,321 @@
+"""Carries out what the policy decides, for every log of this broker.
+
+One round:
+
+    1 roll     an active segment that has outlived its limits
+    2 move     the log start past what retention lets go of (memory; the archive is told)
+    3 write    the log start checkpoint, if any log start moved
+    4 free     local segments: archived ones by local.retention.*, all below the log start
+    5 unlink   files whose delay is over
+
+3 comes before 4: a local segment that was never archived may only go once its log start cannot
+come back after a crash. What lies in the bucket is deleted by tiering, in an order of its own.
+Step 4 asks `lifecycle` again for every segment, so a wrong verdict here frees nothing.
+
+For a tiered log the limits of the whole log apply to what is archived: with the store away nothing
+that is not in it gets lost, however old it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+from strandline.retention.jump_guard import JumpGuard
+from strandline.retention.policy import (
+    RetentionLimits,
+    RetentionUnit,
+    RetentionVerdict,
+    judge,
+)
+from strandline.storage.clock import Clock
+from strandline.storage.errors import StorageError
+from strandline.storage.local.segment import LogSegment
+from strandline.storage.log_config import UNLIMITED
+from strandline.storage.model import Offset, TimestampMs, TopicPartition
+from strandline.storage.remote.manifest import PageRef, SegmentEntry
+from strandline.storage.tiering.unified_log import UnifiedLog, newest_ms
+
+log = logging.getLogger(__name__)
+
+NO_LIMITS = RetentionLimits(retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRound:
+    """What one round did."""
+
+    rolled_segments: int
+    moved_log_starts: int
+    freed_segments: int
+    freed_bytes: int
+    failed_logs: int
+
+
+class RetentionEnforcer:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[UnifiedLog]],
+        *,
+        write_log_starts: Callable[[], Awaitable[None]],
+        purge_deleted: Callable[[TimestampMs], object],
+        wake_tiering: Callable[[TopicPartition], None],
+        executor: Executor,
+        clock: Clock,
+        interval_ms: int,
+    ) -> None:
+        """`logs` gives those that are served now. `write_log_starts` returns once the log starts
+        of all of them are durable. `purge_deleted` blocks and runs in `executor`.
+        """
+        self._logs = logs
+        self._write_log_starts = write_log_starts
+        self._purge_deleted = purge_deleted
+        self._wake_tiering = wake_tiering
+        self._executor = executor
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._guard = JumpGuard(clock)
+        # Logs that could not be handled, with the reason that was logged.
+        self._failing: dict[TopicPartition, str] = {}
+
+    async def run(self) -> None:
+        """A round every `interval_ms`, until it is cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_ms / 1000)
+            await self.run_once()
+
+    async def run_once(self) -> RetentionRound:
+        """One round over all logs; a log that fails is noted and does not stop the others."""
+        now_ms = self._guard.now_ms()
+        rolled = freed_segments = freed_bytes = 0
+        moved: list[UnifiedLog] = []
+        failed: set[TopicPartition] = set()
+        for unified_log in tuple(self._logs()):
+            try:
+                rolled += self._roll_if_outlived(unified_log, now_ms)  # 1
+                if await self._move_log_start(unified_log, now_ms):  # 2
+                    moved.append(unified_log)
+            except StorageError as error:
+                self._note_failure(unified_log, error)
+                failed.add(unified_log.topic_partition)
+            # Thousands of logs with nothing to do must not hold the loop.
+            await asyncio.sleep(0)
+        failed |= await self._checkpoint()  # 3
+        for unified_log in tuple(self._logs()):
+            try:
+                freed = self._free(unified_log, now_ms)  # 4
+                freed_segments += len(freed)
+                freed_bytes += sum(segment.size_bytes for segment in freed)
+            except StorageError as error:
+                self._note_failure(unified_log, error)
+                failed.add(unified_log.topic_partition)
+            await asyncio.sleep(0)
+        await self._unlink()  # 5
+        self._failing = {tp: why for tp, why in self._failing.items() if tp in failed}
+        return RetentionRound(
+            rolled_segments=rolled,
+            moved_log_starts=len(moved),
+            freed_segments=freed_segments,
+            freed_bytes=freed_bytes,
+            failed_logs=len(failed),
+        )
+
+    # --- 1 roll ------------------------------------------------------------------------------
+
+    def _roll_if_outlived(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> int:
+        if unified_log.local.roll_if_expired(self._clock.now_ms()):
+            return 1
+        if unified_log.is_tiered and _has_backlog(unified_log):
+            # The archive is not waiting for this one; closing it now makes small objects, and
+            # with the store away one more for each round.
+            return 0
+        active = [_local_unit(unified_log.local.active_segment)]
+        verdicts = [
+            judge(active, limits, now_ms=now_ms, log_start_offset=0)
+            for limits in (_total_limits(unified_log), _local_limits(unified_log))
+        ]
+        if not any(verdict.roll_active for verdict in verdicts):
+            return 0
+        unified_log.local.roll()
+        return 1
+
+    # --- 2 move ------------------------------------------------------------------------------
+
+    async def _move_log_start(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> bool:
+        verdict = await self._judge_total(unified_log, now_ms)
+        offset = verdict.end_offset
+        if offset is None or offset <= unified_log.log_start_offset:
+            return False
+        unified_log.move_log_start(offset)
+        self._wake_tiering(unified_log.topic_partition)
+        log.info(
+            "retention moved the log start",
+            extra={
+                "fields": {
+                    "partition": str(unified_log.topic_partition),
+                    "log_start_offset": offset,
+                    "reason": verdict.reasons[-1].value,
+                }
+            },
+        )
+        return True
+
+    async def _judge_total(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> RetentionVerdict:
+        """The verdict over both tiers; of sealed pages only the one at the border is read."""
+        decide = partial(
+            judge,
+            limits=_total_limits(unified_log),
+            now_ms=now_ms,
+            log_start_offset=unified_log.log_start_offset,
+            gate_offset=_gate(unified_log),
+        )
+        only_local = [_local_unit(segment) for segment in unified_log.only_local_segments()]
+        remote = unified_log.remote
+        manifest = None if remote is None else remote.manifest
+        if remote is None or manifest is None:
+            return decide(only_local)
+        entries = [_entry_unit(entry) for entry in manifest.segments]
+        pages = [_page_unit(page) for page in manifest.pages]
+        verdict = decide([*pages, *entries, *only_local])
+        if verdict.drop_count >= len(pages):
+            return verdict
+        border = await remote.page_entries(manifest.pages[verdict.drop_count])
+        units = pages[: verdict.drop_count] + [_entry_unit(entry) for entry in border]
+        return decide([*units, *pages[verdict.drop_count + 1 :], *entries, *only_local])
+
+    # --- 3 write -----------------------------------------------------------------------------
+
+    async def _checkpoint(self) -> set[TopicPartition]:
+        """Makes log starts durable that are not; which logs it failed for."""
+        log_starts = [
+            (unified_log, unified_log.log_start_offset)
+            for unified_log in self._logs()
+            if unified_log.log_start_offset > unified_log.durable_log_start_offset
+        ]
+        if not log_starts:
+            return set()
+        try:
+            await self._write_log_starts()
+        except StorageError as error:
+            for unified_log, _ in log_starts:
+                self._note_failure(unified_log, error)
+            return {unified_log.topic_partition for unified_log, _ in log_starts}
+        for unified_log, log_start_offset in log_starts:
+            unified_log.note_checkpointed(log_start_offset)
+        return set()
+
+    # --- 4 free ------------------------------------------------------------------------------
+
+    def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> Sequence[LogSegment]:
+        verdict = judge(
+            [_local_unit(segment) for segment in unified_log.local.segments],
+            _local_limits(unified_log),
+            now_ms=now_ms,
+            log_start_offset=unified_log.log_start_offset,
+        )
+        if verdict.end_offset is None:
+            return ()
+        freed = unified_log.free_segments(verdict.end_offset)
+        if freed:
+            log.info(
+                "local segments freed",
+                extra={
+                    "fields": {
+                        "partition": str(unified_log.topic_partition),
+                        "segments": len(freed),
+                        "local_start_offset": unified_log.local_start_offset,
+                    }
+                },
+            )
+        return freed
+
+    # --- 5 unlink ----------------------------------------------------------------------------
+
+    async def _unlink(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, self._purge_deleted, self._clock.now_ms())
+        except StorageError as error:
+            log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
+
+    def _note_failure(self, unified_log: UnifiedLog, error: StorageError) -> None:
+        """Says once per change why a log's retention does not get on."""
+        topic_partition, reason = unified_log.topic_partition, type(error).__name__
+        if self._failing.get(topic_partition) != reason:
+            self._failing[topic_partition] = reason
+            log.warning(
+                "retention does not succeed, will be tried again",
+                extra={"fields": {"partition": str(topic_partition), "reason": str(error)}},
+            )
+
+    def __repr__(self) -> str:
+        return f"<RetentionEnforcer {self._guard!r} failing={sorted(self._failing)}>"
+
+
+# --- what the policy is asked --------------------------------------------------------------------
+
+
+def _total_limits(unified_log: UnifiedLog) -> RetentionLimits:
+    if "delete" not in unified_log.config.cleanup_policy:
+        return NO_LIMITS
+    return RetentionLimits.total(unified_log.config)
+
+
+def _local_limits(unified_log: UnifiedLog) -> RetentionLimits:
+    """Limits of the local files; those of a log in one tier go with the log start alone."""
+    if not unified_log.is_tiered:
+        return NO_LIMITS
+    return RetentionLimits.local(unified_log.config)
+
+
+def _gate(unified_log: UnifiedLog) -> Offset | None:
+    """Up to where the limits of the whole log apply."""
+    if not unified_log.is_tiered or unified_log.config.remote_log_copy_disable:
+        return None
+    remote = unified_log.remote
+    assert remote is not None
+    if not remote.known or remote.end_offset is None:
+        return unified_log.log_start_offset
+    return remote.end_offset
+
+
+def _has_backlog(unified_log: UnifiedLog) -> bool:
+    """Whether closed segments wait for the archive."""
+    return any(segment.is_active is False for segment in unified_log.only_local_segments())
+
+
+def _local_unit(segment: LogSegment) -> RetentionUnit:
+    return RetentionUnit(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        newest_ms=newest_ms(segment),
+        is_active=segment.is_active,
+        written_ms=segment.created_ms if segment.is_active else 0,
+    )
+
+
+def _entry_unit(entry: SegmentEntry) -> RetentionUnit:
+    has_time = entry.max_timestamp_ms >= 0
+    return RetentionUnit(
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        size_bytes=entry.size_bytes,
+        newest_ms=entry.max_timestamp_ms if has_time else entry.uploaded_ms,
+    )
+
+
+def _page_unit(page: PageRef) -> RetentionUnit:
+    """A whole page; one without timestamps is never too old as a whole, its entries may be."""
+    return RetentionUnit(
+        base_offset=page.base_offset,
+        end_offset=page.end_offset,
+        size_bytes=page.size_bytes,
+        newest_ms=page.max_timestamp_ms if page.max_timestamp_ms >= 0 else 2**63 - 1,
+    )

@@ -1,0 +1,187 @@
+"""What a task does: a split becomes Arrow record batches.
+
+    for each slice   statistics, if limits or the cut ask for them -> wanted chunks
+                     aborted transactions, if the segment has any
+    for each block   wanted batches -> runs -> decoded rows within the limits -> record batch
+
+Left out: control batches always, records of aborted transactions unless `read_uncommitted` was
+asked for, rows outside the limits. Everything else comes, in offset order, or an error does.
+
+The transaction index of a segment's `.meta` is taken to hold every aborted transaction that has
+records in the segment, wherever its marker lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.spark_lake.arrow import ArrowEncoder
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.planner import SegmentSlice, Split
+from strandline.spark_lake.segments import (
+    Block,
+    ChunkRange,
+    LogReader,
+    SegmentMeta,
+    chunk_ranges,
+    joined,
+    whole_segment,
+)
+from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
+from strandline.storage.model import AbortedTransaction, Isolation
+from strandline.storage.records.vectorised import (
+    BatchRow,
+    DecodedRecords,
+    RowLimits,
+    Run,
+    RunBuilder,
+    decode,
+)
+from strandline.storage.remote.manifest import SegmentEntry
+
+# Below this, reading the statistics costs about as much as the bytes they could save.
+PRUNED_SEGMENT_BYTES_MIN = 1024 * 1024
+
+
+@dataclass(slots=True, kw_only=True)
+class ScanCounts:
+    """What a task did so far; its owner reads it when the task ends."""
+
+    rows: int = 0
+    segments_read: int = 0
+    segments_skipped: int = 0  # the statistics said that no chunk is wanted
+    chunks_skipped: int = 0
+
+
+class SplitScan:
+    """Reads one split; `record_batches` may be called once."""
+
+    def __init__(
+        self,
+        reader: ObjectReader,
+        split: Split,
+        *,
+        columns: Sequence[str],
+        isolation: Isolation,
+    ) -> None:
+        self._reader = reader
+        self._split = split
+        self._isolation = isolation
+        self._encoder = ArrowEncoder(columns, split.topic_partition)
+        self.counts = ScanCounts()
+
+    def record_batches(self) -> Iterator[Any]:
+        """`pyarrow.RecordBatch`es in offset order.
+
+        Raises a TierError or CorruptRecords that names the object and what to do about it.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="lake-window") as ahead:
+            for piece in self._split.slices:
+                yield from self._slice(piece, ahead)
+
+    def _slice(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[Any]:
+        entry = piece.entry
+        meta = SegmentMeta(self._reader, entry)
+        ranges = self._wanted_ranges(piece, meta)
+        if not ranges:
+            self.counts.segments_skipped += 1
+            return
+        self.counts.segments_read += 1
+        aborted = self._aborted(entry, meta)
+        log = LogReader(self._reader, entry, ahead=ahead)
+        for part in joined(ranges):
+            for block in log.blocks(part):
+                for decoded in self._decoded(entry, block, aborted):
+                    self.counts.rows += decoded.row_count
+                    yield self._encoder.encode(decoded)
+
+    # --- which bytes -------------------------------------------------------------------------
+
+    def _wanted_ranges(self, piece: SegmentSlice, meta: SegmentMeta) -> list[ChunkRange]:
+        entry, limits = piece.entry, self._split.limits
+        if piece.is_whole and (
+            entry.size_bytes <= PRUNED_SEGMENT_BYTES_MIN or _covers(limits, entry)
+        ):
+            return [whole_segment(entry)]
+        statistics = meta.statistics()
+        owned = [
+            (part, chunk)
+            for part, chunk in zip(chunk_ranges(entry, statistics), statistics.chunks, strict=True)
+            if piece.start_position <= chunk.position < piece.end_position
+        ]
+        wanted = [
+            part
+            for part, chunk in owned
+            if part.end_offset > limits.start_offset
+            and part.base_offset < limits.end_offset
+            and chunk.max_timestamp_ms >= limits.start_timestamp_ms
+            and chunk.min_timestamp_ms < limits.end_timestamp_ms
+        ]
+        self.counts.chunks_skipped += len(owned) - len(wanted)
+        return wanted
+
+    # --- which rows --------------------------------------------------------------------------
+
+    def _aborted(self, entry: SegmentEntry, meta: SegmentMeta) -> tuple[AbortedTransaction, ...]:
+        if self._isolation is Isolation.READ_UNCOMMITTED or not entry.has_transactions:
+            return ()
+        return meta.aborted_transactions()
+
+    def _decoded(
+        self, entry: SegmentEntry, block: Block, aborted: Sequence[AbortedTransaction]
+    ) -> Iterator[DecodedRecords]:
+        limits = self._split.limits
+        with _naming(self._reader, entry):
+            for run in _runs(block, limits, aborted):
+                yield from decode(run, limits=limits, wanted=self._encoder.wanted)
+
+
+def _covers(limits: RowLimits, entry: SegmentEntry) -> bool:
+    """Whether every row of the segment is wanted."""
+    return (
+        limits.start_offset <= entry.base_offset
+        and limits.end_offset >= entry.end_offset
+        and limits.start_timestamp_ms <= entry.min_timestamp_ms
+        and limits.end_timestamp_ms > entry.max_timestamp_ms
+    )
+
+
+def _runs(block: Block, limits: RowLimits, aborted: Sequence[AbortedTransaction]) -> Iterator[Run]:
+    builder = RunBuilder(block.content)
+    for row in block.batches:
+        if (
+            not row.is_control
+            and row.last_offset >= limits.start_offset
+            and row.base_offset < limits.end_offset
+            and not _is_aborted(row, aborted)
+        ):
+            yield from builder.add(row)
+    yield from builder.finish()
+
+
+def _is_aborted(row: BatchRow, aborted: Sequence[AbortedTransaction]) -> bool:
+    # A producer has one transaction at a time, so whatever it wrote between the first record and
+    # the marker of an aborted one belongs to it.
+    return row.is_transactional and any(
+        transaction.producer_id == row.producer_id
+        and transaction.first_offset <= row.base_offset <= transaction.last_offset
+        for transaction in aborted
+    )
+
+
+@contextmanager
+def _naming(reader: ObjectReader, entry: SegmentEntry) -> Iterator[None]:
+    """Errors about records name the object they lie in."""
+    try:
+        yield
+    except (CorruptRecords, UnsupportedCodec) as error:
+        raise ObjectCorrupt(
+            f"{reader.url}/{entry.log_key}",
+            "decode",
+            f"{error}; its checksum is right, so this is what its producer wrote: leave the batch"
+            " out with startingOffsets and endingOffsets",
+        ) from error

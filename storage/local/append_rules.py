@@ -1,0 +1,177 @@
+"""What may be appended: the rules behind `LocalLog.append`, and the errors that name them.
+
+The hot path tests a batch with a handful of comparisons; it comes here once one of them fails, to
+find out which, or when a batch is of an unusual kind. The answers are those of Kafka's
+LogValidator, with one difference: records are not read (CRC and header must be right), so a batch
+with a true CRC over nonsense records is stored as it came.
+
+    too short, wrong length, wrong CRC, magic > 2                   CorruptRecords (2)
+    nothing, two batches, magic 0 or 1, count and offsets disagree,
+    control batch from a client, negative sequence                  InvalidRecords (87)
+    larger than max.message.bytes                                   MessageTooLarge (10)
+    larger than a segment                                           RecordListTooLarge (18)
+    codec 5 to 7                                                    UnsupportedCodec (76)
+    timestamp out of bounds, or claimed to be the broker's          InvalidTimestamp (32)
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import crc32c
+
+from strandline.storage.errors import (
+    CorruptRecords,
+    InvalidRecords,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordListTooLarge,
+    RecordsRejected,
+    UnsupportedCodec,
+)
+from strandline.storage.local.producer_state import ProducerState, TransactionMarker, read_marker
+from strandline.storage.log_config import LogConfig
+from strandline.storage.records import batch as batch_format
+from strandline.storage.records.batch import BatchHeader, check_crc, read_header
+from strandline.storage.records.record import iter_records
+
+# Attribute bits that call for a second look. The codec's own bits are among them because unknown
+# codecs come out above CODEC_LAST as well: one comparison clears every ordinary batch.
+UNUSUAL_BITS = batch_format.CODEC_MASK | batch_format.TIMESTAMP_TYPE_BIT | batch_format.CONTROL_BIT
+
+_ATTRIBUTES_POSITION = 21
+
+
+class AppendOrigin(Enum):
+    """Who appends: that decides what is checked, and who gave the offsets."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+class AppendInfo(NamedTuple):
+    """Where a batch went. `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
+
+    `duplicate` says that this is the answer of an earlier, identical append.
+    """
+
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool
+    size_bytes: int
+
+
+class ReplicatedBatch(NamedTuple):
+    """One of the batches that another broker sent, where it begins in them."""
+
+    position: int
+    header: BatchHeader
+    marker: TransactionMarker | None
+
+
+def short_batch(records: memoryview) -> RecordsRejected:
+    """Why something shorter than a batch header is refused."""
+    if len(records) == 0:
+        return InvalidRecords("no batch to append")
+    return CorruptRecords(f"{len(records)} bytes are no record batch")
+
+
+def misshapen_batch(
+    size_bytes: int, magic: int, batch_length: int, config: LogConfig
+) -> RecordsRejected:
+    """Why a batch is refused before its CRC is looked at, in Kafka's order."""
+    if magic in (0, 1):
+        return InvalidRecords(f"message format {magic} is not accepted, only {batch_format.MAGIC}")
+    if magic != batch_format.MAGIC:
+        return CorruptRecords(f"record batch magic is {magic}")
+    whole_bytes = batch_length + batch_format.LOG_OVERHEAD_BYTES
+    if batch_length < batch_format.BATCH_LENGTH_MIN or whole_bytes > size_bytes:
+        return CorruptRecords(f"batch length {batch_length} does not fit {size_bytes} bytes")
+    if whole_bytes > config.max_message_bytes:
+        return MessageTooLarge(
+            f"batch of {whole_bytes} bytes, max.message.bytes is {config.max_message_bytes}"
+        )
+    if whole_bytes < size_bytes:
+        return InvalidRecords("more than one batch in a produce request for a partition")
+    return RecordListTooLarge(
+        f"batch of {size_bytes} bytes, segment.bytes is {config.segment_bytes}"
+    )
+
+
+def check_unusual(
+    records: memoryview, attributes: int, origin: AppendOrigin, producers: ProducerState
+) -> TransactionMarker | None:
+    """Refuses what only some may send; the marker if it is one that the coordinator sent.
+
+    Raises UnsupportedCodec, InvalidTimestamp, InvalidRecords, InvalidProducerEpoch.
+    """
+    codec = attributes & batch_format.CODEC_MASK
+    if codec > batch_format.CODEC_LAST:
+        raise UnsupportedCodec(f"compression codec {codec} is unknown")
+    if attributes & batch_format.TIMESTAMP_TYPE_BIT and origin is AppendOrigin.CLIENT:
+        raise InvalidTimestamp("a producer may not say that its timestamps are the broker's")
+    if not attributes & batch_format.CONTROL_BIT:
+        return None
+    if origin is AppendOrigin.CLIENT:
+        raise InvalidRecords("clients may not write control records")
+    header = read_header(records)
+    marker = read_marker(records, header)
+    if header.has_producer:
+        if marker is None:
+            raise InvalidRecords("a control batch with a producer must be a marker")
+        entry = producers.entries.get(header.producer_id)
+        if entry is not None:
+            producers.check_epoch(entry, header.producer_epoch)
+    return marker
+
+
+def check_not_too_old(records: memoryview, now_ms: int, age_ms_max: int) -> None:
+    """Raises InvalidTimestamp for a record older than message.timestamp.before.max.ms.
+
+    The only check that reads records, and only where somebody has set this property: the header
+    holds no minimum.
+    """
+    for record in iter_records(records, read_header(records)):
+        if record.timestamp_ms >= 0 and now_ms - record.timestamp_ms > age_ms_max:
+            raise InvalidTimestamp(
+                f"timestamp {record.timestamp_ms} is more than {age_ms_max} ms before {now_ms}"
+            )
+
+
+def check_replicated(records: memoryview, next_offset: int) -> list[ReplicatedBatch]:
+    """All batches of `records`, checked before the first of them is written.
+
+    Raises CorruptRecords, InvalidRecords if they do not lie at or behind `next_offset`.
+    """
+    batches = []
+    position = 0
+    while position < len(records):
+        header = read_header(records, position)
+        check_crc(records, header, position)
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            raise InvalidRecords(
+                f"replicated batch has offsets {header.base_offset} to {header.last_offset}, "
+                f"the log ends at {next_offset}"
+            )
+        marker = read_marker(records, header, position) if header.is_control else None
+        batches.append(ReplicatedBatch(position, header, marker))
+        position += header.size_bytes
+        next_offset = header.next_offset
+    if not batches:
+        raise InvalidRecords("no batch to append")
+    return batches
+
+
+def stamp_append_time(records: memoryview, attributes: int, now_ms: int) -> None:
+    """Makes `now_ms` the time of all records of a batch, and the CRC true again."""
+    batch_format.ATTRIBUTES_FIELD.pack_into(
+        records, _ATTRIBUTES_POSITION, attributes | batch_format.TIMESTAMP_TYPE_BIT
+    )
+    batch_format.OFFSET_FIELD.pack_into(records, batch_format.MAX_TIMESTAMP_POSITION, now_ms)
+    crc = crc32c.crc32c(records[batch_format.CRC_START :])
+    batch_format.CRC_FIELD.pack_into(records, batch_format.CRC_POSITION, crc)

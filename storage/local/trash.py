@@ -1,0 +1,51 @@
+"""Files of removed segments that wait to be unlinked.
+
+A removed file is renamed to `<name>.deleted` at once, so that it is gone for the next start, and
+unlinked after `file.delete.delay.ms`: unlinking a gigabyte can take the file system a while, and
+somebody may still be copying the file by name. A start removes what is left of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.storage import files
+
+DELETED_SUFFIX = ".deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    path: Path
+    unlink_at_ms: int
+
+
+class Trash:
+    """One log's removed files. `purge` may run in a worker thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, path: Path, *, unlink_at_ms: int) -> None:
+        """Renames a file, to be unlinked later; one that is not there is fine. Raises DiskError."""
+        if not path.exists():
+            return
+        target = path.with_name(path.name + DELETED_SUFFIX)
+        files.rename(path, target, sync=False)
+        with self._lock:
+            self._waiting.append(_Waiting(target, unlink_at_ms))
+
+    def purge(self, now_ms: int) -> int:
+        """Unlinks what has waited long enough; how many files. Raises DiskError."""
+        with self._lock:
+            due = [file for file in self._waiting if file.unlink_at_ms <= now_ms]
+            self._waiting = [file for file in self._waiting if file.unlink_at_ms > now_ms]
+        for file in due:
+            files.remove(file.path)
+        return len(due)

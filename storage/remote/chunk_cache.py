@@ -1,0 +1,345 @@
+"""Chunks of log objects: checked batches in memory, and a cache of them on disk.
+
+A chunk's memory is an anonymous mapping. The views that a fetch response is made of keep it alive,
+however long a slow consumer takes; when the last view is gone it returns to the system at once,
+and only then do its bytes count as free. So the bound on memory is a bound on what really exists:
+
+    live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
+
+Eviction takes the least recently used chunk that no reader has: evicting one in use would free
+nothing. The disk cache holds the same bytes under a name made of object key and range. Object keys
+are never reused, so an entry is never stale; it is checked like a download whenever it is read.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import logging
+import mmap
+import os
+import threading
+import weakref
+from array import array
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import crc32c
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptRecords, DiskError
+from strandline.storage.model import Offset, Position
+from strandline.storage.records import batch as batch_format
+from strandline.storage.remote.segment_index import ChunkKey
+
+log = logging.getLogger(__name__)
+
+_CHUNK_SUFFIX = ".chunk"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A run of whole batches cut out of a chunk: bytes [position, end_position) of it."""
+
+    position: Position
+    end_position: Position
+    next_offset: Offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.position
+
+
+class Chunk:
+    """Whole batches whose CRCs are right, and where each of them lies. Immutable."""
+
+    __slots__ = ("_base_offsets", "_next_offsets", "_pins", "_positions", "_view", "key", "was_read")
+
+    def __init__(self, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> None:
+        """Checks everything in `view`. Raises CorruptRecords.
+
+        `base_offset` is what the first batch must begin with: bytes of another place are not let
+        pass because their CRCs are right.
+        """
+        self.key = key
+        self.was_read = False
+        self._view = view
+        # One element per view that is in use; a deque, because views die in any thread.
+        self._pins: deque[None] = deque()
+        self._base_offsets = array("q")
+        self._next_offsets = array("q")
+        # One longer than the others: the end of the last batch.
+        self._positions = array("q", [0])
+        self._check_batches(base_offset)
+
+    def _check_batches(self, base_offset: Offset) -> None:
+        view, position, end = self._view, 0, len(self._view)
+        expected_offset = base_offset
+        while position < end:
+            if end - position < batch_format.HEADER_BYTES:
+                raise CorruptRecords(f"{end - position} bytes after the last batch")
+            fields = batch_format.HEADER.unpack_from(view, position)
+            found_offset, length, _, magic, crc, _, last_offset_delta = fields[:7]
+            batch_end = position + batch_format.LOG_OVERHEAD_BYTES + length
+            if magic != batch_format.MAGIC or length < batch_format.BATCH_LENGTH_MIN:
+                raise CorruptRecords(f"no batch at {position}: magic {magic}, length {length}")
+            if batch_end > end:
+                raise CorruptRecords(f"batch at {position} exceeds the chunk by {batch_end - end}")
+            if crc32c.crc32c(view[position + batch_format.CRC_START : batch_end]) != crc:
+                raise CorruptRecords(f"wrong CRC of the batch at {position}, offset {found_offset}")
+            is_first = position == 0
+            # The base offset is not covered by the CRC.
+            if last_offset_delta < 0 or found_offset < expected_offset:
+                raise CorruptRecords(f"offset {found_offset} follows {expected_offset}")
+            if is_first and found_offset != base_offset:
+                raise CorruptRecords(f"begins with offset {found_offset}, not {base_offset}")
+            expected_offset = found_offset + last_offset_delta + 1
+            self._base_offsets.append(found_offset)
+            self._next_offsets.append(expected_offset)
+            self._positions.append(batch_end)
+            position = batch_end
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._view)
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._next_offsets[-1]
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a view that was given out still exists."""
+        return bool(self._pins)
+
+    def find_run(
+        self, offset: Offset, *, bytes_max: int, end_offset: Offset | None, at_least_one: bool
+    ) -> BatchRun | None:
+        """Whole batches from the one that holds `offset` (or the next), below `end_offset`.
+
+        At most `bytes_max` bytes, except that `at_least_one` batch comes however large it is. None
+        if no batch qualifies.
+        """
+        first = bisect.bisect_right(self._next_offsets, offset)
+        start = self._positions[first]
+        stop = bisect.bisect_right(self._positions, start + bytes_max) - 1
+        if at_least_one:
+            stop = max(stop, first + 1)
+        stop = min(stop, len(self._next_offsets))
+        if end_offset is not None:
+            stop = min(stop, bisect.bisect_left(self._base_offsets, end_offset))
+        if stop <= first:
+            return None
+        return BatchRun(start, self._positions[stop], self._next_offsets[stop - 1])
+
+    def take(self, run: BatchRun) -> memoryview:
+        """The bytes of `run`, without a copy. The chunk is pinned as long as the view exists."""
+        view = self._view[run.position : run.end_position].toreadonly()
+        self._pins.append(None)
+        weakref.finalize(view, self._pins.pop).atexit = False
+        self.was_read = True
+        return view
+
+    def piece(self, position: Position, end_position: Position) -> memoryview:
+        """The bytes of the object's range [position, end_position); not pinned."""
+        return self._view[position - self.key.position : end_position - self.key.position]
+
+    def __repr__(self) -> str:
+        return f"<Chunk {self.key} batches={len(self._next_offsets)} pinned={self.is_pinned}>"
+
+
+class ChunkMemory:
+    """The memory of all chunks and the chunks that are cached in it. Owned by one thread.
+
+    Only `reserve` hands out memory. Blocks may die in any thread; `on_free` is called there.
+    """
+
+    def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
+        self.bytes_max = bytes_max
+        self._on_free = on_free
+        self._live_bytes = 0
+        # Sizes of blocks that died; a deque, because blocks die in any thread.
+        self._freed: deque[int] = deque()
+        self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
+        self.evicted_count = 0
+
+    @property
+    def live_bytes(self) -> int:
+        self._collect()
+        return self._live_bytes
+
+    @property
+    def chunk_count(self) -> int:
+        return len(self._chunks)
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        """The cached chunk, which becomes the most recently used."""
+        chunk = self._chunks.get(key)
+        if chunk is not None:
+            self._chunks.move_to_end(key)
+        return chunk
+
+    def peek(self, key: ChunkKey) -> Chunk | None:
+        """As `find`, without a trace."""
+        return self._chunks.get(key)
+
+    def add(self, chunk: Chunk) -> None:
+        self._chunks[chunk.key] = chunk
+
+    def reserve(self, size_bytes: int, *, may_evict_unread: bool) -> memoryview | None:
+        """A writable block of `size_bytes`; None if that much cannot be made free now.
+
+        A block larger than the whole bound is given when nothing else is alive: one batch may be
+        larger than any sensible bound.
+        """
+        while self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0:
+            if not self._evict_one(may_evict_unread):
+                return None
+        block = mmap.mmap(-1, size_bytes)
+        self._live_bytes += size_bytes
+        weakref.finalize(block, self._release, size_bytes).atexit = False
+        return memoryview(block)
+
+    def clear(self) -> None:
+        self._chunks.clear()
+
+    def _release(self, size_bytes: int) -> None:
+        self._freed.append(size_bytes)
+        self._on_free()
+
+    def _collect(self) -> None:
+        while self._freed:
+            self._live_bytes -= self._freed.popleft()
+
+    def _evict_one(self, may_evict_unread: bool) -> bool:
+        for key, chunk in self._chunks.items():
+            if not chunk.is_pinned and (chunk.was_read or may_evict_unread):
+                del self._chunks[key]
+                self.evicted_count += 1
+                return True
+        return False
+
+
+class DiskChunkCache:
+    """Chunks as files in one folder, least recently used first to go. Thread-safe, blocking.
+
+    A failing disk costs the cache, never a read: errors are logged once and count as misses.
+    """
+
+    def __init__(self, directory: Path, bytes_max: int) -> None:
+        """Opens the folder and keeps what an earlier process left there, up to `bytes_max`.
+
+        Raises DiskError if the folder cannot be made or read.
+        """
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._size_bytes = 0
+        self._writing: set[str] = set()
+        self._has_failed = False
+        files.make_directory(directory)
+        self._adopt()
+        self._trim(0)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all chunks in the folder."""
+        return self._size_bytes
+
+    def load(self, key: ChunkKey, target: memoryview) -> bool:
+        """Fills `target` with the chunk's bytes; False if they are not here (then it is garbage)."""
+        name = _file_name(key)
+        with self._lock:
+            if name not in self._sizes:
+                return False
+            self._sizes.move_to_end(name)
+        path = self._directory / name
+        try:
+            with open(path, "rb", buffering=0) as file:
+                done = 0
+                while done < len(target):
+                    count = file.readinto(target[done:])
+                    if not count:
+                        break
+                    done += count
+            os.utime(path)
+        except OSError as error:
+            self._note_failure(error)
+            done = 0
+        if done != len(target):
+            self.remove(key)
+            return False
+        return True
+
+    def store(self, key: ChunkKey, content: memoryview) -> None:
+        """Keeps a chunk, dropping older ones to make room."""
+        name = _file_name(key)
+        if len(content) > self._bytes_max:
+            return
+        try:
+            with self._lock:
+                if name in self._sizes or name in self._writing:
+                    return
+                self._writing.add(name)
+                self._trim(len(content))
+            # Not synced: a torn file is found by its batch CRCs, and it is only a cache.
+            files.write_atomically(self._directory / name, content, sync=False)
+            with self._lock:
+                self._sizes[name] = len(content)
+                self._size_bytes += len(content)
+                self._trim(0)
+        except DiskError as error:
+            self._note_failure(error)
+        finally:
+            with self._lock:
+                self._writing.discard(name)
+
+    def remove(self, key: ChunkKey) -> None:
+        """Forgets a chunk, for instance one whose bytes turned out wrong."""
+        with self._lock:
+            self._drop(_file_name(key))
+
+    def _adopt(self) -> None:
+        try:
+            found = [
+                (entry.stat().st_mtime_ns, entry.name, entry.stat().st_size)
+                for entry in os.scandir(self._directory)
+            ]
+        except OSError as error:
+            raise DiskError(f"cannot read {self._directory}: {error.strerror}") from error
+        for _, name, size_bytes in sorted(found):
+            if name.endswith(_CHUNK_SUFFIX):
+                self._sizes[name] = size_bytes
+                self._size_bytes += size_bytes
+            elif name.endswith(files.TEMPORARY_SUFFIX):
+                files.remove(self._directory / name)
+
+    def _trim(self, incoming_bytes: int) -> None:
+        while self._sizes and self._size_bytes + incoming_bytes > self._bytes_max:
+            self._drop(next(iter(self._sizes)))
+
+    def _drop(self, name: str) -> None:
+        size_bytes = self._sizes.pop(name, None)
+        if size_bytes is None:
+            return
+        self._size_bytes -= size_bytes
+        try:
+            files.remove(self._directory / name)
+        except DiskError as error:
+            self._note_failure(error)
+
+    def _note_failure(self, error: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            log.warning(
+                "chunk cache on disk failed",
+                extra={"fields": {"directory": str(self._directory), "error": str(error)}},
+            )
+
+
+def _file_name(key: ChunkKey) -> str:
+    digest = hashlib.blake2b(key.log_key.encode(), digest_size=16).hexdigest()
+    return f"{digest}-{key.position}-{key.end_position}{_CHUNK_SUFFIX}"

@@ -1,0 +1,297 @@
+"""Downloads of chunks: each once however many wait for it, the wanted ones before the guessed.
+
+    request(key) ─► cached? ─yes─► chunk
+                      └─no─► under way? ─yes─► the same future
+                                └─no─► queue ──pump──► executor: disk cache, else ranged GET,
+                                        ▲              check every batch, once more if wrong
+              a download ended, ────────┘                           │
+              memory became free                  future ◄──────────┘
+
+All state belongs to the event loop's thread; only fetching and checking run in the executor. A
+waiter that is cancelled leaves its download alone: the client will ask again and then find it. Guesses
+(read-ahead) start only while workers and memory are to spare, never push out a chunk that nobody
+has read yet, and fail silently; when somebody really asks, they are promoted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.storage.errors import CorruptRecords, ObjectCorrupt, TierUnavailable
+from strandline.storage.model import Offset
+from strandline.storage.remote.chunk_cache import Chunk, ChunkMemory, DiskChunkCache
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.segment_index import ChunkKey
+
+log = logging.getLogger(__name__)
+
+# Wanted chunks that wait for a worker or for memory. Each stands for at least one fetch request,
+# so a longer queue means that nobody will still be waiting at its end.
+WAITING_MAX = 100
+# Guesses are worth little; the oldest ones go first.
+GUESSES_MAX = 64
+# Chunks on their way to the disk cache keep their memory; more than these are not written at all.
+DISK_WRITES_MAX = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class DownloadCounters:
+    """What happened since the start; owned by the event loop."""
+
+    memory_hits: int = 0
+    joined: int = 0
+    disk_hits: int = 0
+    downloads: int = 0
+    downloaded_bytes: int = 0
+    guesses: int = 0
+    corrupt: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Download:
+    key: ChunkKey
+    base_offset: Offset
+    future: asyncio.Future[Chunk]
+    is_wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    chunk: Chunk
+    view: memoryview
+    is_from_disk: bool
+    corrupt_count: int
+
+
+class ChunkDownloads:
+    """See the top of this file."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        executor: Executor,
+        *,
+        parallel_max: int,
+        memory_bytes_max: int,
+        disk: DiskChunkCache | None,
+    ) -> None:
+        self.counters = DownloadCounters()
+        self.memory = ChunkMemory(memory_bytes_max, on_free=self._memory_became_free)
+        self._store = store
+        self._executor = executor
+        self._parallel_max = parallel_max
+        self._disk = disk
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wanted: OrderedDict[ChunkKey, _Download] = OrderedDict()
+        self._guessed: OrderedDict[ChunkKey, _Download] = OrderedDict()
+        self._running: dict[ChunkKey, _Download] = {}
+        self._disk_writes = 0
+        self._is_closed = False
+
+    @property
+    def running_count(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self._wanted)
+
+    async def get(self, key: ChunkKey, *, base_offset: Offset) -> Chunk:
+        """The chunk, downloaded if need be; its first batch must begin with `base_offset`.
+
+        Raises TierUnavailable if too many wait already, ObjectCorrupt if two downloads had wrong
+        CRCs, and as `ObjectStore.get_into`.
+        """
+        chunk = self.memory.find(key)
+        if chunk is not None:
+            self.counters.memory_hits += 1
+            return chunk
+        return await asyncio.shield(self._want(key, base_offset).future)
+
+    def find(self, key: ChunkKey) -> Chunk | None:
+        """The chunk if it is in memory."""
+        return self.memory.find(key)
+
+    def guess(self, key: ChunkKey, *, base_offset: Offset) -> None:
+        """Downloads the chunk if that costs nobody anything; nothing is waited for."""
+        if self._is_closed or self.memory.peek(key) or self._find_download(key):
+            return
+        self.counters.guesses += 1
+        self._guessed[key] = _Download(key, base_offset, self._new_future(), False)
+        while len(self._guessed) > GUESSES_MAX:
+            self._guessed.popitem(last=False)
+        self._pump()
+
+    def close(self) -> None:
+        """Fails what waits; what is being downloaded ends by itself and is dropped."""
+        self._is_closed = True
+        for download in [*self._wanted.values(), *self._guessed.values()]:
+            error = TierUnavailable(download.key.log_key, "get", "cold reads are shut down")
+            _fail(download.future, error)
+        self._wanted.clear()
+        self._guessed.clear()
+        self.memory.clear()
+
+    # --- queue -------------------------------------------------------------------------------
+
+    def _find_download(self, key: ChunkKey) -> _Download | None:
+        return self._running.get(key) or self._wanted.get(key) or self._guessed.get(key)
+
+    def _want(self, key: ChunkKey, base_offset: Offset) -> _Download:
+        if self._is_closed:
+            raise TierUnavailable(key.log_key, "get", "cold reads are shut down")
+        download = self._find_download(key)
+        if download is None and len(self._wanted) >= WAITING_MAX:
+            raise TierUnavailable(key.log_key, "get", f"{WAITING_MAX} cold reads are waiting")
+        if download is None:
+            download = _Download(key, base_offset, self._new_future(), True)
+            self._wanted[key] = download
+        else:
+            self.counters.joined += 1
+            download.is_wanted = True
+            if self._guessed.pop(key, None) is not None:
+                self._wanted[key] = download
+        self._pump()
+        return download
+
+    def _new_future(self) -> asyncio.Future[Chunk]:
+        self._loop = asyncio.get_running_loop()
+        return self._loop.create_future()
+
+    def _pump(self) -> None:
+        """Starts what may start: wanted chunks first, guesses with what is left over."""
+        while self._wanted and len(self._running) < self._parallel_max:
+            download = next(iter(self._wanted.values()))
+            if not self._start(download, may_evict_unread=True):
+                return
+            del self._wanted[download.key]
+        # One worker stays free of guesses, so that a wanted chunk never waits for a whole guess.
+        while not self._wanted and self._guessed and len(self._running) < self._parallel_max - 1:
+            download = next(iter(self._guessed.values()))
+            if not self._start(download, may_evict_unread=False):
+                return
+            del self._guessed[download.key]
+
+    def _start(self, download: _Download, *, may_evict_unread: bool) -> bool:
+        block = self.memory.reserve(download.key.size_bytes, may_evict_unread=may_evict_unread)
+        if block is None:
+            return False
+        assert self._loop is not None
+        self._running[download.key] = download
+        fetching = self._loop.run_in_executor(self._executor, self._fetch, download, block)
+        fetching.add_done_callback(lambda done: self._finish(download, done))
+        return True
+
+    def _finish(self, download: _Download, done: asyncio.Future[_Fetched]) -> None:
+        del self._running[download.key]
+        error = None if done.cancelled() else done.exception()
+        if done.cancelled() or error is not None:
+            self.counters.failed += 1
+            cancelled = TierUnavailable(download.key.log_key, "get", "the download was cancelled")
+            _fail(download.future, error or cancelled)
+        else:
+            self._accept(download, done.result())
+        self._pump()
+
+    def _accept(self, download: _Download, fetched: _Fetched) -> None:
+        self.counters.corrupt += fetched.corrupt_count
+        if fetched.is_from_disk:
+            self.counters.disk_hits += 1
+        else:
+            self.counters.downloads += 1
+            self.counters.downloaded_bytes += fetched.chunk.size_bytes
+        if self._is_closed:
+            _fail(download.future, TierUnavailable(download.key.log_key, "get", "shut down"))
+            return
+        self.memory.add(fetched.chunk)
+        if not download.future.done():
+            download.future.set_result(fetched.chunk)
+        if not fetched.is_from_disk:
+            self._keep_on_disk(fetched)
+
+    def _memory_became_free(self) -> None:
+        """Called in whatever thread dropped the last view of a block."""
+        loop = self._loop
+        if loop is None or not (self._wanted or self._guessed):
+            return
+        try:
+            loop.call_soon_threadsafe(self._pump)
+        except RuntimeError:  # the loop is closed: nobody is waiting any more
+            return
+
+    # --- disk --------------------------------------------------------------------------------
+
+    def _keep_on_disk(self, fetched: _Fetched) -> None:
+        if self._disk is None or self._disk_writes >= DISK_WRITES_MAX:
+            return
+        assert self._loop is not None
+        self._disk_writes += 1
+        writing = self._loop.run_in_executor(
+            self._executor, self._disk.store, fetched.chunk.key, fetched.view
+        )
+        writing.add_done_callback(self._disk_write_ended)
+
+    def _disk_write_ended(self, done: asyncio.Future[None]) -> None:
+        self._disk_writes -= 1
+        if not done.cancelled() and (error := done.exception()) is not None:
+            log.error("chunk was not kept on disk", extra={"fields": {"error": repr(error)}})
+
+    # --- in the executor ---------------------------------------------------------------------
+
+    def _fetch(self, download: _Download, block: memoryview) -> _Fetched:
+        key, base_offset = download.key, download.base_offset
+        corrupt_count = 0
+        if self._disk is not None and self._disk.load(key, block):
+            try:
+                return _Fetched(Chunk(key, block, base_offset=base_offset), block, True, 0)
+            except CorruptRecords as error:
+                corrupt_count += 1
+                _log_corrupt(key, "disk cache", error)
+                self._disk.remove(key)
+        # Ranged GETs carry no checksum, so a flipped bit on the way looks like one in the object:
+        # the second download tells them apart.
+        for _ in range(2):
+            self._store.get_into(key.log_key, block, start=key.position)
+            try:
+                chunk = Chunk(key, block, base_offset=base_offset)
+            except CorruptRecords as error:
+                corrupt_count += 1
+                _log_corrupt(key, "download", error)
+                last_error = error
+            else:
+                return _Fetched(chunk, block, False, corrupt_count)
+        detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
+        raise ObjectCorrupt(key.log_key, "get", detail)
+
+
+def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:
+    if future.done():
+        return
+    future.set_exception(error)
+    # A guess may have nobody who looks at its future; the loop would complain about that.
+    future.exception()
+
+
+def _log_corrupt(key: ChunkKey, source: str, error: CorruptRecords) -> None:
+    log.warning(
+        "chunk has wrong checksum",
+        extra={
+            "fields": {
+                "key": key.log_key,
+                "position": key.position,
+                "source": source,
+                "error": str(error),
+            }
+        },
+    )
+
+
+def open_disk_cache(directory: Path | None, bytes_max: int) -> DiskChunkCache | None:
+    """The disk cache, or None if there is no folder or no room for it."""
+    return None if directory is None or bytes_max <= 0 else DiskChunkCache(directory, bytes_max)

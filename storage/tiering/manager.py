@@ -1,0 +1,375 @@
+"""The single owner of everything this broker does to the remote tier.
+
+    segment closed ──wake──┐
+    every interval ────────┤ queue: each partition, and each topic being purged, at most once
+    log start moved ───────┘   │
+                               ▼
+                     N workers, one step each: load, copy one segment, mark, delete
+
+A step copies at most one segment, and a partition with more goes to the end of the queue: a long
+backlog of one does not hold up the others. Everything that blocks runs in executors that are given
+from outside; the state lives on the event loop.
+
+While the store is away every attempt fails and waits longer, up to `retry.backoff_ms_max`. Appends
+and hot reads do not come by here, nothing local is freed, and copying goes on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import StorageError
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import Epoch, TopicId, TopicIdPartition, TopicPartition
+from strandline.storage.remote.keys import TOPICS_PREFIX
+from strandline.storage.remote.manifest_store import ManifestPages
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.topic_info import TopicInfo, list_topics
+from strandline.storage.tiering.copier import SegmentCopier
+from strandline.storage.tiering.failures import RetryPolicy
+from strandline.storage.tiering.inspector import SegmentInspector
+from strandline.storage.tiering.partition_tiering import (
+    PartitionStatistics,
+    PartitionTiering,
+    TieringTools,
+)
+from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.topic_purge import TopicPurge
+from strandline.storage.tiering.topic_registration import TopicRegistration
+from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.tiering.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader import ColdReader
+
+log = logging.getLogger(__name__)
+
+# Manifests are small; this many at a time load a thousand partitions in seconds.
+PARALLEL_LOADS_MAX = 16
+# Parts of uploads that died with a process cost money until somebody aborts them.
+ABORT_UPLOADS_INTERVAL_S = 24 * 3600.0
+
+T = TypeVar("T")
+# A partition that is tiered, or a topic that is purged.
+WorkKey: TypeAlias = TopicPartition | TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringConfig:
+    """remote.log.manager.{task.interval.ms, copier.thread.pool.size, task.retry.*}, strandline.*.
+
+    `delete_grace_ms`: how long readers with an older manifest may go on reading deleted objects.
+    """
+
+    task_interval_ms: int = 30_000
+    workers: int = 10
+    copy_timeout_ms: int = 600_000
+    delete_grace_ms: int = 60_000
+    # How long start-up waits for the remote tier before the broker goes on without it.
+    start_timeout_ms: int = 10_000
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringExecutors:
+    """Threads for blocking calls. `copies` has one per parallel copy; `metadata` a few.
+
+    They are apart so that a manifest is never behind a long upload.
+    """
+
+    copies: Executor
+    metadata: Executor
+
+
+class TieringManager:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        reader: ColdReader,
+        executors: TieringExecutors,
+        clock: Clock,
+        config: TieringConfig,
+        metrics: MetricRegistry | None = None,
+        inspector: SegmentInspector | None = None,
+        on_topic_purged: Callable[[TopicInfo], None] | None = None,
+    ) -> None:
+        """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket."""
+        self._store = store
+        self._reader = reader
+        self._executors = executors
+        self._clock = clock
+        self._config = config
+        self._inspector = inspector or SegmentInspector(clock)
+        self._on_topic_purged = on_topic_purged
+        self._pages = ManifestPages(store)
+        self._tools = TieringTools(
+            store=store,
+            copier=SegmentCopier(
+                store,
+                inspector=self._inspector,
+                executor=executors.copies,
+                clock=clock,
+                timeout_ms=config.copy_timeout_ms,
+            ),
+            executor=executors.metadata,
+            clock=clock,
+            metrics=metrics or MetricRegistry(),
+            retry=config.retry,
+            delete_grace_ms=config.delete_grace_ms,
+        )
+        self._partitions: dict[TopicPartition, PartitionTiering] = {}
+        self._topics: dict[TopicId, TopicRegistration] = {}
+        self._purges: dict[TopicId, TopicPurge] = {}
+        # Detached partitions whose last step may still run.
+        self._leaving: dict[TopicId, list[PartitionTiering]] = {}
+        self._queue: WorkQueue[WorkKey] = WorkQueue()
+        self._tombstones_read = False
+        self._abort_uploads_s = 0.0
+
+    # --- which partitions there are ----------------------------------------------------------
+
+    def attach(
+        self,
+        unified_log: UnifiedLog,
+        topic_info: TopicInfo,
+        *,
+        leader_epoch: Epoch,
+        is_new: bool = False,
+    ) -> None:
+        """Makes the partition tiered. `is_new`: its topic was created just now, under a new id.
+
+        `start` or the next step loads its manifest; until then only hot offsets are served.
+        """
+        topic_partition = unified_log.topic_partition
+        assert topic_partition not in self._partitions, topic_partition
+        assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
+        remote = RemoteLog(
+            TopicIdPartition(
+                topic_partition.topic, unified_log.topic_id, topic_partition.partition
+            ),
+            pages=self._pages,
+            reader=self._reader,
+            executor=self._executors.metadata,
+        )
+        if is_new:
+            remote.adopt(None)
+        unified_log.remote = remote
+        unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
+        self.update_topic(topic_info)
+        self._partitions[topic_partition] = PartitionTiering(
+            unified_log,
+            remote,
+            topic=self._topics[topic_info.topic_id],
+            leader_epoch=leader_epoch,
+            tools=self._tools,
+        )
+        self._queue.add(topic_partition)
+
+    def detach(self, topic_partition: TopicPartition) -> None:
+        """Ends tiering of the partition; what is under way is not committed any more."""
+        partition = self._partitions.pop(topic_partition, None)
+        if partition is not None:
+            partition.detach()
+            self._leaving.setdefault(partition.log.topic_id, []).append(partition)
+
+    def update_topic(self, topic_info: TopicInfo) -> None:
+        """Partitions or properties of a topic changed: topic.json follows."""
+        known = self._topics.get(topic_info.topic_id)
+        if known is None:
+            self._topics[topic_info.topic_id] = TopicRegistration(
+                topic_info, store=self._store, executor=self._executors.metadata
+            )
+        else:
+            known.update(topic_info)
+            self._wake_topic(topic_info.topic_id)
+
+    def delete_topic(self, topic_info: TopicInfo) -> None:
+        """Detaches the topic's partitions and empties its folder in the bucket, in the background.
+
+        Asking again is fine, also after a restart.
+        """
+        for topic_partition, partition in list(self._partitions.items()):
+            if partition.log.topic_id == topic_info.topic_id:
+                self.detach(topic_partition)
+        self._topics.pop(topic_info.topic_id, None)
+        if topic_info.topic_id not in self._purges:
+            self._purges[topic_info.topic_id] = TopicPurge(
+                topic_info,
+                leaving=self._leaving.pop(topic_info.topic_id, ()),
+                store=self._store,
+                executor=self._executors.metadata,
+                clock=self._clock,
+                retry=self._config.retry,
+                grace_ms=self._config.delete_grace_ms,
+            )
+        self._queue.add(topic_info.topic_id)
+
+    def update_leader_epoch(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """This broker leads the partition under a new epoch: its next commit says so."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            partition.leader_epoch = leader_epoch
+            self._queue.add(topic_partition)
+
+    def wake(self, topic_partition: TopicPartition) -> None:
+        """Something changed: a segment was closed, or the log start moved."""
+        if topic_partition in self._partitions:
+            self._queue.add(topic_partition)
+
+    def _wake_topic(self, topic_id: TopicId) -> None:
+        for topic_partition, partition in self._partitions.items():
+            if partition.log.topic_id == topic_id:
+                self._queue.add(topic_partition)
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Loads all manifests and finds purges that were interrupted, as far as the store answers.
+
+        Never raises for the store: what could not be loaded is tried again by `run`.
+        """
+        try:
+            async with asyncio.timeout(self._config.start_timeout_ms / 1000):
+                if await self._store_answers():
+                    await self._read_tombstones()
+                    await self._load_all(list(self._partitions.values()))
+        except TimeoutError:
+            log.warning(
+                "remote tier is too slow, going on without it",
+                extra={"fields": {"timeout_ms": self._config.start_timeout_ms}},
+            )
+
+    async def _store_answers(self) -> bool:
+        try:
+            await self._run(self._store.check)
+        except StorageError as error:
+            log.warning(
+                "remote tier is not available, going on without it",
+                extra={"fields": {"url": self._store.url, "reason": str(error)}},
+            )
+            return False
+        return True
+
+    async def _load_all(self, partitions: Iterable[PartitionTiering]) -> None:
+        limit = asyncio.Semaphore(PARALLEL_LOADS_MAX)
+
+        async def load(partition: PartitionTiering) -> None:
+            async with limit:
+                await partition.load()
+
+        await asyncio.gather(*map(load, partitions))
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        await asyncio.gather(self._schedule(), *(self._work() for _ in range(self._config.workers)))
+
+    async def _schedule(self) -> None:
+        while True:
+            for topic_partition in self._partitions:
+                self._queue.add(topic_partition)
+            for topic_id in self._purges:
+                self._queue.add(topic_id)
+            if not self._tombstones_read:
+                await self._read_tombstones()
+            await self._abort_old_uploads()
+            await self._run(self._inspector.close_if_idle)
+            await asyncio.sleep(self._config.task_interval_ms / 1000)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                more = await self._step(key)
+            finally:
+                self._queue.done(key)
+            if more:
+                self._queue.add(key)
+            # A step with nothing to do never waits, and a thousand of them would hold the loop.
+            await asyncio.sleep(0)
+
+    async def _step(self, key: WorkKey) -> bool:
+        if isinstance(key, TopicPartition):
+            partition = self._partitions.get(key)
+            return False if partition is None else await partition.step()
+        purge = self._purges.get(key)
+        if purge is None:
+            return False
+        more = await purge.step()
+        if purge.done:
+            del self._purges[key]
+            if self._on_topic_purged is not None:
+                self._on_topic_purged(purge.info)
+        return more
+
+    async def run_once(self) -> None:
+        """Does everything that is due now, and what follows from it: for tests and tools."""
+        if not self._tombstones_read:
+            await self._read_tombstones()
+        keys: list[WorkKey] = [*self._partitions, *self._purges]
+        for key in keys:
+            while await self._step(key):
+                pass
+
+    # --- housekeeping ------------------------------------------------------------------------
+
+    async def _read_tombstones(self) -> None:
+        """Goes on with purges that a crash interrupted."""
+        try:
+            topics = await self._run(partial(list_topics, self._store))
+        except StorageError as error:
+            log.warning(
+                "deleted topics cannot be looked up, will be tried again",
+                extra={"fields": {"reason": str(error)}},
+            )
+            return
+        self._tombstones_read = True
+        for info in topics:
+            if info.is_deleted:
+                self.delete_topic(info)
+
+    async def _abort_old_uploads(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s < self._abort_uploads_s:
+            return
+        self._abort_uploads_s = now_s + ABORT_UPLOADS_INTERVAL_S
+        older_than_ms = 2 * self._config.copy_timeout_ms
+        call = partial(self._store.abort_uploads, TOPICS_PREFIX, older_than_ms=older_than_ms)
+        try:
+            aborted = await self._run(call)
+        except StorageError as error:
+            log.info("old uploads not aborted", extra={"fields": {"reason": str(error)}})
+            return
+        if aborted:
+            log.info("old uploads aborted", extra={"fields": {"uploads": aborted}})
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executors.metadata, call)
+
+    def close(self) -> None:
+        """Ends the inspection process; blocks for as long as an inspection runs."""
+        self._inspector.close()
+
+    # --- what an operator sees ---------------------------------------------------------------
+
+    def statistics(self) -> tuple[PartitionStatistics, ...]:
+        """One row per tiered partition."""
+        return tuple(
+            self._partitions[topic_partition].statistics()
+            for topic_partition in sorted(self._partitions)
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<TieringManager {self._store.url} partitions={len(self._partitions)} "
+            f"purges={len(self._purges)} {self._queue!r}>"
+        )

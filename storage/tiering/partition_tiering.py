@@ -1,0 +1,443 @@
+"""The archive side of one partition: what is done next, in which order, and what a crash leaves.
+
+One step, under the partition's lock:
+
+    load the manifest, once                                  log start := the higher of both
+    1 move the log start in the manifest        crash point delete.after-log-start
+    2 copy one segment, commit it               crash points copy.*, see copier
+    3 mark entries below the log start          crash point delete.after-mark
+      ... grace time: readers with an older manifest finish ...
+    4 delete the marked objects                 crash point delete.after-objects
+    5 drop the marks
+
+1 is durable before 3, so nothing is deleted that a restarted broker would still offer. After 3 no
+reader finds the entry. A crash between 4 and 5 deletes absent objects once more, which is fine.
+1 comes before 2, so that the archive may go on behind records that were deleted before they were
+ever copied.
+
+Every commit is a compare-and-swap. If its outcome is not known the manifest is read again before
+anything else is done, and a copy that was verified is kept until then: it is committed again, not
+uploaded again. A commit that had gone through after all is recognised by what the manifest says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import ObjectNotFound, RecordsRejected, StorageError
+from strandline.storage.metrics import Counter, MetricRegistry
+from strandline.storage.model import Epoch, EpochStart, Offset, TopicPartition
+from strandline.storage.remote import manifest_store, segment_meta
+from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.segment_meta import Section
+from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
+from strandline.storage.tiering.crash_points import (
+    COPY_AFTER_COMMIT,
+    COPY_BEFORE_COMMIT,
+    DELETE_AFTER_LOG_START,
+    DELETE_AFTER_MARK,
+    DELETE_AFTER_OBJECTS,
+    crash_point,
+)
+from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
+from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
+from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.topic_registration import TopicRegistration
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+# One commit marks, and one request deletes, at most this many segments: 1000 keys is what S3 takes.
+SEGMENTS_PER_DELETE_MAX = 500
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringTools:
+    """What every partition's tiering works with. `executor` runs manifests and deletes."""
+
+    store: ObjectStore
+    copier: SegmentCopier
+    executor: Executor
+    clock: Clock
+    metrics: MetricRegistry
+    retry: RetryPolicy
+    delete_grace_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSegment:
+    """A local segment that is not archived, and why."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatistics:
+    """What lies where, and what does not get on. Lag is of closed segments, from state."""
+
+    topic_partition: TopicPartition
+    log_start_offset: Offset
+    local_start_offset: Offset
+    remote_end_offset: Offset | None
+    end_offset: Offset
+    local_bytes: int
+    remote_bytes: int
+    local_segments: int
+    remote_segments: int
+    deleting_segments: int
+    pending: tuple[PendingSegment, ...]
+    copy_lag_bytes: int
+    copy_lag_segments: int
+    manifest_known: bool
+    copy_failure: FailureInfo | None
+    delete_failure: FailureInfo | None
+
+
+class PartitionTiering:
+    """Owner of one partition's remote state. Used on the event loop only."""
+
+    def __init__(
+        self,
+        unified_log: UnifiedLog,
+        remote: RemoteLog,
+        *,
+        topic: TopicRegistration,
+        leader_epoch: Epoch,
+        tools: TieringTools,
+    ) -> None:
+        self.log = unified_log
+        self.remote = remote
+        self.topic = topic
+        self.leader_epoch = leader_epoch
+        self._tools = tools
+        self._lock = asyncio.Lock()
+        self._detached = False
+        self._in_doubt = False
+        self._verified: CopiedSegment | None = None
+        subject = str(unified_log.topic_partition)
+        self._copying = RetryState("copy", subject, policy=tools.retry, clock=tools.clock)
+        self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
+        labels = {"topic": unified_log.topic_partition.topic}
+        metrics = tools.metrics
+        self._copied_bytes = metrics.counter(
+            "strandline_remote_copy_bytes_total", "Bytes archived and committed.", **labels
+        )
+        self._copied_segments = metrics.counter(
+            "strandline_remote_copy_segments_total", "Segments archived and committed.", **labels
+        )
+        self._copy_errors = metrics.counter(
+            "strandline_remote_copy_errors_total", "Failed attempts to archive.", **labels
+        )
+        self._deleted_segments = metrics.counter(
+            "strandline_remote_delete_segments_total", "Segments deleted in the archive.", **labels
+        )
+        self._delete_errors = metrics.counter(
+            "strandline_remote_delete_errors_total", "Failed attempts to delete.", **labels
+        )
+
+    # --- for the manager ---------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Nothing new begins from here on; what is under way is thrown away, not committed."""
+        self._detached = True
+        self.log.remote = None
+        self.log.local.on_segment_closed = None
+
+    async def wait_until_idle(self) -> None:
+        """Returns when no step is under way."""
+        async with self._lock:
+            pass
+
+    async def load(self) -> None:
+        """Loads the manifest if it is not known yet; a failure is noted and tried again later."""
+        async with self._lock:
+            if not self._detached and self._copying.may_try:
+                await self._guard(self._copying, self._copy_errors, self._load_if_needed)
+
+    async def step(self) -> bool:
+        """Does what is due; True if there is more to do right away."""
+        async with self._lock:
+            if self._detached or not self.log.is_tiered:
+                return False
+            more = False
+            if self._copying.may_try:
+                more = await self._guard(self._copying, self._copy_errors, self._copy_step)
+            if not self._detached and not self._in_doubt and self._deleting.may_try:
+                more |= await self._guard(self._deleting, self._delete_errors, self._delete_step)
+            return more and not self._detached
+
+    async def _guard(
+        self, state: RetryState, errors: Counter, work: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Runs `work`; what the world did wrong is noted and ends it, to be tried again."""
+        try:
+            more = await work()
+        except (StorageError, RecordsRejected) as error:
+            errors.add()
+            state.failed(error)
+            return False
+        state.succeeded()
+        return more
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._tools.executor, call)
+
+    # --- the manifest ------------------------------------------------------------------------
+
+    async def _load_if_needed(self) -> bool:
+        if self.remote.known and not self._in_doubt:
+            return False
+        stored = await self._run(
+            partial(manifest_store.load, self._tools.store, self.remote.partition)
+        )
+        if stored is None and self.remote.stored is not None:
+            # It cannot un-exist. Taking this for an empty archive would bury the real one.
+            raise ObjectNotFound(manifest_key(self.remote.partition), "load", "was there before")
+        self._in_doubt = False
+        self.remote.adopt(stored)
+        if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
+            self._note_fenced(stored.manifest)
+        await self._restart_local_if_behind()
+        self.log.adopt_remote_log_start()
+        return False
+
+    def _note_fenced(self, manifest: Manifest) -> None:
+        if not self.remote.fenced:
+            self.remote.fenced = True
+            log.warning(
+                "another broker owns the archive of the partition, copying stops",
+                extra={
+                    "fields": {
+                        "partition": str(self.log.topic_partition),
+                        "leader_epoch": self.leader_epoch,
+                        "manifest_leader_epoch": manifest.leader_epoch,
+                    }
+                },
+            )
+
+    async def _commit(self, new: Manifest) -> None:
+        """Writes `new` and takes it over. After any failure the manifest is read again first."""
+        self._in_doubt = True
+        stored = await self._run(
+            partial(manifest_store.commit, self._tools.store, self.remote.stored, new)
+        )
+        self._in_doubt = False
+        self.remote.adopt(stored)
+
+    async def _restart_local_if_behind(self) -> None:
+        """If this disk lost what the archive has, goes on behind the archive.
+
+        Otherwise offsets that the archive knows would be given to other records.
+        """
+        manifest, local = self.remote.manifest, self.log.local
+        if manifest is None:
+            return
+        offset = max(manifest.end_offset, manifest.log_start_offset)
+        if local.end_offset >= offset:
+            return
+        log.warning(
+            "local log ends below the archive, it is begun anew behind it",
+            extra={
+                "fields": {
+                    "partition": str(self.log.topic_partition),
+                    "local_end_offset": local.end_offset,
+                    "archive_end_offset": offset,
+                }
+            },
+        )
+        snapshot: bytes | None = None
+        epochs: Sequence[EpochStart] = ()
+        last = await self.remote.find_entry(offset - 1)
+        if last is not None:
+            snapshot, epochs = await self._run(partial(self._read_state_at_end, last))
+        self.log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
+
+    def _read_state_at_end(
+        self, entry: SegmentEntry
+    ) -> tuple[bytes | None, tuple[EpochStart, ...]]:
+        """Producers and lineage as they were at the end of an archived segment; blocks."""
+        reader = segment_meta.MetaReader(self._tools.store, entry.meta_key, entry.meta_size_bytes)
+        epochs = reader.read(Section.LEADER_EPOCHS)
+        return (
+            reader.read(Section.PRODUCER_SNAPSHOT),
+            entry.leader_epochs
+            if epochs is None
+            else segment_meta.decode_leader_epochs(epochs, source=entry.meta_key),
+        )
+
+    # --- copying -----------------------------------------------------------------------------
+
+    async def _copy_step(self) -> bool:
+        if self._copying.failure is not None:
+            # Asking is cheap; inspecting and reading a segment for a store that is away is not.
+            await self._run(self._tools.store.check)
+        await self._load_if_needed()
+        if self.remote.fenced or self._detached:
+            return False
+        await self._move_remote_log_start()  # 1
+        return await self._copy_next()  # 2
+
+    async def _move_remote_log_start(self) -> None:
+        manifest = self.remote.manifest
+        if manifest is None or self.log.log_start_offset <= manifest.log_start_offset:
+            return
+        await self._commit(self._owned(manifest).with_log_start(self.log.log_start_offset))
+        crash_point(DELETE_AFTER_LOG_START)
+
+    async def _copy_next(self) -> bool:
+        following = self.log.judge().next_copy
+        copied, self._verified = self._verified, None
+        if following is None:
+            return False
+        if copied is None or not self._still_fits(copied, following.base_offset):
+            await self.topic.ensure()
+            copied = await self._tools.copier.copy(
+                self.log, following.base_offset, leader_epoch=self.leader_epoch
+            )
+        # The world went on while the copy was made.
+        if self._detached or not self._still_fits(copied, following.base_offset):
+            return not self._detached
+        self._verified = copied
+        await self._commit_copy(copied.entry)
+        self._verified = None
+        return self.log.judge().next_copy is not None
+
+    def _still_fits(self, copied: CopiedSegment, base_offset: Offset) -> bool:
+        """Whether the verified copy may be committed: in time, wanted, and of the right segment."""
+        return (
+            copied.entry.base_offset == base_offset
+            and copied.entry.end_offset > self.log.log_start_offset
+            and self._tools.clock.monotonic_s() <= copied.deadline_s
+        )
+
+    async def _commit_copy(self, entry: SegmentEntry) -> None:
+        partition = self.remote.partition
+        manifest = self.remote.manifest or Manifest(
+            topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
+        )
+        new = self._owned(manifest).with_log_start(self.log.log_start_offset).with_segment(entry)
+        crash_point(COPY_BEFORE_COMMIT)
+        await self._commit(new)
+        crash_point(COPY_AFTER_COMMIT)
+        self._copied_bytes.add(entry.size_bytes)
+        self._copied_segments.add()
+        log.info(
+            "segment archived",
+            extra={
+                "fields": {
+                    "partition": str(self.log.topic_partition),
+                    "base_offset": entry.base_offset,
+                    "end_offset": entry.end_offset,
+                    "size_bytes": entry.size_bytes,
+                    "key": entry.log_key,
+                }
+            },
+        )
+
+    def _owned(self, manifest: Manifest) -> Manifest:
+        return manifest.with_leader_epoch(self.leader_epoch)
+
+    # --- deleting ----------------------------------------------------------------------------
+
+    async def _delete_step(self) -> bool:
+        if not self.remote.known or self.remote.fenced or self.remote.manifest is None:
+            return False
+        more = await self._mark_below_log_start()  # 3
+        await self._delete_marked()  # 4, 5
+        return more
+
+    async def _mark_below_log_start(self) -> bool:
+        """Takes entries that nobody may read any more out of the manifest."""
+        manifest = self.remote.manifest
+        assert manifest is not None
+        entries: list[SegmentEntry] = []
+        async for entry in self.remote.entries_from(0):
+            is_below = entry.end_offset <= manifest.log_start_offset
+            if not is_below or len(entries) == SEGMENTS_PER_DELETE_MAX:
+                break
+            entries.append(entry)
+        if entries:
+            now_ms = self._tools.clock.now_ms()
+            await self._commit(self._owned(manifest).with_deleting(entries, marked_ms=now_ms))
+            crash_point(DELETE_AFTER_MARK)
+            log.info(
+                "archived segments are let go",
+                extra={
+                    "fields": {
+                        "partition": str(self.log.topic_partition),
+                        "segments": len(entries),
+                        "log_start_offset": manifest.log_start_offset,
+                    }
+                },
+            )
+        return len(entries) == SEGMENTS_PER_DELETE_MAX
+
+    async def _delete_marked(self) -> None:
+        """Deletes the objects whose grace time is over, and then their marks."""
+        manifest = self.remote.manifest
+        assert manifest is not None
+        due_ms = self._tools.clock.now_ms() - self._tools.delete_grace_ms
+        due = [m for m in manifest.deleting if m.marked_ms <= due_ms][:SEGMENTS_PER_DELETE_MAX]
+        if not due:
+            return
+        keys = [key for mark in due for key in mark.keys]
+        await self._run(partial(self._tools.store.delete, keys))
+        crash_point(DELETE_AFTER_OBJECTS)
+        await self._commit(self._owned(manifest).without_deleting(due))
+        self._deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))
+
+    # --- what an operator sees ---------------------------------------------------------------
+
+    def statistics(self) -> PartitionStatistics:
+        """Everything about this partition, as of now."""
+        unified_log, verdict = self.log, self.log.judge()
+        manifest = self.remote.manifest
+        pending = tuple(self._pending(segment) for segment in verdict.pending)
+        lagging = [s for s in verdict.pending if s.state is not SegmentState.ACTIVE]
+        return PartitionStatistics(
+            topic_partition=unified_log.topic_partition,
+            log_start_offset=unified_log.log_start_offset,
+            local_start_offset=unified_log.local_start_offset,
+            remote_end_offset=self.remote.end_offset,
+            end_offset=unified_log.end_offset,
+            local_bytes=unified_log.local.size_bytes,
+            remote_bytes=0 if manifest is None else manifest.size_bytes,
+            local_segments=len(unified_log.local.segments),
+            remote_segments=0 if manifest is None else manifest.segment_count,
+            deleting_segments=0 if manifest is None else len(manifest.deleting),
+            pending=pending,
+            copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
+            copy_lag_segments=len(lagging),
+            manifest_known=self.remote.known,
+            copy_failure=self._copying.failure,
+            delete_failure=self._deleting.failure,
+        )
+
+    def _pending(self, segment: SegmentVerdict) -> PendingSegment:
+        reason = segment.state.value
+        failure = self._copying.failure
+        if segment.state is SegmentState.NEXT and failure is not None:
+            reason = f"attempt {failure.attempts} failed: {failure.reason}"
+        return PendingSegment(
+            base_offset=segment.base_offset,
+            end_offset=segment.end_offset,
+            size_bytes=segment.size_bytes,
+            reason=reason,
+        )
+
+    def __repr__(self) -> str:
+        return f"<PartitionTiering {self.log!r} {self.remote!r} {self._copying!r}>"

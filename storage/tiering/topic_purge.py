@@ -1,0 +1,130 @@
+"""Deleting a topic from the bucket, in steps that may be repeated from the first one.
+
+    1 write the tombstone (`deleted_ms` in topic.json)     from here on the topic is gone for all
+    2 wait until nothing of it is uploaded any more        by this process
+    ... grace time: readers finish ...
+    3 delete every object under the folder but topic.json
+    4 delete topic.json
+
+A crash after 1 leaves a tombstone, which start-up finds and goes on with; after 3 as well. A crash
+before 1 is the caller's: its own list of deleted topics asks for the purge again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import StorageError
+from strandline.storage.model import TimestampMs
+from strandline.storage.remote.keys import topic_folder
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.topic_info import (
+    TopicInfo,
+    delete_topic_info,
+    load_topic_info,
+    save_topic_info,
+)
+from strandline.storage.tiering.failures import RetryPolicy, RetryState
+from strandline.storage.tiering.partition_tiering import PartitionTiering
+
+log = logging.getLogger(__name__)
+
+# What one request deletes at most, and how many requests one visit to the executor makes: other
+# work gets its turn while a large topic goes.
+KEYS_PER_DELETE_MAX = 1000
+DELETES_PER_STEP_MAX = 10
+
+
+class TopicPurge:
+    """One topic on its way out. Used on the event loop only."""
+
+    def __init__(
+        self,
+        info: TopicInfo,
+        *,
+        leaving: Sequence[PartitionTiering],
+        store: ObjectStore,
+        executor: Executor,
+        clock: Clock,
+        retry: RetryPolicy,
+        grace_ms: int,
+    ) -> None:
+        """`leaving`: the partitions that this broker had attached, detached by now."""
+        self.info = info
+        self._leaving = tuple(leaving)
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._grace_ms = grace_ms
+        self._deleted_ms: TimestampMs | None = None
+        self._deleted_count = 0
+        self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
+        self.done = False
+
+    async def step(self) -> bool:
+        """Does what is due; True if there is more to do right away. `done` says when it is over."""
+        if self.done or not self._purging.may_try:
+            return False
+        try:
+            more = await self._step()
+        except StorageError as error:
+            self._purging.failed(error)
+            return False
+        self._purging.succeeded()
+        return more
+
+    async def _step(self) -> bool:
+        loop = asyncio.get_running_loop()
+        if self._deleted_ms is None:
+            self._deleted_ms = await loop.run_in_executor(self._executor, self._bury)  # 1
+        for partition in self._leaving:
+            await partition.wait_until_idle()  # 2
+        self._leaving = ()
+        if self._clock.now_ms() < self._deleted_ms + self._grace_ms:
+            return False
+        if await loop.run_in_executor(self._executor, self._delete_some):  # 3
+            return True
+        await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)  # 4
+        self.done = True
+        log.info(
+            "topic purged from the archive",
+            extra={
+                "fields": {
+                    "topic": self.info.topic,
+                    "topic_id": str(self.info.topic_id),
+                    "objects": self._deleted_count,
+                }
+            },
+        )
+        return False
+
+    def _bury(self) -> TimestampMs:
+        """Writes the tombstone unless there is one; when the topic was deleted."""
+        found = load_topic_info(self._store, self.info.topic, self.info.topic_id)
+        if found is not None and found.deleted_ms is not None:
+            return found.deleted_ms
+        deleted_ms = self._clock.now_ms()
+        save_topic_info(self._store, replace(found or self.info, deleted_ms=deleted_ms))
+        return deleted_ms
+
+    def _delete_some(self) -> bool:
+        """Deletes a bounded number of objects; True if some are left."""
+        folder = topic_folder(self.info.topic, self.info.topic_id)
+        self._store.abort_uploads(folder, older_than_ms=0)
+        for _ in range(DELETES_PER_STEP_MAX):
+            # One more than goes into a request, for topic.json may be among them.
+            found = self._store.list(folder, limit=KEYS_PER_DELETE_MAX + 1)
+            keys = [info.key for info in found if info.key != self.info.key]
+            if not keys:
+                return False
+            self._store.delete(keys[:KEYS_PER_DELETE_MAX])
+            self._deleted_count += len(keys[:KEYS_PER_DELETE_MAX])
+        return True
+
+    def __repr__(self) -> str:
+        return f"<TopicPurge {self.info.topic} done={self.done} objects={self._deleted_count}>"

@@ -1,0 +1,59 @@
+"""Keeps `topic.json` in the bucket as the broker knows the topic.
+
+It is written before the first object of the topic, so that a folder with objects but without it is
+always what is left of a purge, never a topic; and again whenever partitions or properties change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+
+from strandline.storage.errors import StorageError
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.topic_info import TopicInfo, load_topic_info, save_topic_info
+
+
+class TopicDeletedError(StorageError):
+    """The bucket says that this very topic (by id) was deleted: nothing may be added to it."""
+
+
+class TopicRegistration:
+    """One topic, shared by its partitions. Used on the event loop only."""
+
+    def __init__(self, info: TopicInfo, *, store: ObjectStore, executor: Executor) -> None:
+        self.info = info
+        self._store = store
+        self._executor = executor
+        self._saved: TopicInfo | None = None
+        self._lock = asyncio.Lock()
+
+    def update(self, info: TopicInfo) -> None:
+        """Takes over a changed description; the next `ensure` writes it."""
+        assert info.topic_id == self.info.topic_id, (info, self.info)
+        self.info = info
+
+    @property
+    def is_saved(self) -> bool:
+        return self._saved == self.info
+
+    async def ensure(self) -> None:
+        """Returns when the bucket has the description. Raises TopicDeletedError, TierError."""
+        if self.is_saved:
+            return
+        async with self._lock:
+            info = self.info
+            if self._saved != info:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._executor, self._save, info)
+                self._saved = info
+
+    def _save(self, info: TopicInfo) -> None:
+        found = load_topic_info(self._store, info.topic, info.topic_id)
+        if found is not None and found.is_deleted:
+            raise TopicDeletedError(f"{info.key}: the topic was deleted at {found.deleted_ms}")
+        if found != info:
+            save_topic_info(self._store, info)
+
+    def __repr__(self) -> str:
+        return f"<TopicRegistration {self.info.topic} saved={self.is_saved}>"

@@ -1,0 +1,498 @@
+"""Append, roll, read, find, delete, truncate of one partition's local log."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import OffsetOutOfRange
+from strandline.storage.local.log import AppendOrigin, LocalLog
+from strandline.storage.local.segment import LogSegment
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import EpochStart, TimestampType
+from strandline.storage.records.batch import check_crc, iter_batches, read_header
+from strandline.storage.records.compression import Codec
+from strandline.storage.records.record import iter_records
+from tests.unit.local.builders import (
+    NOW_MS,
+    append,
+    assert_dense,
+    batch,
+    fill,
+    headers,
+    offsets,
+    open_log,
+    patched,
+    read_bytes,
+)
+
+SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
+
+
+def test_the_bytes_stay_the_bytes_but_for_offset_and_epoch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(3))
+    sent = bytes(batch(5, codec=Codec.ZSTD))
+    append(log, memoryview(bytearray(sent)), leader_epoch=7)
+    stored = read_bytes(log, start_offset=3)
+    assert stored[:8] == struct.pack(">q", 3)
+    assert stored[8:12] == sent[8:12]
+    assert stored[12:16] == struct.pack(">i", 7)
+    assert stored[16:] == sent[16:]
+    check_crc(stored, read_header(stored))
+
+
+def test_append_says_where_the_batch_went(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(3))
+    sent = batch(timestamps_ms=[NOW_MS, NOW_MS + 9, NOW_MS + 4])
+    info = append(log, sent)
+    assert (info.base_offset, info.last_offset) == (3, 5)
+    assert info.max_timestamp_ms == NOW_MS + 9
+    assert info.log_append_time_ms == -1
+    assert not info.duplicate
+    assert info.size_bytes == len(sent)
+    assert log.end_offset == log.last_stable_offset == 6
+
+
+def test_log_append_time_replaces_the_producers_time_and_keeps_the_crc_true(tmp_path: Path) -> None:
+    config = LogConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
+    clock = ManualClock(NOW_MS + 5000)
+    log = open_log(tmp_path, config=config, clock=clock)
+    info = append(log, batch(3, timestamps_ms=[1, 2, 3]))
+    assert info.log_append_time_ms == NOW_MS + 5000
+    stored = read_bytes(log)
+    header = read_header(stored)
+    check_crc(stored, header)
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert {record.timestamp_ms for record in iter_records(stored, header)} == {NOW_MS + 5000}
+
+
+@pytest.mark.parametrize("bytes_max", [1, 100, 700, 5000, 1 << 20])
+@pytest.mark.parametrize("interval", [0, 500, 1 << 20])
+def test_reads_of_any_size_give_whole_batches_without_gap(
+    tmp_path: Path, bytes_max: int, interval: int
+) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_bytes=10_000, index_interval_bytes=interval))
+    fill(log, 60)
+    assert len(log.segments) > 2
+    expected = [(i * 10, i * 10 + 9) for i in range(60)]
+    assert offsets(log, bytes_max=bytes_max) == expected
+    log.close()
+    assert offsets(open_log(tmp_path, config=SMALL), bytes_max=bytes_max) == expected
+
+
+def test_a_read_from_inside_a_batch_begins_with_that_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 40)
+    for offset in range(400):
+        found = log.read(offset, bytes_max=100)
+        assert found.range is not None
+        assert read_header(found.range.read()).base_offset == offset // 10 * 10
+        assert found.next_offset == offset // 10 * 10 + 10
+
+
+def test_a_read_never_exceeds_its_bytes_unless_one_batch_does(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=500))
+    fill(log, 40)
+    batch_bytes = log.size_bytes // 40
+    for bytes_max in range(0, 5 * batch_bytes, 97):
+        found = log.read(0, bytes_max=bytes_max)
+        assert found.range is not None
+        assert found.range.length == max(1, bytes_max // batch_bytes) * batch_bytes
+
+
+def test_a_batch_that_does_not_fit_is_left_out_if_the_caller_has_others(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 2)
+    assert log.read(0, bytes_max=10, at_least_one_batch=False) == (None, 0)
+    assert log.read(0, bytes_max=10).range is not None
+
+
+def test_nothing_is_read_at_or_behind_the_limit(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    for limit in (0, 5, 10, 11, 299, 300, 301, 600):
+        read = []
+        offset = 0
+        while (found := log.read(offset, bytes_max=3000, end_offset=limit)).range is not None:
+            read += [header.last_offset for header in headers(found.range.read())]
+            offset = found.next_offset
+        assert read == [last for last in range(9, 600, 10) if last < limit]
+
+
+def test_reading_at_the_end_gives_nothing_and_then_what_was_appended(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    assert log.read(30, bytes_max=1000) == (None, 30)
+    fill(log, 1)
+    found = log.read(30, bytes_max=1000)
+    assert found.range is not None
+    assert found.next_offset == 40
+
+
+@pytest.mark.parametrize("offset", [-1, 9, 31, 2**62])
+def test_offsets_outside_the_log_are_refused(tmp_path: Path, offset: int) -> None:
+    log = open_log(tmp_path, log_start_offset=10)
+    fill(log, 2)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(offset, bytes_max=1)
+
+
+def test_a_range_stays_readable_after_its_segment_was_deleted_and_purged(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, config=SMALL, clock=clock)
+    fill(log, 60)
+    expected = read_bytes(log)
+    held = log.read(0, bytes_max=1 << 20).range
+    assert held is not None
+    log.delete_segments(log.segments[:1])
+    clock.advance_ms(SMALL.file_delete_delay_ms)
+    assert log.purge_deleted(clock.now_ms()) > 0
+    assert held.read() == expected[: held.length]
+
+
+# --- rolling -----------------------------------------------------------------------------------
+
+
+def test_a_segment_is_closed_before_it_exceeds_its_size(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    closed: list[LogSegment] = []
+    log.on_segment_closed = closed.append
+    fill(log, 60)
+    assert closed == list(log.segments[:-1])
+    assert all(segment.size_bytes <= 10_000 for segment in log.segments)
+    assert sum(segment.size_bytes for segment in log.segments) == log.size_bytes
+    for before, after in zip(log.segments, log.segments[1:], strict=False):
+        assert before.end_offset == after.base_offset
+
+
+def test_index_files_of_a_closed_segment_are_whole_before_the_hook_is_called(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    found = []
+
+    def look(segment: LogSegment) -> None:
+        index = segment.index_path.read_bytes()
+        times = segment.time_index_path.read_bytes()
+        found.append((len(index) // 8, struct.unpack(">qI", times[-12:])))
+        assert segment.snapshot_path.exists()
+        assert not segment.is_active
+
+    log.on_segment_closed = look
+    fill(log, 60)
+    assert len(found) == len(log.segments) - 1
+    for segment, (entries, last_time) in zip(log.segments, found, strict=False):
+        assert entries == segment.offset_index.entry_count > 10
+        last = segment.end_offset - 1
+        assert last_time == (NOW_MS + last, last - segment.base_offset)
+
+
+def test_index_entries_name_the_last_offset_and_the_position_of_a_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=1000))
+    fill(log, 30)
+    log.roll()
+    segment = log.segments[0]
+    borders = {found.position: found.header.last_offset for found in iter_batches(read_bytes(log))}
+    entries = list(struct.iter_unpack(">II", segment.index_path.read_bytes()))
+    assert entries
+    assert all(borders[position] == last for last, position in entries)
+
+
+def test_a_record_much_later_than_the_first_closes_the_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_ms=1000, message_timestamp_after_max_ms=9999))
+    append(log, batch(timestamps_ms=[NOW_MS]))
+    append(log, batch(timestamps_ms=[NOW_MS + 1000]))
+    assert len(log.segments) == 1
+    append(log, batch(timestamps_ms=[NOW_MS + 1001]))
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_jitter_only_shortens_a_segments_life(tmp_path: Path) -> None:
+    config = LogConfig(segment_ms=1000, segment_jitter_ms=400, message_timestamp_after_max_ms=99999)
+    log = open_log(tmp_path, config=config)
+    for i in range(50):
+        append(log, batch(timestamps_ms=[NOW_MS + i * 100]))
+    lengths = [segment.end_offset - segment.base_offset for segment in log.segments[:-1]]
+    assert all(6 <= length <= 11 for length in lengths)
+
+
+def test_an_idle_segment_is_closed_by_the_clock(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, config=LogConfig(segment_ms=1000), clock=clock)
+    clock.advance_ms(5000)
+    assert not log.roll_if_expired(clock.now_ms())  # nothing in it
+    append(log, batch())
+    assert log.roll_if_expired(clock.now_ms())
+    append(log, batch())
+    assert not log.roll_if_expired(clock.now_ms())
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
+
+
+def test_a_full_index_closes_the_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=0, segment_index_bytes=120))
+    fill(log, 30)
+    assert len(log.segments) == 3
+    assert all(segment.index_path.stat().st_size <= 120 for segment in log.segments)
+    assert all(segment.time_index_path.stat().st_size <= 120 for segment in log.segments)
+    assert_dense(log)
+
+
+def test_offsets_that_do_not_fit_31_bits_close_the_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    # A batch whose header says that compaction left one of two thousand million records.
+    huge = patched(batch(1), 23, ">i", 2**31 - 2)
+    for base_offset in (0, 2**31 - 1, 2**32 - 2):
+        stamped = patched(huge, 0, ">q", base_offset)
+        log.append(stamped, leader_epoch=0, origin=AppendOrigin.REPLICATION)
+    assert [segment.base_offset for segment in log.segments] == [0, 2**31 - 1, 2**32 - 2]
+    assert log.end_offset == 3 * (2**31 - 1)
+    assert offsets(log)[-1][0] == 2**32 - 2
+
+
+def test_rolling_an_empty_segment_changes_nothing(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert log.roll() is log.roll() is log.active_segment
+    assert len(log.segments) == 1
+
+
+def test_rolling_does_not_move_the_recovery_point_and_flushing_does(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 3)
+    log.roll()
+    assert log.recovery_point == 0
+    assert not log.segments[0].is_durable
+    log.flush()
+    assert log.recovery_point == 30
+    assert log.segments[0].is_durable
+    # Sealed after its data were synced: its index files still need the next flush.
+    fill(log, 1)
+    log.flush()
+    log.roll()
+    assert not log.segments[1].is_durable
+    log.flush()
+    assert log.segments[1].is_durable
+
+
+def test_flush_is_due_after_so_many_records_or_so_long(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, config=LogConfig(flush_messages=20, flush_ms=1000), clock=clock)
+    assert not log.flush_is_due(clock.now_ms() + 10**9)
+    fill(log, 1)
+    assert not log.flush_is_due(clock.now_ms())
+    assert log.flush_is_due(clock.now_ms() + 1000)
+    fill(log, 1)
+    assert log.flush_is_due(clock.now_ms())
+    log.flush()
+    assert not log.flush_is_due(clock.now_ms() + 10**9)
+
+
+def test_a_changed_segment_size_holds_for_the_active_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 10)
+    log.update_config(SMALL)
+    fill(log, 50)
+    assert len(log.segments) > 1
+    assert_dense(log)
+
+
+# --- by time -----------------------------------------------------------------------------------
+
+
+def test_a_timestamp_is_found_to_the_record(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    for wanted in range(-5, 600):
+        found = log.find_timestamp(NOW_MS + wanted)
+        assert found == (NOW_MS + max(wanted, 0), max(wanted, 0), 0)
+    assert log.find_timestamp(NOW_MS + 600) is None
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_timestamps_out_of_order_and_compressed_are_found_to_the_record(
+    tmp_path: Path, codec: Codec
+) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_bytes=3000, index_interval_bytes=100))
+    times = [(i * 7919) % 1000 for i in range(300)]
+    for i in range(0, 300, 5):
+        chunk = [NOW_MS + time for time in times[i : i + 5]]
+        append(log, batch(timestamps_ms=chunk, codec=codec, value_bytes=40))
+    assert len(log.segments) > 2
+    for wanted in range(0, 1000, 13):
+        expected = next((i for i, time in enumerate(times) if time >= wanted), None)
+        found = log.find_timestamp(NOW_MS + wanted)
+        assert (found.offset if found else None) == expected
+    latest = log.max_timestamp()
+    assert latest is not None
+    assert latest.offset == times.index(max(times))
+
+
+def test_a_timestamp_search_can_begin_inside_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    found = log.find_timestamp(NOW_MS, start_offset=333)
+    assert found is not None
+    assert found.offset == 333
+
+
+def test_times_are_found_again_after_a_restart(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    log.close()
+    reopened = open_log(tmp_path, config=SMALL)
+    assert reopened.find_timestamp(NOW_MS + 123) == (NOW_MS + 123, 123, 0)
+    assert reopened.max_timestamp() == (NOW_MS + 599, 599, 0)
+
+
+def test_a_log_without_timestamps_has_no_latest_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert log.max_timestamp() is None
+    append(log, batch(timestamps_ms=[-1, -1]))
+    assert log.max_timestamp() is None
+    assert log.find_timestamp(0) is None
+
+
+# --- deleting and truncating -------------------------------------------------------------------
+
+
+def test_deleted_segments_are_renamed_at_once_and_unlinked_after_the_delay(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, config=SMALL, clock=clock)
+    fill(log, 60)
+    gone = log.segments[:2]
+    log.delete_segments(gone)
+    assert log.start_offset == gone[-1].end_offset
+    assert not gone[0].log_path.exists()
+    assert len(list(tmp_path.glob("*.log.deleted"))) == 2
+    assert log.purge_deleted(clock.now_ms()) == 0
+    clock.advance_ms(SMALL.file_delete_delay_ms)
+    assert log.purge_deleted(clock.now_ms()) == log_files_per_segment(2)
+    assert not list(tmp_path.glob("*.deleted"))
+    assert_dense(log)
+
+
+def log_files_per_segment(segment_count: int) -> int:
+    # .log, .index, .timeindex each; and the snapshot at a base, which the first segment has not.
+    return segment_count * 4 - 1
+
+
+def test_the_active_segment_is_never_deleted(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    with pytest.raises(AssertionError):
+        log.delete_segments(log.segments)
+    with pytest.raises(AssertionError):
+        log.delete_segments(log.segments[1:2])
+
+
+def test_truncating_inside_a_batch_drops_the_whole_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.truncate_to(35)
+    assert log.end_offset == 30
+    assert_dense(log)
+
+
+@pytest.mark.parametrize("offset", [0, 10, 200, 333, 590])
+def test_after_truncation_the_log_goes_on_without_a_gap(tmp_path: Path, offset: int) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    log.flush()
+    log.truncate_to(offset)
+    assert log.end_offset == log.recovery_point == offset // 10 * 10
+    fill(log, 40)
+    assert_dense(log)
+    found = log.find_timestamp(NOW_MS + log.end_offset - 1)
+    assert found is not None
+    assert found.offset == log.end_offset - 1
+    end_offset = log.end_offset
+    log.close()
+    reopened = open_log(tmp_path, config=SMALL)
+    assert reopened.end_offset == end_offset
+    assert not reopened.recovery_report.problems
+    assert_dense(reopened)
+
+
+def test_truncation_below_the_start_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path, log_start_offset=100)
+    fill(log, 1)
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate_to(99)
+
+
+def test_truncation_forgets_later_epochs(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(10), leader_epoch=1)
+    append(log, batch(10), leader_epoch=4)
+    assert log.leader_epochs.starts == (EpochStart(1, 0), EpochStart(4, 10))
+    log.truncate_to(10)
+    assert log.leader_epochs.starts == (EpochStart(1, 0),)
+
+
+def test_a_reset_log_begins_empty_at_its_new_offset(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    log.reset_to(5000, leader_epochs=[EpochStart(0, 0), EpochStart(2, 4000)])
+    assert log.start_offset == log.end_offset == log.recovery_point == log.log_start_offset == 5000
+    assert log.read(5000, bytes_max=10) == (None, 5000)
+    fill(log, 3)
+    log.close()
+    reopened = open_log(tmp_path, config=SMALL, log_start_offset=5000)
+    assert (reopened.start_offset, reopened.end_offset) == (5000, 5030)
+    assert reopened.leader_epochs.epoch_for(5000) == 2
+    assert_dense(reopened)
+
+
+def test_a_log_that_lies_below_its_log_start_is_emptied_when_opened(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.close()
+    reopened = open_log(tmp_path, log_start_offset=1000)
+    assert (reopened.start_offset, reopened.end_offset) == (1000, 1000)
+
+
+# --- replication ---------------------------------------------------------------------------------
+
+
+def test_replicated_batches_keep_offsets_and_epochs(tmp_path: Path) -> None:
+    leader = open_log(tmp_path / "leader")
+    append(leader, batch(10), leader_epoch=3)
+    append(leader, batch(10), leader_epoch=5)
+    content = read_bytes(leader)
+    follower = open_log(tmp_path / "follower")
+    info = follower.append(
+        memoryview(bytearray(content)), leader_epoch=9, origin=AppendOrigin.REPLICATION
+    )
+    assert (info.base_offset, info.last_offset) == (0, 19)
+    assert read_bytes(follower) == content
+    assert follower.leader_epochs.starts == leader.leader_epochs.starts
+
+
+def test_a_reader_crosses_a_gap_that_compaction_left(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=LogConfig(cleanup_policy=("compact",)))
+    for base_offset in (0, 50):
+        records = patched(batch(10), 0, ">q", base_offset)
+        log.append(records, leader_epoch=0, origin=AppendOrigin.REPLICATION)
+        log.roll()
+    assert offsets(log) == [(0, 9), (50, 59)]
+    found = log.read(20, bytes_max=1)
+    assert found.next_offset == 60
+    log.close()
+    assert offsets(open_log(tmp_path, clean_shutdown=False, config=log.config)) == [
+        (0, 9),
+        (50, 59),
+    ]
+
+
+def test_statistics_show_the_state(tmp_path: Path) -> None:
+    log: LocalLog = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    statistics = log.statistics()
+    assert statistics.end_offset == 600
+    assert statistics.segment_count == len(log.segments)
+    assert statistics.recovery_point == 0
+    assert "[0,600)" in repr(log)

@@ -1,0 +1,95 @@
+"""The API table, the error table, and the rows of the protocol page."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.index import api_key_map
+
+from strandline.broker.protocol import codec
+from strandline.broker.protocol.api import (
+    ADVERTISED,
+    SPECS,
+    SUPPORTED,
+    ApiKey,
+    VersionRange,
+    api_name,
+    protocol_rows,
+)
+from strandline.broker.protocol.errors import ErrorCode
+
+
+def test_we_advertise_what_kafka_advertises() -> None:
+    theirs = BrokerVersionData((4, 3)).api_versions
+    ours = {int(key): (range_.lowest, range_.highest) for key, range_ in ADVERTISED.items()}
+    assert ours == {key: tuple(theirs[key]) for key in ours}
+
+
+def test_what_is_supported_lies_within_what_is_advertised() -> None:
+    for key, supported in SUPPORTED.items():
+        assert supported.highest == ADVERTISED[key].highest
+        assert supported.lowest >= ADVERTISED[key].lowest
+        if key is not ApiKey.PRODUCE:
+            assert supported == ADVERTISED[key]
+    assert SUPPORTED[ApiKey.PRODUCE] == VersionRange(3, 13)
+    assert ADVERTISED[ApiKey.PRODUCE] == VersionRange(0, 13)
+
+
+def test_every_api_has_its_messages_by_its_name() -> None:
+    for key in SUPPORTED:
+        assert codec.request_class(key).__name__ == f"{api_name(key)}Request"
+        assert codec.response_class(key).__name__ == f"{api_name(key)}Response"
+        assert codec.request_class(key).spec is SPECS[key]
+
+
+def test_api_numbers_are_kafkas() -> None:
+    for key in ApiKey:
+        assert api_key_map[key.value] == key.name.lower()
+
+
+def test_error_codes_are_kafkas() -> None:
+    assert {(code.name.lower(), code.value) for code in ErrorCode} == {
+        (code.name, code.value) for code in KioErrorCode
+    }
+
+
+def test_every_error_has_a_message_of_one_sentence() -> None:
+    for code in ErrorCode:
+        assert code.message.endswith("."), code
+        assert code.message[0].isupper(), code
+    assert ErrorCode.GROUP_AUTHORIZATION_FAILED.message == "Group authorization failed."
+
+
+def test_version_ranges_are_inclusive() -> None:
+    versions = VersionRange(2, 4)
+    assert list(versions) == [2, 3, 4]
+    assert 4 in versions
+    assert 5 not in versions
+    assert "2" not in versions
+    assert str(versions) == "2-4"
+    assert str(VersionRange(0, 0)) == "0"
+
+
+def test_the_protocol_page_has_one_row_per_api_in_order() -> None:
+    rows = protocol_rows()
+    assert [row.key for row in rows] == sorted(SUPPORTED)
+    assert rows[0].name == "Produce"
+    assert (rows[0].supported, rows[0].advertised, rows[0].flexible) == ("3-13", "0-13", "9+")
+
+
+@pytest.mark.slow
+def test_the_wire_loads_without_the_libraries_that_check_it() -> None:
+    """And without generating a single codec: that waits for the first use."""
+    program = (
+        "import sys; import strandline.broker.protocol.codec as codec;"
+        "import strandline.broker.protocol.produce, strandline.broker.protocol.fetch;"
+        "assert not {'kio', 'kafka', 'boto3', 'numpy'} & set(sys.modules);"
+        "assert not codec._decoders and not codec._encoders"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)

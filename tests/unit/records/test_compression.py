@@ -1,0 +1,120 @@
+"""The codecs: every framing that producers use, and bounds on what a few bytes may become."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import struct
+import zlib
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+
+from strandline.storage.errors import CorruptRecords, UnsupportedCodec
+from strandline.storage.records.compression import Codec, compress, decompress
+
+DATA = b"".join(f"record {n % 50} ".encode() for n in range(20_000))
+BOMB_BYTES = 8 * 1024 * 1024
+COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("data", [b"", b"x", DATA], ids=["empty", "one byte", "much"])
+def test_what_is_compressed_is_decompressed(codec: Codec, data: bytes) -> None:
+    assert bytes(decompress(codec, compress(codec, data))) == data
+
+
+def test_uncompressed_records_are_not_copied() -> None:
+    view = decompress(Codec.NONE, DATA)
+    assert isinstance(view, memoryview)
+    assert view.obj is DATA
+
+
+def test_raw_snappy_as_librdkafka_writes_it_is_read() -> None:
+    assert bytes(decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(DATA)))) == DATA
+
+
+def test_xerial_snappy_of_many_blocks_as_java_writes_it_is_read() -> None:
+    blocks = [
+        bytes(cramjam.snappy.compress_raw(DATA[start : start + 32768]))
+        for start in range(0, len(DATA), 32768)
+    ]
+    stream = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    stream += b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+    assert bytes(decompress(Codec.SNAPPY, stream)) == DATA
+
+
+def test_lz4_frames_of_every_kind_are_read() -> None:
+    for linked in (False, True):
+        for size in (False, True):
+            framed = lz4.frame.compress(DATA, block_linked=linked, store_size=size)
+            assert bytes(decompress(Codec.LZ4, framed)) == DATA
+
+
+def test_zstd_with_and_without_a_content_size_is_read() -> None:
+    for size in (False, True):
+        framed = zstandard.ZstdCompressor(write_content_size=size).compress(DATA)
+        assert bytes(decompress(Codec.ZSTD, framed)) == DATA
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_few_bytes_cannot_become_more_than_the_bound(codec: Codec) -> None:
+    bomb = compress(codec, bytes(BOMB_BYTES))
+    with pytest.raises(CorruptRecords, match="exceed"):
+        decompress(codec, bomb, bytes_max=BOMB_BYTES // 2)
+    assert len(decompress(codec, bomb, bytes_max=BOMB_BYTES)) == BOMB_BYTES
+
+
+def test_a_bomb_in_the_second_xerial_block_is_bounded_too() -> None:
+    block = bytes(cramjam.snappy.compress_raw(bytes(1000)))
+    stream = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    stream += (struct.pack(">i", len(block)) + block) * 3
+    with pytest.raises(CorruptRecords, match="exceed"):
+        decompress(Codec.SNAPPY, stream, bytes_max=2500)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_cut_streams_are_corrupt(codec: Codec) -> None:
+    whole = compress(codec, DATA)
+    for length in (0, 1, 5, 17, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(CorruptRecords):
+            decompress(codec, whole[:length])
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_random_bytes_are_corrupt_or_harmless(codec: Codec) -> None:
+    source = random.Random(20 + codec)
+    good = compress(codec, DATA[:2000])
+    for _ in range(300):
+        damaged = bytearray(good)
+        for _ in range(source.randint(1, 4)):
+            damaged[source.randrange(len(damaged))] = source.randrange(256)
+        with contextlib.suppress(CorruptRecords):
+            decompress(codec, bytes(damaged), bytes_max=1 << 20)
+
+
+def test_snappy_block_lengths_are_checked() -> None:
+    head = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    for tail in (b"\x00\x00", struct.pack(">i", -5), struct.pack(">i", 9) + b"x"):
+        with pytest.raises(CorruptRecords):
+            decompress(Codec.SNAPPY, head + tail)
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_unknown_codecs_are_unsupported(codec: int) -> None:
+    with pytest.raises(UnsupportedCodec):
+        decompress(codec, b"")
+    with pytest.raises(UnsupportedCodec):
+        compress(codec, b"")
+
+
+def test_a_compression_level_is_honoured() -> None:
+    for codec in (Codec.GZIP, Codec.LZ4, Codec.ZSTD):
+        assert bytes(decompress(codec, compress(codec, DATA, 1))) == DATA
+    assert len(compress(Codec.GZIP, DATA, 9)) < len(compress(Codec.GZIP, DATA, 1))
+
+
+def test_gzip_is_the_format_of_rfc_1952() -> None:
+    assert zlib.decompress(compress(Codec.GZIP, DATA), 31) == DATA

@@ -1,0 +1,294 @@
+"""One partition over both tiers without a broker: a manual clock, a store, and a way to crash.
+
+    async with Rig(tmp_path) as rig:
+        rig.produce(10)            # one batch
+        rig.roll()
+        await rig.settle()         # whatever tiering and retention would do by now
+        await rig.crash()          # forget everything that is not on disk or in the store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from uuid import UUID
+
+from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
+from strandline.storage.clock import ManualClock
+from strandline.storage.local import checkpoint
+from strandline.storage.local.log import LocalLog
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.reader import ColdReader
+from strandline.storage.remote.topic_info import TopicInfo
+from strandline.storage.tiering.failures import RetryPolicy
+from strandline.storage.tiering.inspection import SegmentFacts, inspect_segment
+from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
+from strandline.storage.tiering.partition_tiering import PartitionStatistics
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+TOPIC = "flights"
+TOPIC_ID = UUID("6f8c9a52-6d0c-4a4e-9f5b-0d6a3f1b2c3d")
+PARTITION = TopicPartition(TOPIC, 0)
+GRACE_MS = 60_000
+# No local file outlives its segment in these tests, and nothing ages unless a test says so.
+CONFIG = LogConfig(
+    remote_storage_enable=True,
+    retention_ms=-1,
+    retention_bytes=-1,
+    local_retention_ms=1000,
+    file_delete_delay_ms=0,
+    segment_bytes=1 << 30,
+)
+
+
+class DirectInspector(SegmentInspector):
+    """Inspects in this process: the same pass without the child."""
+
+    def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:
+        return inspect_segment(
+            request.path, base_offset=request.base_offset, end_offset=request.end_offset
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Executors:
+    """One thread each, so that steps come in a fixed order."""
+
+    copies: ThreadPoolExecutor
+    metadata: ThreadPoolExecutor
+    reads: ThreadPoolExecutor
+
+    @classmethod
+    def new(cls) -> Executors:
+        return cls(
+            copies=ThreadPoolExecutor(1),
+            metadata=ThreadPoolExecutor(1),
+            reads=ThreadPoolExecutor(4),
+        )
+
+    def shutdown(self) -> None:
+        for executor in (self.copies, self.metadata, self.reads):
+            executor.shutdown()
+
+
+class Rig:
+    """See the top of this file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        config: LogConfig = CONFIG,
+        store: ObjectStore | None = None,
+        grace_ms: int = GRACE_MS,
+        leader_epoch: int = 1,
+    ) -> None:
+        self.folder = folder / str(PARTITION)
+        self.checkpoint_path = folder / "log-start-offset-checkpoint"
+        self.clock = ManualClock()
+        self.config = config
+        self.memory = MemoryStore(clock=self.clock)
+        self.store: ObjectStore = store or self.memory
+        self.leader_epoch = leader_epoch
+        self.tiering_config = TieringConfig(
+            delete_grace_ms=grace_ms, retry=RetryPolicy(backoff_ms=500, jitter=0)
+        )
+        self.executors = Executors.new()
+        self.sent: list[bytes] = []
+        self.purged: list[TopicInfo] = []
+        self.log: UnifiedLog
+        self.manager: TieringManager
+        self.enforcer: RetentionEnforcer
+
+    async def __aenter__(self) -> Rig:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.executors.shutdown()
+
+    # --- starting and stopping ---------------------------------------------------------------
+
+    async def open(self, *, clean: bool = False, start: bool = True) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log_start = checkpoint.read_offsets(self.checkpoint_path).get(PARTITION)
+        local = LocalLog.open(
+            self.folder,
+            topic_partition=PARTITION,
+            topic_id=TOPIC_ID,
+            config=self.config,
+            clock=self.clock,
+            recovery_point=0,
+            log_start_offset=log_start or 0,
+            clean_shutdown=clean,
+        )
+        self.log = UnifiedLog(local, log_start_offset=log_start)
+        self.manager = TieringManager(
+            self.store,
+            reader=ColdReader(self.store, self.executors.reads),
+            executors=TieringExecutors(
+                copies=self.executors.copies, metadata=self.executors.metadata
+            ),
+            clock=self.clock,
+            config=self.tiering_config,
+            inspector=DirectInspector(self.clock),
+            on_topic_purged=self.purged.append,
+        )
+        self.attach()
+        self.enforcer = RetentionEnforcer(
+            lambda: [self.log],
+            write_log_starts=self.write_log_starts,
+            purge_deleted=self.log.local.purge_deleted,
+            wake_tiering=self.manager.wake,
+            executor=self.executors.metadata,
+            clock=self.clock,
+            interval_ms=1000,
+        )
+        if start:
+            await self.manager.start()
+
+    def attach(self) -> None:
+        self.manager.attach(self.log, self.topic_info, leader_epoch=self.leader_epoch)
+
+    async def crash(self, *, start: bool = True) -> None:
+        """The process dies and comes back: only files and objects are left."""
+        self.executors.shutdown()
+        self.executors = Executors.new()
+        self.leader_epoch += 1
+        await self.open(start=start)
+
+    async def lose_disk(self) -> None:
+        """The machine is replaced: only objects are left."""
+        for path in sorted(self.folder.iterdir()):
+            path.unlink()
+        self.checkpoint_path.unlink(missing_ok=True)
+        await self.crash()
+
+    async def write_log_starts(self) -> None:
+        checkpoint.write_offsets(self.checkpoint_path, {PARTITION: self.log.log_start_offset})
+
+    @property
+    def topic_info(self) -> TopicInfo:
+        return TopicInfo(topic=TOPIC, topic_id=TOPIC_ID, partition_count=1)
+
+    # --- doing -------------------------------------------------------------------------------
+
+    def produce(self, record_count: int = 10, *, timestamp_ms: int | None = None) -> None:
+        """Appends one batch."""
+        base_ms = self.clock.now_ms() if timestamp_ms is None else timestamp_ms
+        batch = bytearray(
+            encode_batch(
+                [
+                    Record(
+                        offset=index,
+                        timestamp_ms=base_ms + index,
+                        key=None,
+                        value=f"{self.log.end_offset + index}".encode(),
+                    )
+                    for index in range(record_count)
+                ]
+            )
+        )
+        self.log.append(memoryview(batch), leader_epoch=self.leader_epoch)
+        self.sent.append(bytes(batch))
+
+    def roll(self) -> None:
+        self.log.local.roll()
+
+    def produce_segments(self, count: int, record_count: int = 10) -> None:
+        """`count` closed segments of one batch each; the active one is empty."""
+        for _ in range(count):
+            self.produce(record_count)
+            self.roll()
+
+    async def settle(self) -> RetentionRound:
+        """Tiering, retention, tiering: all that follows from what there is now."""
+        await self.manager.run_once()
+        did = await self.enforcer.run_once()
+        await self.manager.run_once()
+        return did
+
+    def pass_ms(self, delta_ms: int) -> None:
+        self.clock.advance_ms(delta_ms)
+
+    def configure(self, **changes: object) -> None:
+        self.config = replace(self.config, **changes)  # type: ignore[arg-type]  # tests' words
+        self.log.local.update_config(self.config)
+
+    # --- looking -----------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What lies in the store, not what the broker believes."""
+        from strandline.storage.model import TopicIdPartition
+        from strandline.storage.remote.manifest_store import load
+
+        stored = load(self.store, TopicIdPartition(TOPIC, TOPIC_ID, 0))
+        return None if stored is None else stored.manifest
+
+    @property
+    def statistics(self) -> PartitionStatistics:
+        (row,) = self.manager.statistics()
+        return row
+
+    @property
+    def reasons(self) -> list[str]:
+        return [segment.reason for segment in self.statistics.pending]
+
+    @property
+    def local_segments(self) -> list[tuple[int, int]]:
+        return [(s.base_offset, s.end_offset) for s in self.log.local.segments]
+
+    @property
+    def archived(self) -> list[tuple[int, int]]:
+        manifest = self.manifest
+        entries = () if manifest is None else manifest.segments
+        return [(entry.base_offset, entry.end_offset) for entry in entries]
+
+    def data_keys(self) -> list[str]:
+        """Keys of segment objects in the store."""
+        return [
+            info.key for info in self.store.list("topics/") if info.key.endswith((".log", ".meta"))
+        ]
+
+    async def read_all(self, from_offset: int | None = None) -> bytes:
+        """Every batch from `from_offset` (the log start) to the end, from whichever tier."""
+        offset = self.log.log_start_offset if from_offset is None else from_offset
+        found: list[bytes] = []
+        while offset < self.log.end_offset:
+            local = self.log.read(offset, bytes_max=1 << 20)
+            if local is not None:
+                assert local.range is not None
+                found.append(local.range.read())
+                offset = local.next_offset
+            else:
+                cold = await self.log.read_remote(offset, bytes_max=1 << 20)
+                found.extend(map(bytes, cold.buffers))
+                offset = cold.next_offset
+        return b"".join(found)
+
+    async def assert_everything_is_readable(self) -> None:
+        """All that was ever sent comes back, byte for byte, from the log start on."""
+        expected = b"".join(self.sent)
+        assert self.log.log_start_offset == 0
+        assert await self.read_all(0) == expected
+
+
+def keys_of(manifest: Manifest | None) -> set[str]:
+    """Object keys that the manifest names as data."""
+    entries: Sequence[object] = () if manifest is None else manifest.segments
+    return {key for e in entries for key in (e.log_key, e.meta_key)}  # type: ignore[attr-defined]
