@@ -15,15 +15,17 @@ def commands(settings: Settings) -> str:
     s3 = " ".join(
         f"{name}={shlex.quote(value)}" for name, value in settings.s3_environment().items()
     )
-    python = shlex.quote(_relative(Path(sys.executable)))
-    strandline = shlex.quote(_relative(settings.strandline))
+    python = shlex.quote(sys.executable)
+    strandline = shlex.quote(str(settings.strandline))
     archive = f"--remote {settings.remote_url} --endpoint-url {settings.s3_url}"
-    return f"""\
+    text = f"""\
 # the S3 server and the broker again, on the same data (stop them with: kill %2 %1)
 export {credentials} AWS_DEFAULT_REGION={REGION}
+export PYSPARK_PYTHON={shlex.quote(sys.executable)}
 {s3} \\
-    {shlex.quote(_relative(settings.ministack))} > /dev/null 2>&1 &
-{_wrapped(settings.broker_command())} &
+    {shlex.quote(str(settings.ministack))} > /dev/null 2>&1 &
+{_wrapped(settings.broker_command())} \\
+    2>> {shlex.quote(str(settings.data))}/broker.log &
 
 # what lies in the bucket; no broker is asked
 {strandline} archive ls {archive}
@@ -56,16 +58,11 @@ flights = (
 flights.where("timestamp < '2013-01-03'").groupBy("partition").count().show()
 PYTHON
 """
-
-
-def _relative(path: Path) -> str:
-    """A path as one would type it here."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    # Shorter, and the folder can be moved; Spark alone wants to know where its Python really is.
+    here = f"{Path.cwd()}/"
+    return text.replace(f"PYSPARK_PYTHON={here}", "PYSPARK_PYTHON=$PWD/").replace(here, "")
 
 
 def _wrapped(command: list[str]) -> str:
     """`strandline serve` with one setting per line."""
-    words = [_relative(Path(command[0])), *command[1:]]
-    text = " ".join(shlex.quote(word) for word in words)
-    return text.replace(" --set ", " \\\n    --set ")
+    return shlex.join(command).replace(" --set ", " \\\n    --set ")

@@ -66,8 +66,10 @@ class FlightProducer:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "compression.type": "zstd",
-                # Fuller batches compress better; nobody waits for a single flight.
+                # Fuller batches compress better, and nobody waits for a single flight; but a batch
+                # should be of one week, or segments would overlap in time more than they need.
                 "linger.ms": 50,
+                "batch.size": 128 * 1024,
             }
         )
         self._partitions = np.full(record_count, -1, dtype=np.int64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -49,7 +50,7 @@ class Screen:
         self.console.print(f"\n[bold]{self._step}  {title}[/bold]")
 
     def note(self, text: str) -> None:
-        self.console.print(f"   {text}")
+        self.console.print(f"   {text}", soft_wrap=True)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -73,7 +74,7 @@ class Screen:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Numbers to the right with thousands marked, everything else to the left."""
-        table = Table()
+        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for index, column in enumerate(columns):
             is_number = all(isinstance(row[index], int | float) for row in rows)
             table.add_column(column, justify="right" if is_number else "left")

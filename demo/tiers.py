@@ -22,6 +22,8 @@ from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
 
 LOOK_SECONDS = 0.3
+# Twice the interval of the broker's retention check: within it, something more would have moved.
+SETTLED_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +67,22 @@ class TierWatcher:
         return [self._look_at(partition) for partition in range(PARTITION_COUNT)]
 
     def wait_until_settled(self, child: Child, archived: Bar, freed: Bar) -> list[PartitionTiers]:
-        """Returns when all closed segments are archived and their local copies are gone."""
+        """Returns when all closed segments are archived, their local copies are gone, and it stays
+        so: an active segment may outlive the local retention too, and is closed then."""
         moved_at, seen = time.monotonic(), self.look()
-        while not all(tiers.is_settled for tiers in seen):
+        while True:
+            _show(seen, archived, freed)
             time.sleep(LOOK_SECONDS)
             now = self.look()
             if now != seen:
                 moved_at, seen = time.monotonic(), now
-            elif time.monotonic() - moved_at > STALL_SECONDS_MAX:
+            still_seconds = time.monotonic() - moved_at
+            if still_seconds > SETTLED_SECONDS and all(tiers.is_settled for tiers in seen):
+                return seen
+            if still_seconds > STALL_SECONDS_MAX:
                 raise child.failure("moves nothing to the archive any more")
             if not child.is_running():
                 raise child.failure("ended")
-            _show(seen, archived, freed)
-        _show(seen, archived, freed)
-        return seen
 
     def archived_end_offsets(self) -> dict[int, int]:
         """Per partition the exclusive end of the archive."""
@@ -148,12 +152,12 @@ def tier_rows(partitions: Sequence[PartitionTiers]) -> list[list[object]]:
 TIER_COLUMNS = (
     "partition",
     "records",
-    "segments in S3",
-    "records in S3",
-    "bytes in S3",
-    "segments on disk",
-    "records on disk",
-    "bytes on disk",
+    "segments\nin S3",
+    "records\nin S3",
+    "bytes\nin S3",
+    "segments\non disk",
+    "records\non disk",
+    "bytes\non disk",
 )
 
 

@@ -185,11 +185,12 @@ def _selected_entries(scan: PartitionScan) -> Iterator[SegmentEntry]:
 
 
 def _is_wanted(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimits) -> bool:
+    start_offset = max(offsets.start_offset, limits.start_offset, part.base_offset)
+    start_ms = max(limits.start_timestamp_ms, part.min_timestamp_ms)
     return (
-        part.end_offset > max(offsets.start_offset, limits.start_offset)
-        and part.base_offset < min(offsets.end_offset, limits.end_offset)
-        and part.max_timestamp_ms >= limits.start_timestamp_ms
-        and part.min_timestamp_ms < limits.end_timestamp_ms
+        start_offset < min(offsets.end_offset, limits.end_offset, part.end_offset)
+        and start_ms < limits.end_timestamp_ms
+        and start_ms <= part.max_timestamp_ms
     )
 
 

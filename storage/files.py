@@ -109,7 +109,7 @@ class FileRange:
         return self.file.read_at(self.position, self.length)
 
 
-def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
+def write_atomically(path: Path, content: Buffer, *, sync: bool = True) -> None:
     """Replaces `path` by `content`, whole or not at all. Raises DiskError."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:

@@ -6,6 +6,9 @@ One buffer per connection is filled by `recv_into` and handed out as views, so a
 copied. A view is valid until the next `free_space()`: the connection answers a request before it
 reads on.
 
+A receive that fills the buffer says that more is waiting: the buffer grows up to BUSY_BYTES_MAX, so
+that a client that pipelines has many frames taken, handled and answered per system call.
+
 The buffer grows with what has *arrived*, not with what a length field announces: a client that
 announces 100 MiB and sends ten bytes costs the smallest buffer. It stays as large as the frames
 that came, up to RETAINED_BYTES_MAX, and `shrink` gives it back when the connection is idle.
@@ -19,6 +22,8 @@ _LENGTH = struct.Struct(">i")
 
 # Holds a few small requests; what an idle connection costs.
 INITIAL_BYTES = 16 * 1024
+# What one receive takes at most from a client that keeps its socket full.
+BUSY_BYTES_MAX = 1024 * 1024
 # Two frames of the usual largest batch (1 MiB) with room to spare; beyond it a buffer is given
 # back after its frame.
 RETAINED_BYTES_MAX = 4 * 1024 * 1024
@@ -31,7 +36,7 @@ class FrameError(Exception):
 class FrameBuffer:
     """The bytes received and not yet consumed."""
 
-    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_is_short", "_start", "_view")
 
     def __init__(self, frame_bytes_max: int) -> None:
         """`frame_bytes_max` is `socket.request.max.bytes`."""
@@ -40,6 +45,8 @@ class FrameBuffer:
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
+        # The last receive filled the buffer.
+        self._is_short = False
 
     @property
     def pending_bytes(self) -> int:
@@ -52,6 +59,9 @@ class FrameBuffer:
 
     def free_space(self) -> memoryview:
         """Where to receive into; never empty. Invalidates the frames handed out before."""
+        if self._is_short and len(self._buffer) < BUSY_BYTES_MAX:
+            self._reallocate(min(4 * len(self._buffer), BUSY_BYTES_MAX))
+        self._is_short = False
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > RETAINED_BYTES_MAX:
@@ -62,6 +72,7 @@ class FrameBuffer:
 
     def received(self, byte_count: int) -> None:
         self._end += byte_count
+        self._is_short = self._end == len(self._buffer)
 
     def next_frame(self) -> memoryview | None:
         """The next whole frame without its length, or None if more bytes must come.

@@ -19,7 +19,7 @@ from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.codegen import Decoder, Encoder, make_decoder, make_encoder
 from strandline.broker.protocol.errors import MalformedRequest
 from strandline.broker.protocol.schema import (
-    Buffer,
+    IN_MEMORY,
     Message,
     Part,
     Request,
@@ -93,7 +93,11 @@ def encode(message: Message, version: int) -> list[Part]:
 
 def join(parts: Sequence[Part]) -> bytes:
     """All parts in one piece, for tests and tools; every part must be in memory."""
-    return b"".join(part for part in parts if isinstance(part, Buffer))
+    out = bytearray()
+    for part in parts:
+        assert isinstance(part, IN_MEMORY), part
+        out += part
+    return bytes(out)
 
 
 def request_class(api_key: int) -> type[Request]:

@@ -639,17 +639,23 @@ class LocalLog:
         self._write_snapshot(sync=False)
 
     def close(self) -> None:
-        """Flushes, writes a snapshot for a short next start, and closes the files. Blocks."""
-        if self._failure is None:
+        """Flushes, writes a snapshot for a short next start, and closes the files. Blocks.
+
+        Raises DiskError: the files are closed, and the next start must not count as clean.
+        """
+        try:
+            if self._failure is not None:
+                raise self._stopped()
             self._active.write_indexes()
             self._write_snapshot(sync=True)
             self.leader_epochs.write(sync=True)
             self.flush()
             self._active.sync_indexes()
-        for segment in self._segments:
-            LOADED.forget(segment.offset_index)
-            LOADED.forget(segment.time_index)
-            segment.log.close()
+        finally:
+            for segment in self._segments:
+                LOADED.forget(segment.offset_index)
+                LOADED.forget(segment.time_index)
+                segment.log.close()
 
     # --- read ------------------------------------------------------------------------------------
 

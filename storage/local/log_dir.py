@@ -316,11 +316,11 @@ class LogDirs:
     ) -> None:
         """Closes every log and leaves the clean-shutdown mark where all went well."""
         for directory in self.directories:
-            try:
-                for opened in directory.logs.values():
+            for opened in directory.logs.values():
+                try:
                     opened.close()
-            except DiskError as error:
-                self._take_offline(directory, error)
+                except DiskError as error:
+                    self._take_offline(directory, error)
         self.write_checkpoints(log_starts or {}, high_watermarks or {})
         for directory in self.directories:
             if directory.failure is None:

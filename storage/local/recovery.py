@@ -42,6 +42,7 @@ from strandline.storage.local.producer_state import CompletedTransaction, Produc
 from strandline.storage.local.scan import ScannedBatch, scan_batches
 from strandline.storage.local.segment import (
     LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     LogSegment,
@@ -273,6 +274,8 @@ class _Loader:
         """The last segment after a clean stop; None if it is not as a clean stop leaves it."""
         segment = self._open_file(base_offset, active=False)
         segment.size_bytes = segment.log.size_bytes()
+        # Not known before the tail is read; what the index names lies below in any case.
+        segment.end_offset = base_offset + RELATIVE_OFFSET_MAX
         problem = self._index_problem(segment)
         if problem is None:
             segment.txn_index, problem = self._open_txn_index(segment)
@@ -304,7 +307,7 @@ class _Loader:
             return None
         try:
             return segment.index_mismatch(self.config)
-        except CorruptRecords as error:
+        except (CorruptRecords, CorruptFile) as error:
             return f"{segment.index_path.name}: {error}"
 
     def _empty_for_rebuild(self, base_offset: int) -> LogSegment:
@@ -449,9 +452,10 @@ class _Loader:
 
     def _open_epochs(self, *, log_is_empty: bool) -> None:
         path = self.directory / checkpoint.LEADER_EPOCHS
-        self.epochs_complete = log_is_empty or path.exists()
         try:
             self.epochs = LeaderEpochCache.open(path)
+            # An empty file counts as none: power was lost before its content reached the disk.
+            self.epochs_complete = log_is_empty or bool(checkpoint.read_text(path))
         except (CorruptFile, UnsupportedFormat) as error:
             self._problem(f"leader epochs are read from the log again: {error}")
             self.epochs_complete = False

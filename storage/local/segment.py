@@ -29,7 +29,7 @@ from typing import NamedTuple
 from strandline.storage import files
 from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.files import FileRange, OpenFile
-from strandline.storage.local.index import OffsetIndex, TimeIndex
+from strandline.storage.local.index import OffsetIndex, TimeEntry, TimeIndex
 from strandline.storage.local.scan import ScannedBatch, scan_batches
 from strandline.storage.local.txn_index import TxnIndex
 from strandline.storage.log_config import LogConfig
@@ -320,6 +320,7 @@ class LogSegment:
         border = self.offset_index.floor_border(self.size_bytes)
         self.size_bytes = border
         self.is_active = True
+        self.end_offset = self.base_offset
         if border > 0:
             self.end_offset = self._header_at(border).base_offset
             self._first_timestamp_ms = self._header_at(0).max_timestamp_ms
@@ -327,9 +328,11 @@ class LogSegment:
             self._set_roll_timestamp()
 
     def index_mismatch(self, config: LogConfig) -> str | None:
-        """What in the index files does not fit the log; None if nothing. Raises CorruptRecords."""
-        if self.time_index.last_entry() is None and self._header_at(0).max_timestamp_ms >= 0:
-            return f"{self.time_index_path.name} is empty"
+        """What in the index files does not fit the log; None if nothing.
+
+        Looks at the last entries only, and at the batches they name. Raises CorruptRecords,
+        CorruptFile.
+        """
         last_entry = self.offset_index.last_entry()
         border = last_entry.position if last_entry else 0
         unindexed_bytes = self.size_bytes - border
@@ -338,11 +341,24 @@ class LogSegment:
         # Between two entries lie at most an interval and one batch; twice that is not our work.
         if unindexed_bytes > 2 * (config.index_interval_bytes + config.max_message_bytes):
             return f"{self.index_path.name} ends {unindexed_bytes} bytes before the log"
-        if last_entry is not None:
-            last_offset = self.base_offset + last_entry.relative_offset
-            if self._header_at(border).last_offset != last_offset:
-                return f"{self.index_path.name} is not that of this log"
-        return None
+        tail_header = self._header_at(border)
+        tail_offset = last_entry.relative_offset if last_entry else 0
+        if last_entry and tail_header.last_offset != self.base_offset + tail_offset:
+            return f"{self.index_path.name} is not that of this log"
+        last_time = self.time_index.last_entry() or TimeEntry(NO_TIMESTAMP, 0)
+        if tail_header.max_timestamp_ms > last_time.timestamp_ms:
+            return f"{self.time_index_path.name} ends before the log"
+        if last_time.timestamp_ms == NO_TIMESTAMP:
+            return None
+        # The highest timestamp is mostly in the tail, and then the index need not be loaded.
+        if last_time.relative_offset < tail_offset:
+            border = self.offset_index.floor_position(last_time.relative_offset)
+        for batch in self._walk(border):
+            if batch.last_offset >= self.base_offset + last_time.relative_offset:
+                if self._header_at(batch.position).max_timestamp_ms == last_time.timestamp_ms:
+                    return None
+                break
+        return f"{self.time_index_path.name} is not that of this log"
 
     def _header_at(self, position: int) -> BatchHeader:
         return read_header(self.log.read_at(position, HEADER_BYTES))

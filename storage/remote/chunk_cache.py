@@ -14,6 +14,7 @@ are never reused, so an entry is never stale; it is checked like a download when
 from __future__ import annotations
 
 import bisect
+import contextlib
 import hashlib
 import logging
 import mmap
@@ -22,7 +23,7 @@ import threading
 import weakref
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,15 @@ class BatchRun:
 class Chunk:
     """Whole batches whose CRCs are right, and where each of them lies. Immutable."""
 
-    __slots__ = ("_base_offsets", "_next_offsets", "_pins", "_positions", "_view", "key", "was_read")
+    __slots__ = (
+        "_base_offsets",
+        "_next_offsets",
+        "_pins",
+        "_positions",
+        "_view",
+        "key",
+        "was_read",
+    )
 
     def __init__(self, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> None:
         """Checks everything in `view`. Raises CorruptRecords.
@@ -197,7 +206,7 @@ class ChunkMemory:
         while self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0:
             if not self._evict_one(may_evict_unread):
                 return None
-        block = mmap.mmap(-1, size_bytes)
+        block = _new_block(size_bytes)
         self._live_bytes += size_bytes
         weakref.finalize(block, self._release, size_bytes).atexit = False
         return memoryview(block)
@@ -220,6 +229,17 @@ class ChunkMemory:
                 self.evicted_count += 1
                 return True
         return False
+
+
+def _new_block(size_bytes: int) -> mmap.mmap:
+    """Private memory that is returned to the system when it dies, in huge pages where there are.
+
+    Filling 8 MiB of small pages takes 5 ms of page faults, more than receiving them.
+    """
+    block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # not every kernel has them
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return block
 
 
 class DiskChunkCache:
@@ -250,7 +270,7 @@ class DiskChunkCache:
         return self._size_bytes
 
     def load(self, key: ChunkKey, target: memoryview) -> bool:
-        """Fills `target` with the chunk's bytes; False if they are not here (then it is garbage)."""
+        """Fills `target` with the chunk's bytes; False if they are not here, and it is garbage."""
         name = _file_name(key)
         with self._lock:
             if name not in self._sizes:

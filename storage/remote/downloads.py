@@ -8,9 +8,9 @@
               memory became free                  future ◄──────────┘
 
 All state belongs to the event loop's thread; only fetching and checking run in the executor. A
-waiter that is cancelled leaves its download alone: the client will ask again and then find it. Guesses
-(read-ahead) start only while workers and memory are to spare, never push out a chunk that nobody
-has read yet, and fail silently; when somebody really asks, they are promoted.
+waiter that is cancelled leaves its download alone: the client will ask again and then find it.
+Guesses (read-ahead) start only while workers and memory are to spare, never push out a chunk that
+nobody has read yet, and fail silently; when somebody really asks, they are promoted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WAITING_MAX = 100
 # Guesses are worth little; the oldest ones go first.
 GUESSES_MAX = 64
 # Chunks on their way to the disk cache keep their memory; more than these are not written at all.
-DISK_WRITES_MAX = 2
+DISK_WRITES_MAX = 4
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,17 +102,18 @@ class ChunkDownloads:
     def waiting_count(self) -> int:
         return len(self._wanted)
 
-    async def get(self, key: ChunkKey, *, base_offset: Offset) -> Chunk:
-        """The chunk, downloaded if need be; its first batch must begin with `base_offset`.
+    def request(self, key: ChunkKey, *, base_offset: Offset) -> Chunk | asyncio.Future[Chunk]:
+        """The chunk if it is in memory, else the future of its download.
 
-        Raises TierUnavailable if too many wait already, ObjectCorrupt if two downloads had wrong
-        CRCs, and as `ObjectStore.get_into`.
+        The chunk's first batch must begin with `base_offset`. Await the future shielded: others
+        may wait for it too. Raises TierUnavailable if too many wait already; the future may raise
+        ObjectCorrupt, if two downloads had wrong CRCs, and what `ObjectStore.get_into` raises.
         """
         chunk = self.memory.find(key)
         if chunk is not None:
             self.counters.memory_hits += 1
             return chunk
-        return await asyncio.shield(self._want(key, base_offset).future)
+        return self._want(key, base_offset).future
 
     def find(self, key: ChunkKey) -> Chunk | None:
         """The chunk if it is in memory."""

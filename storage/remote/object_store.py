@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 import crc32c
 
 from strandline.storage.clock import Clock, SystemClock
-from strandline.storage.errors import DiskError, InvalidConfig, TierUnavailable
+from strandline.storage.errors import DiskError, InvalidConfig, PreconditionFailed, TierUnavailable
 from strandline.storage.model import Buffer, TimestampMs
 
 # S3's own bound; ours are a fifth of it.
@@ -212,6 +212,26 @@ def checksum(body: Buffer) -> int:
 def new_write_id() -> str:
     """Identifies one `put` among all: a lost answer is recognised by it."""
     return uuid.uuid4().hex
+
+
+def check_conditional_writes(store: ObjectStore) -> None:
+    """Raises InvalidConfig if the store writes although a condition does not hold.
+
+    Some servers ignore conditions without a word, and two brokers on one of those would overwrite
+    each other's manifests. Three small requests, with a key that is deleted again.
+    """
+    key = f"probe/{new_write_id()}"
+    store.put(key, b"first", condition=IfAbsent())
+    try:
+        store.put(key, b"second", condition=IfAbsent())
+    except PreconditionFailed:
+        return
+    finally:
+        store.delete([key])
+    raise InvalidConfig(
+        f"the server behind {store.url} ignores If-None-Match: it overwrote an object that it was "
+        "told to create. Manifests would not be safe there; use a server with conditional writes"
+    )
 
 
 def open_store(

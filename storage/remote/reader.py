@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.record import iter_records
@@ -38,6 +39,7 @@ from strandline.storage.remote.segment_index import SegmentIndex
 
 CHUNK_BYTES = 8 * 1024 * 1024
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
+READ_AHEAD_FIRST = 2
 READ_AHEAD_CHUNKS = 4
 PARALLEL_DOWNLOADS_MAX = 8
 # An index of a 1 GiB segment takes 24 KiB, so all of them stay under 12 MiB.
@@ -157,35 +159,244 @@ class ColdReader:
         index = await self._index(entry)
         number = index.chunk_for(offset)
         depth = self._stream_depth(entry, offset)
-        self._read_ahead(entry, index, number + 1, depth, next_entries)
-        run = None
-        while run is None:
-            chunk = await self._chunk(index, number)
-            run = chunk.find_run(
-                offset, bytes_max=bytes_max, end_offset=end_offset, at_least_one=True
-            )
+        # The wanted chunk is asked for first, or the guesses would have its place in the queue.
+        wanted = self._request(index, number)
+        self._read_ahead(index, number + 1, depth, next_entries)
+        chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
+        # A chunk may end before `offset` where compaction left a gap at its end.
+        while chunk.end_offset <= offset:
             number += 1
-            if run is None and (number >= index.chunk_count or _is_beyond(chunk, end_offset)):
-                return ColdRead(next_offset=entry.end_offset if end_offset is None else offset)
-        buffers = [chunk.take(run)]
-        size_bytes, next_offset = run.size_bytes, run.next_offset
-        followers = self._chunks_in_memory(index, number, next_entries)
-        while run.end_position == chunk.size_bytes and size_bytes < bytes_max:
+            if number >= index.chunk_count:
+                return ColdRead(next_offset=entry.end_offset)
+            wanted = self._request(index, number)
+            chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
+        result = self._collect(
+            chunk,
+            self._chunks_in_memory(index, number + 1, next_entries),
+            offset,
+            bytes_max=bytes_max,
+            end_offset=end_offset,
+        )
+        self._remember_stream(entry, result.next_offset, depth)
+        return result
+
+    def _collect(
+        self,
+        chunk: Chunk,
+        followers: Iterator[Chunk],
+        offset: Offset,
+        *,
+        bytes_max: int,
+        end_offset: Offset | None,
+    ) -> ColdRead:
+        """Batches of `chunk`, and of its followers while each is used to its end."""
+        buffers: list[memoryview] = []
+        size_bytes = 0
+        while True:
+            run = chunk.find_run(
+                offset,
+                bytes_max=bytes_max - size_bytes,
+                end_offset=end_offset,
+                at_least_one=not buffers,
+            )
+            if run is None:
+                break
+            buffers.append(chunk.take(run))
+            size_bytes += run.size_bytes
+            offset = run.next_offset
+            if run.end_position < chunk.size_bytes or size_bytes >= bytes_max:
+                break
             follower = next(followers, None)
             if follower is None:
                 break
             chunk = follower
-            following_run = chunk.find_run(
-                next_offset,
-                bytes_max=bytes_max - size_bytes,
-                end_offset=end_offset,
-                at_least_one=False,
-            )
-            if following_run is None:
+        return ColdRead(buffers=buffers, next_offset=offset, size_bytes=size_bytes)
+
+    def _request(self, index: SegmentIndex, number: int) -> Chunk | asyncio.Future[Chunk]:
+        return self._downloads.request(
+            index.chunk_key(number), base_offset=index.chunk_base_offset(number)
+        )
+
+    def _chunks_in_memory(
+        self, index: SegmentIndex, number: int, next_entries: Sequence[SegmentEntry]
+    ) -> Iterator[Chunk]:
+        """The chunks from `number` on, up to the first that is not in memory."""
+        indexes = [index]
+        for entry in next_entries:
+            following = self._indexes.peek(entry.meta_key)
+            if following is None:
                 break
-            run = following_run
-            buffers.append(chunk.take(run))
-            size_bytes += run.size_bytes
-            next_offset = run.next_offset
-        self._remember_stream(entry, next_offset, depth)
-        return ColdRead(buffers=buffers, next_offset=next_offset, size_bytes=size_bytes)
+            indexes.append(following)
+        for each in indexes:
+            for following_number in range(number, each.chunk_count):
+                chunk = self._downloads.find(each.chunk_key(following_number))
+                if chunk is None:
+                    return
+                yield chunk
+            number = 0
+
+    # --- read-ahead --------------------------------------------------------------------------
+
+    def _stream_depth(self, entry: SegmentEntry, offset: Offset) -> int:
+        """How many chunks to read ahead of this read."""
+        depth = self._streams.pop((_folder(entry), offset), None)
+        if depth is None:
+            return 0
+        return min(max(READ_AHEAD_FIRST, 2 * depth), self._read_ahead_chunks)
+
+    def _remember_stream(self, entry: SegmentEntry, next_offset: Offset, depth: int) -> None:
+        self._streams[_folder(entry), next_offset] = depth
+        while len(self._streams) > STREAMS_MAX:
+            self._streams.popitem(last=False)
+
+    def _read_ahead(
+        self, index: SegmentIndex, number: int, depth: int, next_entries: Sequence[SegmentEntry]
+    ) -> None:
+        """Guesses `depth` chunks from `number` on, over the end of the segment."""
+        end = min(number + depth, index.chunk_count)
+        for following in range(number, end):
+            self._downloads.guess(
+                index.chunk_key(following), base_offset=index.chunk_base_offset(following)
+            )
+        depth -= end - number
+        if depth <= 0 or not next_entries:
+            return
+        entry, rest = next_entries[0], next_entries[1:]
+        next_index = self._indexes.peek(entry.meta_key)
+        if next_index is not None:
+            self._read_ahead(next_index, 0, depth, rest)
+            return
+
+        def go_on(loaded: asyncio.Future[SegmentIndex]) -> None:
+            if not loaded.cancelled() and loaded.exception() is None:
+                self._read_ahead(loaded.result(), 0, depth, rest)
+
+        self._start_index(entry).add_done_callback(go_on)
+
+    # --- indexes -----------------------------------------------------------------------------
+
+    async def _index(self, entry: SegmentEntry) -> SegmentIndex:
+        known = self._indexes.find(entry.meta_key)
+        return await asyncio.shield(self._start_index(entry)) if known is None else known
+
+    def _start_index(self, entry: SegmentEntry) -> asyncio.Future[SegmentIndex]:
+        return self._indexes.start(
+            entry.meta_key,
+            lambda: load_index(self._store, entry, chunk_bytes=self._chunk_bytes),
+        )
+
+    async def find_timestamp(
+        self, entry: SegmentEntry, timestamp_ms: TimestampMs, *, start_offset: Offset = 0
+    ) -> TimestampOffset | None:
+        """The first record at or after `timestamp_ms` and `start_offset`; None if there is none.
+
+        Reads one piece of about 1 MiB, or none at all if its chunk is in memory. Raises as `read`.
+        """
+        index = await self._index(entry)
+        piece: int | None = index.piece_for(start_offset)
+        while piece is not None and piece < index.piece_count:
+            piece = index.find_piece_by_timestamp(timestamp_ms, first_piece=piece)
+            if piece is None:
+                return None
+            chunk = await self._chunk_with_piece(index, piece)
+            key = index.piece_key(piece)
+            loop = asyncio.get_running_loop()
+            batches = chunk.piece(key.position, key.end_position)
+            try:
+                found = await loop.run_in_executor(
+                    self._executor, _search, batches, timestamp_ms, start_offset
+                )
+            except (CorruptRecords, UnsupportedCodec) as error:
+                raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
+            if found is not None:
+                return found
+            piece += 1
+        return None
+
+    async def _chunk_with_piece(self, index: SegmentIndex, piece: int) -> Chunk:
+        whole = self._downloads.find(index.chunk_key(index.chunk_of_piece(piece)))
+        if whole is not None:
+            return whole
+        wanted = self._downloads.request(
+            index.piece_key(piece), base_offset=index.piece_base_offset(piece)
+        )
+        return wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
+
+    async def aborted_transactions(
+        self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """Aborted transactions that overlap [start_offset, end_offset) and end in this segment.
+
+        One that began here may end in a later segment: ask the following ones too, until an
+        entry's `last_stable_offset` is at or beyond `end_offset`.
+        """
+        if not entry.has_transactions:
+            return []
+        known = self._txn_indexes.find(entry.meta_key)
+        if known is None:
+            loading = self._txn_indexes.start(
+                entry.meta_key, lambda: load_txn_index(self._store, entry)
+            )
+            known = await asyncio.shield(loading)
+        return [
+            aborted
+            for aborted in known
+            if aborted.last_offset >= start_offset and aborted.first_offset < end_offset
+        ]
+
+
+class _Loaded(Generic[T]):
+    """Small things that are loaded once in the executor and kept, the least used dropped first."""
+
+    def __init__(self, executor: Executor, *, count_max: int = INDEXES_MAX) -> None:
+        self._executor = executor
+        self._count_max = count_max
+        self._values: OrderedDict[str, T] = OrderedDict()
+        self._loading: dict[str, asyncio.Future[T]] = {}
+
+    def find(self, key: str) -> T | None:
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key]
+
+    def peek(self, key: str) -> T | None:
+        """As `find`, without a trace."""
+        return self._values.get(key)
+
+    def start(self, key: str, load: Callable[[], T]) -> asyncio.Future[T]:
+        """The future of `load()`, shared by all who ask while it runs. Await it shielded."""
+        loading = self._loading.get(key)
+        if loading is None:
+            loop = asyncio.get_running_loop()
+            loading = self._loading[key] = loop.run_in_executor(self._executor, load)
+            loading.add_done_callback(lambda done: self._loaded(key, done))
+        return loading
+
+    def _loaded(self, key: str, done: asyncio.Future[T]) -> None:
+        del self._loading[key]
+        # Asking for the exception also tells the loop that somebody has seen it.
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._values[key] = done.result()
+        while len(self._values) > self._count_max:
+            self._values.popitem(last=False)
+
+
+def _folder(entry: SegmentEntry) -> str:
+    """Names the partition: where one stream of offsets is one log."""
+    return entry.log_key.rpartition("/")[0]
+
+
+def _search(
+    piece: memoryview, timestamp_ms: TimestampMs, start_offset: Offset
+) -> TimestampOffset | None:
+    """The first record at or after both bounds; decompresses one batch, rarely more."""
+    for found in iter_batches(piece):
+        header = found.header
+        if header.max_timestamp_ms < timestamp_ms or header.next_offset <= start_offset:
+            continue
+        for record in iter_records(piece, header, found.position):
+            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+                return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+    return None

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError
@@ -31,6 +31,7 @@ from strandline.storage.model import Epoch, TopicId, TopicIdPartition, TopicPart
 from strandline.storage.remote.keys import TOPICS_PREFIX
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.tiering.copier import SegmentCopier
 from strandline.storage.tiering.failures import RetryPolicy
@@ -45,9 +46,6 @@ from strandline.storage.tiering.topic_purge import TopicPurge
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.tiering.work_queue import WorkQueue
-
-if TYPE_CHECKING:
-    from strandline.storage.remote.reader import ColdReader
 
 log = logging.getLogger(__name__)
 

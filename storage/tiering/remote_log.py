@@ -16,7 +16,6 @@ import asyncio
 import bisect
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
 
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.model import (
@@ -29,9 +28,7 @@ from strandline.storage.model import (
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
-
-if TYPE_CHECKING:
-    from strandline.storage.remote.reader import ColdRead, ColdReader
+from strandline.storage.remote.reader import ColdRead, ColdReader
 
 # How far ahead of a read the reader may look for its read-ahead.
 FOLLOWING_ENTRIES_MAX = 4
@@ -161,10 +158,10 @@ class RemoteLog:
         )
 
     async def find_timestamp(
-        self, entry: SegmentEntry, timestamp_ms: TimestampMs
+        self, entry: SegmentEntry, timestamp_ms: TimestampMs, *, start_offset: Offset
     ) -> TimestampOffset | None:
-        """The first record of `entry` at or after that time."""
-        return await self._reader.find_timestamp(entry, timestamp_ms)
+        """The first record of `entry` at or after that time and at or after `start_offset`."""
+        return await self._reader.find_timestamp(entry, timestamp_ms, start_offset=start_offset)
 
     async def aborted_transactions(
         self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset

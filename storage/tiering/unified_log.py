@@ -46,6 +46,7 @@ from strandline.storage.tiering.remote_log import RemoteLog
 
 # DeleteRecords up to the high watermark.
 TO_HIGH_WATERMARK = -1
+OFFSET_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,25 +270,28 @@ class UnifiedLog:
     async def _aborted_from(
         self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
     ) -> Sequence[AbortedTransaction]:
-        """Aborted transactions that touch [start_offset, end_offset).
+        """Aborted transactions that touch [start_offset, end_offset), which begins in `entry`.
 
         A transaction is listed where its marker lies, which may be segments later, so the search
-        goes on until an entry says that the last stable offset had passed the range by then.
+        goes on until an entry says that the last stable offset had passed the range by then. A
+        range without transactional batches needs no search: the manifest says so.
         """
         remote = self.remote
         assert remote is not None
-        found: list[AbortedTransaction] = []
-        if not entry.has_transactions:
-            return found
+        found: set[AbortedTransaction] = set()
+        is_transactional = False
         async for later in remote.entries_from(entry.base_offset):
+            if later.base_offset >= end_offset and not is_transactional:
+                return []
+            is_transactional = is_transactional or later.has_transactions
             if not later.has_transactions:
                 continue
-            listed = await remote.aborted_transactions(later, start_offset, 2**63 - 1)
-            found.extend(t for t in listed if t.first_offset < end_offset)
+            listed = await remote.aborted_transactions(later, start_offset, OFFSET_MAX)
+            found.update(t for t in listed if t.first_offset < end_offset)
             if any(t.last_stable_offset >= end_offset for t in listed):
-                return sorted(set(found), key=lambda t: t.first_offset)
-        found.extend(self.local.aborted_transactions(start_offset, end_offset))
-        return sorted(set(found), key=lambda t: t.first_offset)
+                return sorted(found, key=_first_offset)
+        found.update(self.local.aborted_transactions(start_offset, end_offset))
+        return sorted(found, key=_first_offset)
 
     def _remote_for(self, offset: Offset) -> RemoteLog:
         if offset < self.log_start_offset or self.remote is None:
@@ -326,8 +330,10 @@ class UnifiedLog:
         async for entry in entries:
             if entry.base_offset >= self.local.start_offset:
                 return None
-            found = await remote.find_timestamp(entry, timestamp_ms)
-            if found is not None and found.offset >= self.log_start_offset:
+            found = await remote.find_timestamp(
+                entry, timestamp_ms, start_offset=self.log_start_offset
+            )
+            if found is not None:
                 return found
         return None
 
@@ -345,7 +351,10 @@ class UnifiedLog:
                 best = entry
         if best is None:
             return local
-        return await self.remote.find_timestamp(best, best.max_timestamp_ms) or local
+        found = await self.remote.find_timestamp(
+            best, best.max_timestamp_ms, start_offset=self.log_start_offset
+        )
+        return found or local
 
     def offset_for_epoch(self, epoch: int) -> EpochStart:
         """The largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""
@@ -461,6 +470,10 @@ class UnifiedLog:
             f"local={self.local.start_offset} remote_end={self.highest_remote_offset + 1} "
             f"end={self.local.end_offset}>"
         )
+
+
+def _first_offset(transaction: AbortedTransaction) -> Offset:
+    return transaction.first_offset
 
 
 def newest_ms(segment: LogSegment) -> TimestampMs:

@@ -215,7 +215,8 @@ def test_a_log_that_cannot_be_put_right_refuses_everything_until_it_is_recovered
         append(log, batch(10))
     with pytest.raises(DiskError):
         log.roll()
-    log.close()
+    with pytest.raises(DiskError):
+        log.close()
     assert_dense(log_after := open_log(tmp_path, clean_shutdown=False))
     assert log_after.end_offset == 20
 

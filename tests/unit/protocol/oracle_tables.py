@@ -18,7 +18,7 @@ from typing import Any
 
 from kio.static.constants import EntityType
 
-from strandline.broker.protocol import codec, codegen
+from strandline.broker.protocol import codec, source
 from strandline.broker.protocol.api import SPECS
 from strandline.broker.protocol.schema import ArrayOf, Message, Struct, StructOf, WireType
 
@@ -29,6 +29,7 @@ with warnings.catch_warnings():
     import kafka.protocol.consumer
     import kafka.protocol.metadata
     import kafka.protocol.producer
+    from kafka.protocol.broker_version_data import BrokerVersionData
 
 # Where our attribute is not Kafka's name in snake case: names chosen for handlers to read.
 OUR_NAMES = {
@@ -79,8 +80,8 @@ def with_names_of_kafka_python(rows: list[Row]) -> list[Row]:
 
 def _our_rows(cls: type[Struct], version: int, flexible: bool, prefix: str) -> list[Row]:
     rows: list[Row] = []
-    fields = codegen.wire_fields(cls, version, flexible=flexible)
-    fields += codegen.tagged_fields(cls, version, flexible=flexible)
+    fields = source.wire_fields(cls, version, flexible=flexible)
+    fields += source.tagged_fields(cls, version, flexible=flexible)
     for field in fields:
         path = prefix + kafka_name(cls, field.name)
         tag = field.tag if flexible else None
@@ -111,6 +112,12 @@ def kafka_python_class(cls: type[Message]) -> Any:
         if hasattr(module, cls.__name__):
             return getattr(module, cls.__name__)
     raise LookupError(cls.__name__)
+
+
+def ranges_of_a_real_broker(release: tuple[int, int]) -> dict[int, tuple[int, int]]:
+    """What a broker of that Kafka release answered to ApiVersions, by API key."""
+    ranges = BrokerVersionData(release).api_versions
+    return {int(key): (lowest, highest) for key, (lowest, highest) in ranges.items()}
 
 
 def kafka_python_rows(cls: type[Message], version: int) -> list[Row]:

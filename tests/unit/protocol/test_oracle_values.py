@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from strandline.broker.protocol import codec, codegen
+from strandline.broker.protocol import codec, source
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.schema import Field, Message, Struct
 from tests.unit.protocol.message_values import every_message, label, random_message
@@ -83,8 +83,8 @@ def _operations(theirs: Any, name: str) -> Any:
 
 
 def our_fields(cls: type[Struct], version: int, flexible: bool) -> list[Field]:
-    fields = codegen.wire_fields(cls, version, flexible=flexible)
-    return fields + codegen.tagged_fields(cls, version, flexible=flexible)
+    fields = source.wire_fields(cls, version, flexible=flexible)
+    return fields + source.tagged_fields(cls, version, flexible=flexible)
 
 
 def _compare(ours: Struct, theirs: Any, version: int, flexible: bool, values: Any) -> None:

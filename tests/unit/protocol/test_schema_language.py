@@ -106,7 +106,8 @@ def test_every_wire_type_survives(version: int, flexible: bool) -> None:
         assert (read.origin, read.title, read.level) == (None, None, 7)
     else:
         assert read == EXAMPLE
-    assert (read.flag, read.share, read.names, read.nested) == (True, 0.5, ["", "ä"], [[], [1, 2]])
+    assert (read.flag, read.share, read.names) == (True, 0.5, ["", "ä"])
+    assert [list(inner) for inner in read.nested] == [[], [1, 2]]
 
 
 def test_a_nullable_struct_has_a_byte_in_front() -> None:

@@ -37,6 +37,7 @@ def records(draw: st.DrawFn) -> list[Record]:
     return made
 
 
+@pytest.mark.slow
 @given(records(), st.sampled_from(Codec))
 def test_what_is_encoded_is_decoded(made: list[Record], codec: Codec) -> None:
     encoded = encode_batch(made, codec=codec)

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numba
 import numpy as np
@@ -106,7 +107,7 @@ def cells(column: BinaryColumn) -> list[bytes | None]:
     valid = column.valid
     found = [
         content[start:end] if valid is None or valid[row >> 3] >> (row & 7) & 1 else None
-        for row, (start, end) in enumerate(zip(ends, ends[1:], strict=False))
+        for row, (start, end) in enumerate(pairwise(ends))
     ]
     assert found.count(None) == column.null_count
     return found
@@ -123,6 +124,7 @@ def slowly(buffer: bytes) -> list[Record]:
 # --- the same rows ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(1, 9), st.integers(1, 300), st.integers(1, 400))
 def test_rows_are_those_of_the_oracle_however_they_are_cut(
     batches: list[tuple[list[Record], Codec]], rows_max: int, bytes_max: int, run_bytes_max: int
@@ -134,6 +136,7 @@ def test_rows_are_those_of_the_oracle_however_they_are_cut(
     assert found == slowly(buffer)
 
 
+@pytest.mark.slow
 @given(records(), st.data())
 def test_limits_leave_out_exactly_the_rows_outside(made: list[Record], data: st.DataObject) -> None:
     offsets = st.integers(made[0].offset - 1, made[-1].offset + 2)
@@ -233,6 +236,7 @@ def test_malformed_records_are_corrupt(payload: bytes) -> None:
         decoded_records(batch_of(payload)[0])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(records(), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=3))
 def test_damaged_records_are_refused_exactly_where_the_oracle_refuses_them(
@@ -245,14 +249,13 @@ def test_damaged_records_are_refused_exactly_where_the_oracle_refuses_them(
     assert outcome(bytes(damaged), decoded_records) == outcome(bytes(damaged), slowly)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.binary(max_size=80), st.integers(0, 6), st.integers(0, 8))
 def test_random_bytes_are_refused_exactly_where_the_oracle_refuses_them(
     payload: bytes, count: int, last_delta: int
 ) -> None:
-    if count > last_delta + 1:
-        count = last_delta + 1
-    encoded, _ = batch_of(payload, count=count, last_delta=last_delta)
+    encoded, _ = batch_of(payload, count=min(count, last_delta + 1), last_delta=last_delta)
     assert outcome(encoded, decoded_records) == outcome(encoded, slowly)
 
 
@@ -288,6 +291,7 @@ def test_rows_in_front_of_a_bad_batch_come_first() -> None:
 # --- headers ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(BATCHES, st.integers(0, 30))
 def test_the_scan_finds_what_walking_finds(
     batches: list[tuple[list[Record], Codec]], torn_bytes: int
@@ -360,6 +364,7 @@ def test_a_wrong_crc_is_corrupt() -> None:
 # --- bounds ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(records(), st.sampled_from(Codec))
 def test_bounds_are_those_of_the_records_not_of_the_header(
     made: list[Record], codec: Codec

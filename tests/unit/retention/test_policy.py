@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -283,9 +285,7 @@ def test_pages_are_judged_like_the_segments_in_them(
     limits = RetentionLimits(retention_ms=retention_ms, retention_bytes=retention_bytes)
     closed = [u for u in units if not u.is_active]
     borders = [0, *sorted(c for c in cuts if c < len(closed)), len(closed)]
-    pages = [
-        closed[start:end] for start, end in zip(borders, borders[1:], strict=False) if end > start
-    ]
+    pages = [closed[start:end] for start, end in pairwise(borders) if end > start]
     aggregated = [
         RetentionUnit(
             base_offset=page[0].base_offset,

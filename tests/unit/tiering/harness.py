@@ -1,19 +1,22 @@
 """One partition over both tiers without a broker: a manual clock, a store, and a way to crash.
 
-    async with Rig(tmp_path) as rig:
-        rig.produce(10)            # one batch
-        rig.roll()
-        await rig.settle()         # whatever tiering and retention would do by now
-        await rig.crash()          # forget everything that is not on disk or in the store
+async with Rig(tmp_path) as rig:
+    rig.produce(10)            # one batch
+    rig.roll()
+    await rig.settle()         # whatever tiering and retention would do by now
+    await rig.crash()          # forget everything that is not on disk or in the store
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
+from typing import ParamSpec
 from uuid import UUID
 
 from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
@@ -21,9 +24,10 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.local import checkpoint
 from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import TopicIdPartition, TopicPartition
 from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_store import load
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
@@ -48,6 +52,26 @@ CONFIG = LogConfig(
     file_delete_delay_ms=0,
     segment_bytes=1 << 30,
 )
+
+
+# A test that hangs fails after this; each takes milliseconds.
+TEST_S_MAX = 30.0
+
+P = ParamSpec("P")
+
+
+def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Runs a coroutine test on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(TEST_S_MAX):
+                await test(*args, **kwargs)
+
+        asyncio.run(bounded())
+
+    return run
 
 
 class DirectInspector(SegmentInspector):
@@ -234,9 +258,6 @@ class Rig:
     @property
     def manifest(self) -> Manifest | None:
         """What lies in the store, not what the broker believes."""
-        from strandline.storage.model import TopicIdPartition
-        from strandline.storage.remote.manifest_store import load
-
         stored = load(self.store, TopicIdPartition(TOPIC, TOPIC_ID, 0))
         return None if stored is None else stored.manifest
 
@@ -290,5 +311,6 @@ class Rig:
 
 def keys_of(manifest: Manifest | None) -> set[str]:
     """Object keys that the manifest names as data."""
-    entries: Sequence[object] = () if manifest is None else manifest.segments
-    return {key for e in entries for key in (e.log_key, e.meta_key)}  # type: ignore[attr-defined]
+    if manifest is None:
+        return set()
+    return {key for entry in manifest.segments for key in (entry.log_key, entry.meta_key)}

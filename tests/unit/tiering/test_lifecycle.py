@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from strandline.storage.tiering.lifecycle import (
 
 def segments(*borders: int) -> tuple[SegmentView, ...]:
     """segments(0, 10, 20) is [0,10) closed, then the active [10,20)."""
-    pairs = list(zip(borders, borders[1:], strict=False))
+    pairs = list(pairwise(borders))
     return tuple(
         SegmentView(
             base_offset=base,

@@ -1,0 +1,150 @@
+"""What an archive holds, read from the bucket alone: no broker, no LIST over data.
+
+    list_partitions   topics/ folders -> topic.json -> manifest.json      one row per partition
+    list_segments     ... and the sealed pages                            one row per segment
+
+Rows are plain values; whoever shows them decides how. A manifest that cannot be read is a row with
+a `problem`, not an exception: the other partitions are still worth seeing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from strandline.storage.errors import (
+    AccessDenied,
+    StorageError,
+    TierUnavailable,
+)
+from strandline.storage.model import Epoch, EpochStart, Offset, TimestampMs, TopicIdPartition
+from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest_store import ManifestPages, load
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.topic_info import TopicInfo, list_topics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedPartition:
+    """One partition. Readable offsets are [log_start_offset, end_offset); bounds may be wide."""
+
+    partition: TopicIdPartition
+    topic_deleted_ms: TimestampMs | None
+    segment_count: int = 0
+    size_bytes: int = 0
+    log_start_offset: Offset = 0
+    first_offset: Offset = 0
+    end_offset: Offset = 0
+    min_timestamp_ms: TimestampMs | None = None
+    max_timestamp_ms: TimestampMs | None = None
+    page_count: int = 0
+    deleting_count: int = 0
+    revision: int = 0
+    leader_epoch: Epoch = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedSegment:
+    """One segment as its manifest entry describes it."""
+
+    partition: TopicIdPartition
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    record_count: int
+    min_timestamp_ms: TimestampMs
+    max_timestamp_ms: TimestampMs
+    uploaded_ms: TimestampMs
+    has_transactions: bool
+    leader_epochs: tuple[EpochStart, ...]
+    log_key: str
+    meta_key: str
+    log_crc32c: int
+
+
+def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[ArchivedPartition]:
+    """Every archived partition, by topic and number; blocks.
+
+    Raises AccessDenied or TierUnavailable if the bucket cannot be read at all.
+    """
+    return [
+        _describe(store, info, number)
+        for info in _topics(store, topic)
+        for number in range(info.partition_count)
+    ]
+
+
+def list_segments(
+    store: ObjectStore, *, topic: str, partition: int | None = None
+) -> Iterator[ArchivedSegment]:
+    """Every archived segment of a topic, oldest first per partition; blocks, lazily.
+
+    Raises StorageError if a manifest or page cannot be read.
+    """
+    pages = ManifestPages(store, pages_max=1)
+    for info in _topics(store, topic):
+        for number in range(info.partition_count):
+            if partition is not None and number != partition:
+                continue
+            key = TopicIdPartition(info.topic, info.topic_id, number)
+            stored = load(store, key)
+            if stored is not None:
+                for entry in pages.iter_segments(stored.manifest):
+                    yield _segment(key, entry)
+
+
+def _topics(store: ObjectStore, topic: str | None) -> list[TopicInfo]:
+    return [info for info in list_topics(store) if topic is None or info.topic == topic]
+
+
+def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedPartition:
+    partition = TopicIdPartition(info.topic, info.topic_id, number)
+    try:
+        stored = load(store, partition)
+    except (AccessDenied, TierUnavailable):
+        raise
+    except StorageError as error:
+        return ArchivedPartition(
+            partition=partition, topic_deleted_ms=info.deleted_ms, problem=str(error)
+        )
+    if stored is None:
+        return ArchivedPartition(partition=partition, topic_deleted_ms=info.deleted_ms)
+    return _row(partition, info, stored.manifest)
+
+
+def _row(partition: TopicIdPartition, info: TopicInfo, manifest: Manifest) -> ArchivedPartition:
+    parts: list[PageRef | SegmentEntry] = [*manifest.pages, *manifest.segments]
+    return ArchivedPartition(
+        partition=partition,
+        topic_deleted_ms=info.deleted_ms,
+        segment_count=manifest.segment_count,
+        size_bytes=manifest.size_bytes,
+        log_start_offset=manifest.log_start_offset,
+        first_offset=manifest.first_offset,
+        end_offset=manifest.end_offset,
+        min_timestamp_ms=min((part.min_timestamp_ms for part in parts), default=None),
+        max_timestamp_ms=max((part.max_timestamp_ms for part in parts), default=None),
+        page_count=len(manifest.pages),
+        deleting_count=len(manifest.deleting),
+        revision=manifest.revision,
+        leader_epoch=manifest.leader_epoch,
+    )
+
+
+def _segment(partition: TopicIdPartition, entry: SegmentEntry) -> ArchivedSegment:
+    return ArchivedSegment(
+        partition=partition,
+        base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
+        size_bytes=entry.size_bytes,
+        record_count=entry.record_count,
+        min_timestamp_ms=entry.min_timestamp_ms,
+        max_timestamp_ms=entry.max_timestamp_ms,
+        uploaded_ms=entry.uploaded_ms,
+        has_transactions=entry.has_transactions,
+        leader_epochs=entry.leader_epochs,
+        log_key=entry.log_key,
+        meta_key=entry.meta_key,
+        log_crc32c=entry.log_crc32c,
+    )

@@ -1,0 +1,230 @@
+"""The bucket compared with its manifests: what nobody refers to, and what is missing.
+
+    listed first          objects under topics/<topic>-<id>/<partition>/
+    read afterwards       the partition's manifest and its pages
+    orphan                listed, not referred to, and older than the grace time
+    missing               referred to, not listed, and not there when asked for by name
+
+The order makes a commit that happens meanwhile harmless: its objects are referred to by the time
+the manifest is read. The grace time has to be longer than a copy may take; then an upload that is
+old and uncommitted can never be committed any more (see copier).
+
+Orphans come from uploads whose commit never came, from pages whose commit lost, and from purges
+that stopped. Whole folders whose topic has a tombstone are left to the purge. A partition whose
+manifest cannot be read has no orphans: nobody knows what belongs to it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.storage.errors import CorruptFile, ObjectNotFound, StorageError, UnsupportedFormat
+from strandline.storage.model import TimestampMs, TopicIdPartition
+from strandline.storage.remote.keys import (
+    TOPIC_FILE,
+    TOPICS_PREFIX,
+    TopicFolder,
+    manifest_key,
+    parse_partition_object,
+    parse_topic_folder,
+)
+from strandline.storage.remote.manifest_store import ManifestPages, load
+from strandline.storage.remote.object_store import ObjectInfo, ObjectStore
+from strandline.storage.remote.topic_info import load_topic_info
+
+log = logging.getLogger(__name__)
+
+# A copy's default deadline is ten minutes; a day leaves room for whatever an operator sets.
+GRACE_MS_DEFAULT = 24 * 3600 * 1000
+# What one request deletes.
+KEYS_PER_DELETE_MAX = 1000
+
+
+class OrphanReason(Enum):
+    """Why an object is nobody's; the value is what an operator reads."""
+
+    NOT_IN_MANIFEST = "the manifest of its partition does not name it"
+    NO_MANIFEST = "its partition has no manifest"
+    NO_TOPIC = "its topic has no topic.json"
+    UNKNOWN_NAME = "it has no name of ours"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """An object that nothing refers to."""
+
+    key: str
+    size_bytes: int
+    modified_ms: TimestampMs
+    reason: OrphanReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadablePartition:
+    """A partition that could not be compared."""
+
+    partition: TopicIdPartition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketComparison:
+    """What `compare` found. `missing_keys` are referred to by a manifest and do not exist."""
+
+    object_count: int
+    orphans: tuple[Orphan, ...]
+    missing_keys: tuple[str, ...]
+    unreadable: tuple[UnreadablePartition, ...]
+
+
+def find_orphans(
+    store: ObjectStore, *, now_ms: TimestampMs, grace_ms: int = GRACE_MS_DEFAULT
+) -> tuple[Orphan, ...]:
+    """Objects under topics/ that belong to nothing and are older than `grace_ms`; blocks.
+
+    `now_ms` is compared with the store's own clock. Raises what the store raises.
+    """
+    return compare(store, now_ms=now_ms, grace_ms=grace_ms).orphans
+
+
+def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
+    """Deletes what `find_orphans` found; blocks. Raises what the store raises."""
+    for start in range(0, len(orphans), KEYS_PER_DELETE_MAX):
+        store.delete([orphan.key for orphan in orphans[start : start + KEYS_PER_DELETE_MAX]])
+
+
+def compare(
+    store: ObjectStore, *, now_ms: TimestampMs, grace_ms: int = GRACE_MS_DEFAULT
+) -> BucketComparison:
+    """Compares every partition's folder with its manifest; blocks. Raises what the store raises."""
+    comparison = _Comparison(store, oldest_fresh_ms=now_ms - grace_ms)
+    listed = store.list(TOPICS_PREFIX)
+    for folder_name, objects in itertools.groupby(listed, key=_topic_folder_name):
+        comparison.compare_topic(folder_name, objects)
+    return BucketComparison(
+        object_count=comparison.object_count,
+        orphans=tuple(comparison.orphans),
+        missing_keys=tuple(comparison.missing_keys),
+        unreadable=tuple(comparison.unreadable),
+    )
+
+
+class _Comparison:
+    """One run over the bucket; holds the keys of one partition at a time."""
+
+    def __init__(self, store: ObjectStore, *, oldest_fresh_ms: TimestampMs) -> None:
+        self._store = store
+        self._pages = ManifestPages(store, pages_max=1)
+        self._oldest_fresh_ms = oldest_fresh_ms
+        self.object_count = 0
+        self.orphans: list[Orphan] = []
+        self.missing_keys: list[str] = []
+        self.unreadable: list[UnreadablePartition] = []
+
+    def compare_topic(self, folder_name: str, objects: Iterator[ObjectInfo]) -> None:
+        folder = parse_topic_folder(folder_name)
+        verdict = _TopicVerdict.UNKNOWN if folder is None else self._judge_topic(folder)
+        groups = itertools.groupby(objects, key=_partition_of)
+        for partition, group in groups:
+            listed = list(group)
+            self.object_count += len(listed)
+            if verdict is _TopicVerdict.DELETED:
+                continue
+            if verdict is _TopicVerdict.UNKNOWN:
+                self._add(listed, OrphanReason.UNKNOWN_NAME)
+            elif partition is None:
+                strange = [info for info in listed if not info.key.endswith("/" + TOPIC_FILE)]
+                self._add(strange, OrphanReason.UNKNOWN_NAME)
+            elif verdict is _TopicVerdict.ABSENT:
+                self._add(listed, OrphanReason.NO_TOPIC)
+            else:
+                self._compare_partition(partition, listed)
+
+    def _judge_topic(self, folder: TopicFolder) -> _TopicVerdict:
+        try:
+            info = load_topic_info(self._store, folder.topic, folder.topic_id)
+        except (CorruptFile, UnsupportedFormat) as error:
+            log.warning(
+                "topic.json is unreadable, its topic is taken for a live one",
+                extra={"fields": {"topic": folder.topic, "reason": str(error)}},
+            )
+            return _TopicVerdict.LIVE
+        if info is None:
+            return _TopicVerdict.ABSENT
+        return _TopicVerdict.DELETED if info.is_deleted else _TopicVerdict.LIVE
+
+    def _compare_partition(self, partition: TopicIdPartition, listed: list[ObjectInfo]) -> None:
+        try:
+            referred = self._referred_keys(partition)
+        except StorageError as error:
+            self.unreadable.append(UnreadablePartition(partition=partition, reason=str(error)))
+            return
+        if referred is None:
+            self._add(listed, OrphanReason.NO_MANIFEST)
+            return
+        spare = [info for info in listed if info.key not in referred.needed | referred.marked]
+        self._add(spare, OrphanReason.NOT_IN_MANIFEST)
+        unseen = referred.needed.difference(info.key for info in listed)
+        self.missing_keys.extend(key for key in sorted(unseen) if not self._exists(key))
+
+    def _referred_keys(self, partition: TopicIdPartition) -> _ReferredKeys | None:
+        """Every key that the manifest stands for; None if there is none."""
+        stored = load(self._store, partition)
+        if stored is None:
+            return None
+        manifest = stored.manifest
+        needed = {manifest_key(partition)}
+        needed.update(page.key for page in manifest.pages)
+        for entry in self._pages.iter_segments(manifest):
+            needed.update((entry.log_key, entry.meta_key))
+        marked = {key for mark in manifest.deleting for key in mark.keys}
+        return _ReferredKeys(needed=needed, marked=marked)
+
+    def _exists(self, key: str) -> bool:
+        """Asked by name: committed a moment ago, it may not have been in the listing."""
+        try:
+            self._store.head(key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def _add(self, listed: Sequence[ObjectInfo], reason: OrphanReason) -> None:
+        self.orphans.extend(
+            Orphan(
+                key=info.key,
+                size_bytes=info.size_bytes,
+                modified_ms=info.modified_ms,
+                reason=reason,
+            )
+            for info in listed
+            # An object without a time may be a second old.
+            if 0 <= info.modified_ms <= self._oldest_fresh_ms
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReferredKeys:
+    """What a manifest needs, and what it lets go: the latter may be there or not."""
+
+    needed: set[str]
+    marked: set[str]
+
+
+class _TopicVerdict(Enum):
+    LIVE = "live"
+    DELETED = "deleted"
+    ABSENT = "absent"
+    UNKNOWN = "unknown"
+
+
+def _topic_folder_name(info: ObjectInfo) -> str:
+    return info.key[len(TOPICS_PREFIX) :].partition("/")[0]
+
+
+def _partition_of(info: ObjectInfo) -> TopicIdPartition | None:
+    parsed = parse_partition_object(info.key)
+    return None if parsed is None else parsed.partition

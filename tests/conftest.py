@@ -1,0 +1,80 @@
+"""Fixtures of the whole test suite: a real S3 server, a bucket of one's own, and a way to break it."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.fault_proxy import FaultProxy
+from tests.support.ministack import ServerProcess
+from tests.support.ministack import ministack as ministack_server
+
+# Emulators want credentials and do not check them; without these, boto3 would look for real ones.
+TEST_ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Bucket:
+    """An empty bucket of one test: `open_store(bucket.url, endpoint_url=bucket.endpoint_url)`."""
+
+    name: str
+    endpoint_url: str
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.name}/archive"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def s3_credentials() -> Iterator[None]:
+    """Credentials for emulators, in this process and in those that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in TEST_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def ministack(
+    tmp_path_factory: pytest.TempPathFactory, s3_credentials: None
+) -> Iterator[ServerProcess]:
+    """A MiniStack process in memory mode, for the whole run."""
+    log_path = tmp_path_factory.mktemp("ministack") / "ministack.log"
+    with ministack_server(log_path) as server:
+        yield server
+
+
+def make_bucket(endpoint_url: str) -> S3Bucket:
+    """Creates a bucket that nobody else has."""
+    import boto3.session
+
+    name = f"test-{uuid.uuid4().hex[:20]}"
+    client = boto3.session.Session().client(
+        "s3", endpoint_url=endpoint_url, region_name="us-east-1"
+    )
+    client.create_bucket(Bucket=name)
+    client.close()
+    return S3Bucket(name=name, endpoint_url=endpoint_url)
+
+
+@pytest.fixture
+def s3_bucket(ministack: ServerProcess) -> S3Bucket:
+    """An empty bucket on MiniStack."""
+    return make_bucket(ministack.endpoint_url)
+
+
+@pytest.fixture
+def fault_proxy(ministack: ServerProcess) -> Iterator[FaultProxy]:
+    """A proxy in front of MiniStack; use its `endpoint_url` with the name of a bucket."""
+    with FaultProxy(ministack.port) as proxy:
+        yield proxy

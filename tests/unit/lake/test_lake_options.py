@@ -1,0 +1,207 @@
+"""Options: Spark's names and meanings, and a remedy in every refusal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from strandline.spark_lake.options import (
+    SPLIT_BYTES,
+    Assign,
+    AtOffset,
+    AtTimestamp,
+    Edge,
+    LakeOptions,
+    S3Options,
+    Subscribe,
+    SubscribePattern,
+)
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.model import Isolation, TopicPartition
+
+REQUIRED = {"path": "s3://bucket/prefix", "subscribe": "t"}
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def parse(**options: str) -> LakeOptions:
+    return LakeOptions.parse({**REQUIRED, **options})
+
+
+def refused(options: dict[str, str]) -> str:
+    with pytest.raises(InvalidConfig) as caught:
+        LakeOptions.parse(options)
+    return str(caught.value)
+
+
+def test_without_more_than_path_and_topic_everything_committed_is_read() -> None:
+    options = parse()
+    assert options.selection == Subscribe(("t",))
+    assert options.start.of(T0) is Edge.EARLIEST
+    assert options.end.of(T0) is Edge.LATEST
+    assert options.isolation is Isolation.READ_COMMITTED
+    assert (options.include_headers, options.fail_on_data_loss) == (False, True)
+    assert (options.split_bytes, options.splits_min) == (SPLIT_BYTES, 1)
+    assert options.s3 == S3Options()
+
+
+def test_names_are_taken_in_any_case() -> None:
+    options = LakeOptions.parse(
+        {"PATH": "s3://b", "Subscribe": "a, b", "includeheaders": "TRUE", "S3.Region": "eu-west-1"}
+    )
+    assert options.selection == Subscribe(("a", "b"))
+    assert options.include_headers
+    assert options.s3.region == "eu-west-1"
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("s3a://bucket", "s3://bucket"),
+        ("file:///some/folder/", "file:///some/folder"),
+        ("/some/folder", "file:///some/folder"),
+    ],
+)
+def test_archives_are_named_by_url(given: str, url: str) -> None:
+    assert parse(path=given).url == url
+
+
+@pytest.mark.parametrize("given", ["gs://bucket", "folder", "s3://", "file://host/x", "file:///"])
+def test_other_urls_are_refused_with_the_two_that_work(given: str) -> None:
+    assert "s3://bucket/prefix or file:///" in refused({"path": given, "subscribe": "t"})
+
+
+def test_a_missing_path_is_refused() -> None:
+    assert "option path is missing" in refused({"subscribe": "t"})
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("subscibe", "subscribe"),
+        ("startingOffset", "startingOffsets"),
+        ("includeHeader", "includeHeaders"),
+        ("s3.endpoint", "s3.endpoint.url"),
+        ("s3.secret.key", "s3.secret"),
+        ("minPartition", "minPartitions"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
+    message = refused({**REQUIRED, name: "1"})
+    assert message == f"option {name} is unknown; the nearest is {nearest}"
+
+
+def test_broker_options_are_refused_with_the_reason() -> None:
+    message = refused({**REQUIRED, "kafka.bootstrap.servers": "a:1"})
+    assert "no broker" in message
+    assert "kafka.bootstrap.servers" in message
+
+
+def test_exactly_one_selection_is_needed() -> None:
+    assert "given: none" in refused({"path": "s3://b"})
+    assert "given: subscribe, assign" in refused({**REQUIRED, "assign": '{"t": [0]}'})
+
+
+def test_selections_are_parsed() -> None:
+    pattern = LakeOptions.parse({"path": "s3://b", "subscribePattern": "a.*"})
+    assert pattern.selection == SubscribePattern("a.*")
+    assigned = LakeOptions.parse({"path": "s3://b", "assign": '{"a": [2, 0], "b": [1]}'})
+    assert assigned.selection == Assign({"a": (2, 0), "b": (1,)})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subscribe": "a,,b"},
+        {"subscribePattern": "("},
+        {"assign": "a"},
+        {"assign": "[]"},
+        {"assign": "{}"},
+        {"assign": '{"a": 1}'},
+        {"assign": '{"a": [-1]}'},
+        {"assign": '{"a": ["0"]}'},
+    ],
+)
+def test_bad_selections_are_refused_by_name(options: dict[str, str]) -> None:
+    (name,) = options
+    assert f"option {name}" in refused({"path": "s3://b", **options})
+
+
+# --- bounds ----------------------------------------------------------------------------------
+
+
+def test_offsets_by_partition_know_the_edges() -> None:
+    options = parse(
+        startingOffsets='{"t": {"0": 23, "1": -2}}', endingOffsets='{"t": {"0": -1, "1": 50}}'
+    )
+    assert options.start.of(T0) == AtOffset(23)
+    assert options.start.of(T1) is Edge.EARLIEST
+    assert options.end.of(T0) is Edge.LATEST
+    assert options.end.of(T1) == AtOffset(50)
+
+
+def test_a_timestamp_goes_before_timestamps_go_before_offsets() -> None:
+    by_partition = '{"t": {"0": 5}}'
+    offsets = '{"t": {"0": 7}}'
+    assert parse(
+        startingTimestamp="9", startingOffsetsByTimestamp=by_partition, startingOffsets=offsets
+    ).start.of(T0) == AtTimestamp(9)
+    assert parse(endingOffsetsByTimestamp=by_partition, endingOffsets=offsets).end.of(
+        T0
+    ) == AtTimestamp(5)
+
+
+def test_a_partition_that_is_not_named_is_refused() -> None:
+    bounds = parse(startingOffsets='{"t": {"0": 1}}').start
+    with pytest.raises(InvalidConfig, match="t partition 1 is missing"):
+        bounds.of(T1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("startingOffsets", "latest"),
+        ("endingOffsets", "earliest"),
+        ("startingOffsets", '{"t": {"0": -1}}'),
+        ("endingOffsets", '{"t": {"0": -2}}'),
+        ("startingOffsets", '{"t": {"0": -7}}'),
+        ("startingOffsets", '{"t": {"zero": 1}}'),
+        ("startingOffsets", '{"t": {"0": "1"}}'),
+        ("startingOffsets", '{"t": [0]}'),
+        ("startingOffsets", "{}"),
+        ("startingOffsets", "first"),
+        ("startingTimestamp", "today"),
+        ("endingOffsetsByTimestamp", '{"t": {"0": 1.5}}'),
+        ("startingOffsetsByTimestampStrategy", "earliest"),
+        ("includeHeaders", "yes"),
+        ("failOnDataLoss", "1"),
+        ("isolationLevel", "serializable"),
+        ("minPartitions", "0"),
+        ("splitBytes", "10"),
+        ("splitBytes", "64m"),
+    ],
+)
+def test_bad_values_are_refused_by_name(name: str, value: str) -> None:
+    assert f"option {name}" in refused({**REQUIRED, name: value})
+
+
+def test_secrets_are_not_shown() -> None:
+    options = parse(**{"s3.key": "K", "s3.secret": "hush", "s3.token": "shush"})
+    assert "hush" not in repr(options)
+
+
+@pytest.mark.slow
+def test_importing_the_lake_is_cheap() -> None:
+    program = (
+        "import sys, strandline.spark_lake, strandline.spark_lake.planner;"
+        "sys.exit(' '.join({'numba', 'numpy', 'pyspark', 'pyarrow', 'fsspec', 'boto3'}"
+        " & set(sys.modules)) or 0)"
+    )
+    path = [path for path in sys.path if path]
+    subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}; {program}"],
+        check=True,
+        timeout=60,
+    )

@@ -1,0 +1,226 @@
+"""Planning: what is pruned, how it is cut, what it says about itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from strandline.spark_lake.options import AtOffset, AtTimestamp, Edge
+from strandline.spark_lake.planner import (
+    OffsetRange,
+    PartitionScan,
+    ScanPlan,
+    archived_range,
+    explicit_offset,
+    plan,
+    readable_size,
+    wanted_pages,
+)
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.model import EpochStart, TopicPartition
+from strandline.storage.records.vectorised import RowLimits
+from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry, page_ref
+
+MIB = 1 << 20
+TOPIC_ID = uuid.UUID(int=7)
+
+
+def entry(base: int, *, size_bytes: int = 10 * MIB, records: int = 100) -> SegmentEntry:
+    """Offsets [base, base + records), one millisecond each."""
+    return SegmentEntry(
+        base_offset=base,
+        end_offset=base + records,
+        leader_epochs=(EpochStart(0, 0),),
+        size_bytes=size_bytes,
+        record_count=records,
+        min_timestamp_ms=base,
+        max_timestamp_ms=base + records - 1,
+        log_key=f"{base}.log",
+        meta_key=f"{base}.meta",
+        log_crc32c=0,
+        meta_size_bytes=100,
+        meta_crc32c=0,
+        has_transactions=False,
+        uploaded_ms=0,
+    )
+
+
+def manifest_of(entries: Sequence[SegmentEntry], *, partition: int = 0) -> Manifest:
+    return Manifest(topic="t", topic_id=TOPIC_ID, partition=partition, segments=tuple(entries))
+
+
+def paged(entries: Sequence[SegmentEntry]) -> tuple[Manifest, dict[str, Sequence[SegmentEntry]]]:
+    """The same with each two entries but the last two in a page."""
+    pages: list[PageRef] = []
+    contents: dict[str, Sequence[SegmentEntry]] = {}
+    for at in range(0, len(entries) - 2, 2):
+        key = f"page-{at}"
+        pages.append(page_ref(key, entries[at : at + 2], crc32c=0))
+        contents[key] = entries[at : at + 2]
+    return replace(manifest_of(entries[-2:]), pages=tuple(pages)), contents
+
+
+def planned(
+    manifest: Manifest,
+    *,
+    offsets: OffsetRange | None = None,
+    limits: RowLimits | None = None,
+    pages: dict[str, Sequence[SegmentEntry]] | None = None,
+    split_bytes: int = 64 * MIB,
+    splits_min: int = 1,
+) -> ScanPlan:
+    scan = PartitionScan(
+        manifest=manifest,
+        offsets=offsets or archived_range(manifest),
+        limits=limits or RowLimits(),
+        pages=pages or {},
+    )
+    return plan(
+        [scan],
+        partition_count=1,
+        totals=[manifest],
+        split_bytes=split_bytes,
+        splits_min=splits_min,
+    )
+
+
+def bases(made: ScanPlan) -> list[list[int]]:
+    return [[piece.entry.base_offset for piece in split.slices] for split in made.splits]
+
+
+TEN = [entry(base) for base in range(0, 1000, 100)]
+
+
+def test_small_segments_share_a_split_and_come_in_order() -> None:
+    made = planned(manifest_of(TEN), split_bytes=35 * MIB)
+    assert bases(made) == [[0, 100, 200], [300, 400, 500], [600, 700, 800], [900]]
+    assert [split.index for split in made.splits] == [0, 1, 2, 3]
+    assert all(split.size_bytes <= 35 * MIB for split in made.splits)
+    assert all(piece.is_whole for split in made.splits for piece in split.slices)
+
+
+def test_a_large_segment_is_cut_into_equal_slices_that_meet() -> None:
+    made = planned(manifest_of([entry(0, size_bytes=100 * MIB + 1)]), split_bytes=32 * MIB)
+    slices = [piece for split in made.splits for piece in split.slices]
+    assert len(slices) == 4
+    assert slices[0].start_position == 0
+    assert slices[-1].end_position == 100 * MIB + 1
+    for before, after in pairwise(slices):
+        assert before.end_position == after.start_position
+    assert max(piece.size_bytes for piece in slices) <= 32 * MIB
+    assert not slices[0].is_whole
+
+
+def test_more_splits_are_made_when_asked_for() -> None:
+    assert len(planned(manifest_of(TEN)).splits) == 2
+    assert len(planned(manifest_of(TEN), splits_min=20).splits) >= 20
+
+
+def test_offsets_prune_segments() -> None:
+    made = planned(manifest_of(TEN), offsets=OffsetRange(start_offset=150, end_offset=300))
+    assert bases(made) == [[100, 200]]
+    assert (made.splits[0].limits.start_offset, made.splits[0].limits.end_offset) == (150, 300)
+
+
+def test_limits_prune_by_offset_and_time_together() -> None:
+    limits = RowLimits(start_offset=250, start_timestamp_ms=410, end_timestamp_ms=600)
+    assert bases(planned(manifest_of(TEN), limits=limits)) == [[400, 500]]
+
+
+@pytest.mark.parametrize(
+    ("start_ms", "end_ms", "expected"),
+    [(99, 100, [[0]]), (100, 101, [[100]]), (199, 201, [[100, 200]]), (1000, 2000, [])],
+)
+def test_time_limits_are_exact_at_segment_borders(
+    start_ms: int, end_ms: int, expected: list[list[int]]
+) -> None:
+    limits = RowLimits(start_timestamp_ms=start_ms, end_timestamp_ms=end_ms)
+    assert bases(planned(manifest_of(TEN), limits=limits)) == expected
+
+
+def test_only_pages_that_may_matter_are_fetched() -> None:
+    manifest, contents = paged(TEN)
+    offsets = OffsetRange(start_offset=350, end_offset=450)
+    wanted = wanted_pages(manifest, offsets, RowLimits())
+    assert [page.key for page in wanted] == ["page-2", "page-4"]
+    needed = {page.key: contents[page.key] for page in wanted}
+    assert bases(planned(manifest, offsets=offsets, pages=needed)) == [[300, 400]]
+
+
+def test_pages_and_root_are_read_as_one_archive() -> None:
+    manifest, contents = paged(TEN)
+    assert bases(planned(manifest, pages=contents)) == bases(planned(manifest_of(TEN)))
+
+
+def test_nothing_wanted_is_a_plan_without_splits() -> None:
+    made = planned(manifest_of(TEN), offsets=OffsetRange(start_offset=5, end_offset=5))
+    assert made.splits == ()
+    assert planned(manifest_of([])).splits == ()
+
+
+def test_the_plan_says_how_much_of_how_much_is_read() -> None:
+    made = planned(manifest_of(TEN), limits=RowLimits(end_offset=250))
+    assert str(made) == "3 of 10 segments, 30.0 MiB of 100.0 MiB, in 1 splits over 1 partitions"
+    assert (made.segments_planned, made.segments_total) == (3, 10)
+
+
+def test_the_same_question_is_planned_the_same_way() -> None:
+    assert planned(manifest_of(TEN), split_bytes=7 * MIB) == planned(
+        manifest_of(TEN), split_bytes=7 * MIB
+    )
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_segments_are_planned() -> None:
+    many = [entry(base * 100) for base in range(100_000)]
+    made = planned(manifest_of(many), limits=RowLimits(start_timestamp_ms=5_000_000))
+    assert made.segments_planned == 50_000
+
+
+def test_sizes_are_readable() -> None:
+    assert [readable_size(size) for size in (0, 1023, 1536, 5 * MIB, 3 << 40)] == [
+        "0 bytes",
+        "1023 bytes",
+        "1.5 KiB",
+        "5.0 MiB",
+        "3.0 TiB",
+    ]
+
+
+# --- bounds ----------------------------------------------------------------------------------
+
+
+def offset_of(
+    bound: Edge | AtOffset | AtTimestamp, manifest: Manifest | None, *, strict: bool = True
+) -> int | None:
+    return explicit_offset(
+        bound, manifest, option="startingOffsets", partition=TopicPartition("t", 0), strict=strict
+    )
+
+
+def test_edges_are_the_log_start_and_the_archives_end() -> None:
+    manifest = replace(manifest_of(TEN), log_start_offset=150)
+    assert offset_of(Edge.EARLIEST, manifest) == 150
+    assert offset_of(Edge.LATEST, manifest) == 1000
+    assert offset_of(Edge.LATEST, None) == 0
+    assert offset_of(AtTimestamp(5), manifest) is None
+
+
+def test_offsets_outside_the_archive_are_refused_or_moved() -> None:
+    manifest = replace(manifest_of(TEN), log_start_offset=150)
+    assert offset_of(AtOffset(1000), manifest) == 1000
+    for offset, moved in ((149, 150), (1001, 1000)):
+        with pytest.raises(InvalidConfig, match=f"offset {offset} of t partition 0"):
+            offset_of(AtOffset(offset), manifest)
+        assert offset_of(AtOffset(offset), manifest, strict=False) == moved
+
+
+def test_a_log_start_inside_the_archive_hides_what_is_below() -> None:
+    manifest = replace(manifest_of(TEN), log_start_offset=250)
+    made = planned(manifest)
+    assert bases(made) == [[200, 300, 400, 500, 600, 700], [800, 900]]
+    assert made.splits[0].limits.start_offset == 250
