@@ -92,7 +92,11 @@ def ask(spark: SparkSession, question: Question, records: DataFrame, bar: Bar) -
     """Spark's answer; the bar counts its tasks."""
     with ThreadPoolExecutor(max_workers=1) as executor:
         rows = executor.submit(lambda: question.ask(records).collect())
-        _watch(spark, rows, bar)
+        try:
+            _watch(spark, rows, bar)
+        finally:
+            # Without effect when all is done; else the executor would wait for the answer.
+            spark.sparkContext.cancelAllJobs()
         return [tuple(row) for row in rows.result()]
 
 
@@ -122,7 +126,6 @@ def _watch(spark: SparkSession, work: Future[list[Row]], bar: Bar) -> None:
     deadline = time.monotonic() + QUESTION_SECONDS_MAX
     while not work.done():
         if time.monotonic() > deadline:
-            spark.sparkContext.cancelAllJobs()
             raise DemoError(f"Spark did not answer within {QUESTION_SECONDS_MAX:.0f} s")
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         done = sum(stage.numCompletedTasks for stage in stages if stage)

@@ -35,7 +35,6 @@ from strandline.storage.errors import CorruptRecords, ObjectCorrupt, Unsupported
 from strandline.storage.model import AbortedTransaction, Isolation
 from strandline.storage.records.vectorised import (
     BatchRow,
-    DecodedRecords,
     RowLimits,
     Run,
     RunBuilder,
@@ -95,9 +94,7 @@ class SplitScan:
         log = LogReader(self._reader, entry, ahead=ahead)
         for part in joined(ranges):
             for block in log.blocks(part):
-                for decoded in self._decoded(entry, block, aborted):
-                    self.counts.rows += decoded.row_count
-                    yield self._encoder.encode(decoded)
+                yield from self._encoded(entry, block, aborted)
 
     # --- which bytes -------------------------------------------------------------------------
 
@@ -131,13 +128,15 @@ class SplitScan:
             return ()
         return meta.aborted_transactions()
 
-    def _decoded(
+    def _encoded(
         self, entry: SegmentEntry, block: Block, aborted: Sequence[AbortedTransaction]
-    ) -> Iterator[DecodedRecords]:
+    ) -> Iterator[Any]:
         limits = self._split.limits
         with _naming(self._reader, entry):
             for run in _runs(block, limits, aborted):
-                yield from decode(run, limits=limits, wanted=self._encoder.wanted)
+                for decoded in decode(run, limits=limits, wanted=self._encoder.wanted):
+                    self.counts.rows += decoded.row_count
+                    yield self._encoder.encode(decoded)
 
 
 def _covers(limits: RowLimits, entry: SegmentEntry) -> bool:

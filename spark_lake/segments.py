@@ -9,17 +9,20 @@
                                                              goes in front of the next one
 
 A ranged GET carries no checksum. So every batch's CRC is checked before the first row of a block is
-given out; a block that fails is read once more, and then the segment is declared damaged. Offsets
-must grow and stay inside the segment, and counts must be those of the manifest: a wrong object
-under the right name must not become rows.
+given out, and that offsets grow and stay inside the range (they lie outside the CRC); a block that
+fails is read once more, and then the segment is declared damaged. At the end of a range its record
+count, and of a whole segment its checksum, must be the manifest's: a wrong object under the right
+name must not become rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import crc32c
 
 from strandline.spark_lake.objects import ObjectReader
 from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
@@ -217,28 +220,36 @@ class LogReader:
 
     def blocks(self, part: ChunkRange) -> Iterator[Block]:
         """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised."""
-        position = part.start_position
-        next_offset = part.base_offset
+        expected = _Expected(
+            position=part.start_position,
+            end_position=part.end_position,
+            next_offset=part.base_offset,
+            end_offset=part.end_offset,
+        )
         record_count = 0
+        crc = 0
         torn = b""
         for window in self._windows(part):
-            content = torn + window if torn else window
-            block = self._checked(position, content, part.end_position)
-            next_offset = self._check_offsets(block, next_offset, part.end_offset)
-            record_count += sum(row.record_count for row in block.batches)
+            block = self._checked(torn + window if torn else window, expected)
             consumed = block.batches[-1].end_position if block.batches else 0
+            crc = crc32c.crc32c(block.content[:consumed], crc)
             torn = bytes(block.content[consumed:])
-            position += consumed
             if block.batches:
+                record_count += sum(row.record_count for row in block.batches)
+                expected = expected.behind(block)
                 yield block
         if torn:
-            raise self._corrupt(position, f"{len(torn)} bytes behind the last batch are none")
+            raise self._corrupt(expected.position, f"{len(torn)} bytes behind the last batch")
         if record_count != part.record_count:
             raise self._corrupt(
                 part.start_position,
                 f"holds {record_count} records up to byte {part.end_position},"
                 f" {part.record_count} were archived",
             )
+        # Offsets lie outside the batches' CRCs. A whole object has a checksum of its own.
+        is_whole = part.end_position - part.start_position == self._entry.size_bytes
+        if is_whole and crc != self._entry.log_crc32c:
+            raise self._corrupt(0, "checksum of the whole object differs from the manifest's")
 
     def _windows(self, part: ChunkRange) -> Iterator[bytes]:
         edges = [*range(part.start_position, part.end_position, self._window_bytes)]
@@ -254,27 +265,16 @@ class LogReader:
     def _fetch(self, start: Position, end: Position) -> bytes:
         return self._reader.get_range(self._entry.log_key, start, end)
 
-    def _checked(self, position: Position, content: bytes, end_position: Position) -> Block:
+    def _checked(self, content: bytes, expected: _Expected) -> Block:
         try:
-            return _verified(position, content, end_position)
+            return _verified(content, expected)
         except CorruptRecords:
             # Bytes are sometimes damaged on their way, and nothing below us would notice.
-            again = self._fetch(position, position + len(content))
+            again = self._fetch(expected.position, expected.position + len(content))
         try:
-            return _verified(position, again, end_position)
+            return _verified(again, expected)
         except CorruptRecords as error:
-            raise self._corrupt(position, str(error)) from error
-
-    def _check_offsets(self, block: Block, next_offset: Offset, end_offset: Offset) -> Offset:
-        for row in block.batches:
-            if row.base_offset < next_offset or row.last_offset >= end_offset:
-                raise self._corrupt(
-                    block.position + row.position,
-                    f"batch with the offsets {row.base_offset} to {row.last_offset} lies where"
-                    f" {next_offset} to {end_offset - 1} belong",
-                )
-            next_offset = row.last_offset + 1
-        return next_offset
+            raise self._corrupt(expected.position, str(error)) from error
 
     def _corrupt(self, position: Position, detail: str) -> ObjectCorrupt:
         return ObjectCorrupt(
@@ -284,16 +284,41 @@ class LogReader:
         )
 
 
-def _verified(position: Position, content: bytes, end_position: Position) -> Block:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Expected:
+    """Where the next block begins, and what it must not reach beyond."""
+
+    position: Position
+    end_position: Position
+    next_offset: Offset
+    end_offset: Offset
+
+    def behind(self, block: Block) -> _Expected:
+        last = block.batches[-1]
+        return replace(
+            self, position=self.position + last.end_position, next_offset=last.last_offset + 1
+        )
+
+
+def _verified(content: bytes, expected: _Expected) -> Block:
+    """Raises CorruptRecords unless these bytes can be what follows."""
     view = memoryview(content)
     batches = list(scan_batches(view))
+    next_offset = expected.next_offset
     for row in batches:
         check_crc(view, row)
-    _check_torn(view, batches[-1].end_position if batches else 0, end_position - position)
-    return Block(position=position, content=view, batches=batches)
+        if row.base_offset < next_offset or row.last_offset >= expected.end_offset:
+            raise CorruptRecords(
+                f"a batch with the offsets {row.base_offset} to {row.last_offset} lies where"
+                f" {next_offset} to {expected.end_offset - 1} belong"
+            )
+        next_offset = row.last_offset + 1
+    torn_position = batches[-1].end_position if batches else 0
+    _check_torn(view, torn_position, expected.end_position - expected.position)
+    return Block(position=expected.position, content=view, batches=batches)
 
 
-def _check_torn(view: memoryview, start: int, bytes_left: int) -> None:
+def _check_torn(view: memoryview, start: Position, bytes_left: int) -> None:
     """A batch that would end behind its range is refused now, not when all of it was loaded."""
     if len(view) - start >= LOG_OVERHEAD_BYTES:
         _, batch_length = LOG_OVERHEAD.unpack_from(view, start)

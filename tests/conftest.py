@@ -1,4 +1,4 @@
-"""Fixtures of the whole test suite: a real S3 server, a bucket of one's own, and a way to break it."""
+"""Fixtures of the whole suite: a real S3 server, a bucket of one's own, and a way to break it."""
 
 from __future__ import annotations
 

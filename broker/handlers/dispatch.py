@@ -10,7 +10,7 @@ on. ApiVersions is the exception, see `api_versions.py`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from strandline.broker.answers import Answer, CloseConnectionError, Parts
@@ -60,20 +60,12 @@ class Dispatcher:
             raise CloseConnectionError(str(error)) from error
 
     def _dispatch(self, header: RequestHeader, body: memoryview, peer: str) -> Answer:
-        context = RequestContext(
-            api_version=header.api_version, client_id=header.client_id, peer=peer
-        )
         version = header.api_version
         if header.api_key is ApiKey.PRODUCE:
-            answer = self._produce.handle(decode_produce_request(version, body), context)
-            if answer is None:
-                return None
-            if isinstance(answer, Coroutine):
-                return self._frame_later(header, answer)
-            return _framed(ApiKey.PRODUCE, version, header.correlation_id, answer)
+            return self._produce.handle(decode_produce_request(version, body), header)
         if header.api_key is ApiKey.FETCH:
-            request = decode_fetch_request(version, body)
-            return self._fetch.handle(request, context, header.correlation_id)
+            return self._fetch.handle(decode_fetch_request(version, body), header)
+        context = RequestContext(api_version=version, client_id=header.client_id, peer=peer)
         handler = self._others.get(header.api_key)
         if handler is None:
             raise CloseConnectionError(f"{header.api_key.name} is not served")
@@ -83,9 +75,6 @@ class Dispatcher:
                 header.api_key, version, header.correlation_id, encode_response(response, version)
             )
         return self._encode_later(header, response)
-
-    async def _frame_later(self, header: RequestHeader, answer: Awaitable[Parts]) -> Parts:
-        return _framed(header.api_key, header.api_version, header.correlation_id, await answer)
 
     async def _encode_later(self, header: RequestHeader, response: Awaitable[Response]) -> Parts:
         body = encode_response(await response, header.api_version)

@@ -43,11 +43,11 @@ from strandline.broker.handlers.fetch_sessions import (
     WantedPartition,
 )
 from strandline.broker.handlers.purgatory import ParkedFetch
-from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.fetch import encode_fetch_response
-from strandline.broker.protocol.header import frame_response
+from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
     FetchDivergingEpoch,
@@ -100,12 +100,12 @@ class FetchHandler:
         self._remote_wait_s = services.config.remote_fetch_max_wait_ms / 1000
         self._loop = asyncio.get_running_loop()
 
-    def handle(self, request: FetchRequest, context: RequestContext, correlation_id: int) -> Answer:
+    def handle(self, request: FetchRequest, header: RequestHeader) -> Answer:
         """A framed answer, now or later."""
-        plan = self._plan(request, context.api_version, correlation_id)
+        plan = self._plan(request, header.api_version, header.correlation_id)
         if isinstance(plan, SessionRefused):
             response = FetchResponse(error_code=plan.error_code, topics=())
-            return self._frame(context.api_version, correlation_id, response)
+            return self._frame(header.api_version, header.correlation_id, response)
         found = self._look(plan)
         if found.remote:
             return self._answer_with_remote(plan, found)

@@ -20,13 +20,14 @@ who waits for the same one; then the answer comes from a coroutine instead of at
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine
 from dataclasses import dataclass
 
-from strandline.broker.answers import CloseConnectionError, Parts
+from strandline.broker.answers import Answer, CloseConnectionError, Parts
 from strandline.broker.cluster.partition import Partition
-from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.handlers.services import Services
+from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,
     ProduceRequest,
@@ -35,8 +36,9 @@ from strandline.broker.protocol.messages.produce import (
     ProduceResponseTopic,
     ProduceTopic,
 )
-from strandline.broker.protocol.produce import encode_produce_response
+from strandline.broker.protocol.produce import encode_produce_response, frame_appended
 from strandline.storage.errors import RecordsRejected, StorageError, UnsupportedCodec
+from strandline.storage.local.log import AppendInfo
 from strandline.storage.records.batch import (
     ATTRIBUTES_FIELD,
     CODEC_MASK,
@@ -67,31 +69,92 @@ class ProduceHandler:
     def __init__(self, services: Services) -> None:
         self._replicas = services.replicas
 
-    def handle(
-        self, request: ProduceRequest, context: RequestContext
-    ) -> Parts | Coroutine[None, None, Parts] | None:
-        """The response body, now or after an fsync; None for acks=0."""
-        version = context.api_version
+    def handle(self, request: ProduceRequest, header: RequestHeader) -> Answer:
+        """The framed answer, now or after an fsync; None for acks=0."""
+        topics = request.topics
+        if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
+            answer = self._handle_one(request, topics[0], topics[0].partitions[0], header)
+            if answer is not None:
+                return answer
+        return self._handle_many(request, header)
+
+    def _handle_one(
+        self,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        wanted: ProducePartition,
+        header: RequestHeader,
+    ) -> Answer:
+        """The usual request, answered without building the answer's objects."""
+        version = header.api_version
+        partition = self._find(topic, wanted.index, version)
+        outcome = self._append(request, partition, wanted, version)
+        if isinstance(outcome, AppendInfo):
+            assert partition is not None
+            if not partition.must_flush:
+                framed = frame_appended(
+                    version,
+                    header.correlation_id,
+                    topic,
+                    wanted.index,
+                    outcome.base_offset,
+                    outcome.log_append_time_ms,
+                    partition.log.log_start_offset,
+                )
+                if framed is not None:
+                    return [framed]
+        answers: list[ProduceResponsePartition] = []
+        to_flush: list[_ToFlush] = []
+        self._note(outcome, partition, wanted.index, answers, to_flush)
+        return self._answer([_topic_answer(topic, answers)], to_flush, header)
+
+    def _handle_many(self, request: ProduceRequest, header: RequestHeader) -> Answer:
+        version = header.api_version
         topics: list[ProduceResponseTopic] = []
         to_flush: list[_ToFlush] = []
         for topic in request.topics:
             answers: list[ProduceResponsePartition] = []
             for wanted in topic.partitions:
                 partition = self._find(topic, wanted.index, version)
-                answer = self._append(request, partition, wanted, version)
-                if not answer.error_code and partition is not None and partition.must_flush:
-                    to_flush.append(_ToFlush(partition, answers, len(answers)))
-                answers.append(answer)
-            topics.append(
-                ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
-            )
+                outcome = self._append(request, partition, wanted, version)
+                self._note(outcome, partition, wanted.index, answers, to_flush)
+            topics.append(_topic_answer(topic, answers))
         if request.acks == 0:
             _close_on_error(topics)
             return None
+        return self._answer(topics, to_flush, header)
+
+    def _note(
+        self,
+        outcome: AppendInfo | ProduceResponsePartition,
+        partition: Partition | None,
+        index: int,
+        answers: list[ProduceResponsePartition],
+        to_flush: list[_ToFlush],
+    ) -> None:
+        """Adds the answer of one partition, and the fsync that it may have to wait for."""
+        if isinstance(outcome, ProduceResponsePartition):
+            answers.append(outcome)
+            return
+        assert partition is not None
+        if partition.must_flush:
+            to_flush.append(_ToFlush(partition, answers, len(answers)))
+        answers.append(
+            ProduceResponsePartition(
+                index=index,
+                base_offset=outcome.base_offset,
+                log_append_time_ms=outcome.log_append_time_ms,
+                log_start_offset=partition.log.log_start_offset,
+            )
+        )
+
+    def _answer(
+        self, topics: list[ProduceResponseTopic], to_flush: list[_ToFlush], header: RequestHeader
+    ) -> Answer:
         response = ProduceResponse(topics=topics)
         if to_flush:
-            return self._answer_after_flush(response, to_flush, version)
-        return encode_produce_response(version, response)
+            return self._answer_after_flush(response, to_flush, header)
+        return _framed(response, header)
 
     def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -104,7 +167,8 @@ class ProduceHandler:
         partition: Partition | None,
         wanted: ProducePartition,
         version: int,
-    ) -> ProduceResponsePartition:
+    ) -> AppendInfo | ProduceResponsePartition:
+        """Where the batch went, or the answer that says why it is refused."""
         index = wanted.index
         if partition is None:
             by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
@@ -124,7 +188,7 @@ class ProduceHandler:
         try:
             if version < FIRST_VERSION_WITH_ZSTD:
                 refuse_zstd(wanted.records)
-            info = partition.append(wanted.records)
+            return partition.append(wanted.records)
         except RecordsRejected as error:
             return ProduceResponsePartition(
                 index=index, error_code=error.kafka_code, error_message=str(error)
@@ -139,12 +203,6 @@ class ProduceHandler:
             return ProduceResponsePartition(
                 index=index, error_code=error.kafka_code, error_message=str(error)
             )
-        return ProduceResponsePartition(
-            index=index,
-            base_offset=info.base_offset,
-            log_append_time_ms=info.log_append_time_ms,
-            log_start_offset=partition.log.log_start_offset,
-        )
 
     def _refusal(self, request: ProduceRequest, partition: Partition) -> ErrorCode | None:
         if request.acks not in (0, 1, ACKS_ALL):
@@ -157,7 +215,7 @@ class ProduceHandler:
         return None
 
     async def _answer_after_flush(
-        self, response: ProduceResponse, to_flush: list[_ToFlush], version: int
+        self, response: ProduceResponse, to_flush: list[_ToFlush], header: RequestHeader
     ) -> Parts:
         for entry in to_flush:
             try:
@@ -168,7 +226,7 @@ class ProduceHandler:
                     error_code=error.kafka_code,
                     error_message=str(error),
                 )
-        return encode_produce_response(version, response)
+        return _framed(response, header)
 
 
 def refuse_zstd(records: memoryview) -> None:
@@ -188,3 +246,15 @@ def _close_on_error(topics: list[ProduceResponseTopic]) -> None:
                     f"acks=0 produce to {topic.name or topic.topic_id}-{partition.index} "
                     f"failed with {ErrorCode(partition.error_code).name}"
                 )
+
+
+def _topic_answer(
+    topic: ProduceTopic, answers: list[ProduceResponsePartition]
+) -> ProduceResponseTopic:
+    return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+
+
+def _framed(response: ProduceResponse, header: RequestHeader) -> Parts:
+    version = header.api_version
+    body = encode_produce_response(version, response)
+    return frame_response(ApiKey.PRODUCE, version, header.correlation_id, body)

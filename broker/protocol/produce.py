@@ -9,6 +9,12 @@ A client that keeps up sends one batch for one partition, without a transaction 
          | 1 i32 | index i32 | records length i32 | records
 
 Exactly these bytes are taken apart here, in two thirds of the time of the generated decoder.
+The usual answer, one batch appended, is written here as well, frame and header included:
+
+    v9   length i32 | correlation id i32 | 00 | 02 | name length+1 u8 | name
+         | 02 | index i32 | 00 00 | base offset i64 | append time i64 | log start i64
+         | 01 (no record errors) | 00 (no message) | 00 00 | throttle i32 | 00
+
 Anything else, damaged or only unusual, goes to the generated decoder, which also says what is wrong
 with it. Both give equal messages; a test compares them.
 """
@@ -29,7 +35,7 @@ from strandline.broker.protocol.messages.produce import (
 from strandline.broker.protocol.primitives import uuid_of
 from strandline.broker.protocol.schema import Part
 
-__all__ = ["decode_produce_request", "encode_produce_response"]
+__all__ = ["decode_produce_request", "encode_produce_response", "frame_appended"]
 
 _FLEXIBLE_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 13
@@ -44,6 +50,17 @@ _unpack_head_by_id: Final = _HEAD_BY_ID.unpack_from
 _unpack_partition: Final = _PARTITION.unpack_from
 _unpack_head_old: Final = _HEAD_OLD.unpack_from
 _unpack_partition_old: Final = _PARTITION_OLD.unpack_from
+_APPENDED_HEAD: Final = struct.Struct(">iiBBB")
+_APPENDED_HEAD_BY_ID: Final = struct.Struct(">iiBB16s")
+_APPENDED: Final = struct.Struct(">BihqqqBBBBiB")
+_pack_appended_head: Final = _APPENDED_HEAD.pack
+_pack_appended_head_by_id: Final = _APPENDED_HEAD_BY_ID.pack
+_pack_appended: Final = _APPENDED.pack
+# What the length field counts, without the name: it does not count itself.
+_APPENDED_BY_NAME_BYTES: Final = _APPENDED_HEAD.size + _APPENDED.size - 4
+_APPENDED_BY_ID_BYTES: Final = _APPENDED_HEAD_BY_ID.size + _APPENDED.size - 4
+# Compact lengths are one byte up to here.
+_ONE_BYTE_LENGTH_MAX: Final = 126
 # The empty tag lists of partition, topic and request.
 _END: Final = memoryview(bytes(3))
 
@@ -58,6 +75,45 @@ def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
     except (struct.error, IndexError):
         request = None
     return request or codec.decode(ProduceRequest, version, body)
+
+
+def frame_appended(
+    version: int,
+    correlation_id: int,
+    topic: ProduceTopic,
+    index: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+) -> bytes | None:
+    """The whole frame that answers a request for one partition whose batch was appended.
+
+    None for the versions and names that this does not know: encode a ProduceResponse then.
+    """
+    if version < _FLEXIBLE_FROM:
+        return None
+    if version < _TOPIC_IDS_FROM:
+        name = topic.name.encode()
+        if len(name) > _ONE_BYTE_LENGTH_MAX:
+            return None
+        return b"".join(
+            (
+                _pack_appended_head(
+                    _APPENDED_BY_NAME_BYTES + len(name), correlation_id, 0, 2, len(name) + 1
+                ),
+                name,
+                _pack_appended(
+                    2, index, 0, base_offset, log_append_time_ms, log_start_offset, 1, 0, 0, 0, 0, 0
+                ),
+            )
+        )
+    if topic.topic_id is None:
+        return None
+    return _pack_appended_head_by_id(
+        _APPENDED_BY_ID_BYTES, correlation_id, 0, 2, topic.topic_id.bytes
+    ) + _pack_appended(
+        2, index, 0, base_offset, log_append_time_ms, log_start_offset, 1, 0, 0, 0, 0, 0
+    )
 
 
 def encode_produce_response(version: int, response: ProduceResponse) -> list[Part]:

@@ -133,6 +133,11 @@ class S3Store:
     def url(self) -> str:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
+    @property
+    def endpoint_url(self) -> str | None:
+        """Where the server is; None for AWS itself."""
+        return self._endpoint_url
+
     def statistics(self) -> S3Statistics:
         attempts = self._attempts.statistics()
         with self._lock:
@@ -619,8 +624,12 @@ def _info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef)
 def _crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
     """CRC-32C of the whole object: the server's if it has one, else what we wrote beside it."""
     encoded = answer.get("ChecksumCRC32C", "")
-    # A composite checksum (of the parts' checksums) ends in a dash and the number of parts.
-    if encoded and "-" not in encoded and answer.get("ChecksumType") != "COMPOSITE":
+    # That of an upload in parts is a checksum of their checksums, unless it says otherwise. Not
+    # every server marks it, but the etag of such an object ends in the number of parts everywhere.
+    is_whole = answer.get("ChecksumType") == "FULL_OBJECT" or (
+        "ChecksumType" not in answer and "-" not in answer["ETag"]
+    )
+    if encoded and is_whole and "-" not in encoded:
         return int.from_bytes(base64.b64decode(encoded), "big")
     recorded = answer["Metadata"].get(CRC32C_FIELD)
     try:

@@ -38,6 +38,7 @@ from strandline.storage.errors import (
     DiskError,
     ObjectCorrupt,
     StorageError,
+    TierError,
     TierUnavailable,
 )
 from strandline.storage.local.producer_state import iter_snapshot
@@ -58,6 +59,12 @@ log = logging.getLogger(__name__)
 
 # Where a store keeps no checksum, an object is read back in pieces of this size.
 READ_BACK_BYTES = 8 * 1024 * 1024
+
+
+class CopyDeadlineMissed(TierError):
+    """A copy took longer than it may; the store may be well, only slow for this size."""
+
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,8 @@ class SegmentCopier:
     ) -> CopiedSegment:
         """Uploads the closed segment that begins at `base_offset`.
 
-        Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, TierError.
+        Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, InspectionFailed,
+        CopyDeadlineMissed, and what the store raises.
         """
         local = unified_log.local
         segment = next(s for s in local.segments if s.base_offset == base_offset)
@@ -232,8 +240,8 @@ class SegmentCopier:
         if self._clock.monotonic_s() > source.deadline_s:
             raise self._too_late(source)
 
-    def _too_late(self, source: _Source) -> TierUnavailable:
-        return TierUnavailable(source.keys.log_key, "copy", f"not done in {self._timeout_s:g} s")
+    def _too_late(self, source: _Source) -> CopyDeadlineMissed:
+        return CopyDeadlineMissed(source.keys.log_key, "copy", f"not done in {self._timeout_s:g} s")
 
 
 def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:

@@ -10,8 +10,9 @@ A step copies at most one segment, and a partition with more goes to the end of 
 backlog of one does not hold up the others. Everything that blocks runs in executors that are given
 from outside; the state lives on the event loop.
 
-While the store is away every attempt fails and waits longer, up to `retry.backoff_ms_max`. Appends
-and hot reads do not come by here, nothing local is freed, and copying goes on by itself.
+While the store is away the queue turns without doing anything (see `store_health`). Appends and hot
+reads do not come by here, nothing local is freed, and copying goes on by itself when it is back.
+What fails for another reason is tried again with growing waits, up to `retry.backoff_ms_max`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Epoch, TopicId, TopicIdPartition, TopicPartition
 from strandline.storage.remote.keys import TOPICS_PREFIX
@@ -42,6 +43,7 @@ from strandline.storage.tiering.partition_tiering import (
     TieringTools,
 )
 from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.store_health import PROBE_WAIT_S_FIRST, StoreHealth
 from strandline.storage.tiering.topic_purge import TopicPurge
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -53,6 +55,7 @@ log = logging.getLogger(__name__)
 PARALLEL_LOADS_MAX = 16
 # Parts of uploads that died with a process cost money until somebody aborts them.
 ABORT_UPLOADS_INTERVAL_S = 24 * 3600.0
+HOUSEKEEPING_INTERVAL_S = 15.0
 
 T = TypeVar("T")
 # A partition that is tiered, or a topic that is purged.
@@ -110,6 +113,7 @@ class TieringManager:
         self._inspector = inspector or SegmentInspector(clock)
         self._on_topic_purged = on_topic_purged
         self._pages = ManifestPages(store)
+        self._health = StoreHealth(store, executor=executors.metadata, clock=clock)
         self._tools = TieringTools(
             store=store,
             copier=SegmentCopier(
@@ -123,6 +127,7 @@ class TieringManager:
             clock=clock,
             metrics=metrics or MetricRegistry(),
             retry=config.retry,
+            health=self._health,
             delete_grace_ms=config.delete_grace_ms,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
@@ -216,7 +221,7 @@ class TieringManager:
         """This broker leads the partition under a new epoch: its next commit says so."""
         partition = self._partitions.get(topic_partition)
         if partition is not None:
-            partition.leader_epoch = leader_epoch
+            partition.lead(leader_epoch)
             self._queue.add(topic_partition)
 
     def wake(self, topic_partition: TopicPartition) -> None:
@@ -238,25 +243,13 @@ class TieringManager:
         """
         try:
             async with asyncio.timeout(self._config.start_timeout_ms / 1000):
-                if await self._store_answers():
-                    await self._read_tombstones()
+                if await self._read_tombstones():
                     await self._load_all(list(self._partitions.values()))
         except TimeoutError:
             log.warning(
-                "remote tier is too slow, going on without it",
+                "remote tier is slow, going on without it",
                 extra={"fields": {"timeout_ms": self._config.start_timeout_ms}},
             )
-
-    async def _store_answers(self) -> bool:
-        try:
-            await self._run(self._store.check)
-        except StorageError as error:
-            log.warning(
-                "remote tier is not available, going on without it",
-                extra={"fields": {"url": self._store.url, "reason": str(error)}},
-            )
-            return False
-        return True
 
     async def _load_all(self, partitions: Iterable[PartitionTiering]) -> None:
         limit = asyncio.Semaphore(PARALLEL_LOADS_MAX)
@@ -269,19 +262,37 @@ class TieringManager:
 
     async def run(self) -> None:
         """Works until it is cancelled."""
-        await asyncio.gather(self._schedule(), *(self._work() for _ in range(self._config.workers)))
+        await asyncio.gather(
+            self._schedule(),
+            self._watch_store(),
+            self._keep_house(),
+            *(self._work() for _ in range(self._config.workers)),
+        )
 
     async def _schedule(self) -> None:
         while True:
-            for topic_partition in self._partitions:
-                self._queue.add(topic_partition)
-            for topic_id in self._purges:
-                self._queue.add(topic_id)
-            if not self._tombstones_read:
+            self._add_all()
+            await asyncio.sleep(self._config.task_interval_ms / 1000)
+
+    async def _watch_store(self) -> None:
+        while True:
+            if await self._health.probe_if_due():
+                self._add_all()
+            await asyncio.sleep(PROBE_WAIT_S_FIRST)
+
+    async def _keep_house(self) -> None:
+        while True:
+            if self._health.is_up and not self._tombstones_read:
                 await self._read_tombstones()
             await self._abort_old_uploads()
             await self._run(self._inspector.close_if_idle)
-            await asyncio.sleep(self._config.task_interval_ms / 1000)
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
+
+    def _add_all(self) -> None:
+        for topic_partition in self._partitions:
+            self._queue.add(topic_partition)
+        for topic_id in self._purges:
+            self._queue.add(topic_id)
 
     async def _work(self) -> None:
         while True:
@@ -300,7 +311,7 @@ class TieringManager:
             partition = self._partitions.get(key)
             return False if partition is None else await partition.step()
         purge = self._purges.get(key)
-        if purge is None:
+        if purge is None or not self._health.is_up:
             return False
         more = await purge.step()
         if purge.done:
@@ -311,6 +322,7 @@ class TieringManager:
 
     async def run_once(self) -> None:
         """Does everything that is due now, and what follows from it: for tests and tools."""
+        await self._health.probe_if_due()
         if not self._tombstones_read:
             await self._read_tombstones()
         keys: list[WorkKey] = [*self._partitions, *self._purges]
@@ -320,24 +332,29 @@ class TieringManager:
 
     # --- housekeeping ------------------------------------------------------------------------
 
-    async def _read_tombstones(self) -> None:
-        """Goes on with purges that a crash interrupted."""
+    async def _read_tombstones(self) -> bool:
+        """Goes on with purges that a crash interrupted; False if the store does not answer."""
         try:
             topics = await self._run(partial(list_topics, self._store))
+        except TierUnavailable as error:
+            self._health.failed(error)
+            return False
         except StorageError as error:
+            # One damaged topic.json, or a LIST that is not allowed, must not stop everything else.
             log.warning(
-                "deleted topics cannot be looked up, will be tried again",
+                "deleted topics cannot be looked up, purges of an earlier run wait",
                 extra={"fields": {"reason": str(error)}},
             )
-            return
+            return True
         self._tombstones_read = True
         for info in topics:
             if info.is_deleted:
                 self.delete_topic(info)
+        return True
 
     async def _abort_old_uploads(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s < self._abort_uploads_s:
+        if now_s < self._abort_uploads_s or not self._health.is_up:
             return
         self._abort_uploads_s = now_s + ABORT_UPLOADS_INTERVAL_S
         older_than_ms = 2 * self._config.copy_timeout_ms

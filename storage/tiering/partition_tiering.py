@@ -31,12 +31,19 @@ from functools import partial
 from typing import TypeVar
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import ObjectNotFound, RecordsRejected, StorageError
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectNotFound,
+    RecordsRejected,
+    StorageError,
+    TierUnavailable,
+)
 from strandline.storage.metrics import Counter, MetricRegistry
 from strandline.storage.model import Epoch, EpochStart, Offset, TopicPartition
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
@@ -51,6 +58,7 @@ from strandline.storage.tiering.crash_points import (
 from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
 from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.store_health import StoreHealth
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
 
@@ -72,6 +80,7 @@ class TieringTools:
     clock: Clock
     metrics: MetricRegistry
     retry: RetryPolicy
+    health: StoreHealth
     delete_grace_ms: int
 
 
@@ -157,6 +166,12 @@ class PartitionTiering:
         self.log.remote = None
         self.log.local.on_segment_closed = None
 
+    def lead(self, leader_epoch: Epoch) -> None:
+        """Owns the manifest under this epoch from now on, if nobody has a higher one."""
+        self.leader_epoch = leader_epoch
+        self.remote.fenced = False
+        self._in_doubt = True
+
     async def wait_until_idle(self) -> None:
         """Returns when no step is under way."""
         async with self._lock:
@@ -171,14 +186,18 @@ class PartitionTiering:
     async def step(self) -> bool:
         """Does what is due; True if there is more to do right away."""
         async with self._lock:
-            if self._detached or not self.log.is_tiered:
+            if self._detached or not self.log.is_tiered or not self._tools.health.is_up:
                 return False
             more = False
             if self._copying.may_try:
                 more = await self._guard(self._copying, self._copy_errors, self._copy_step)
-            if not self._detached and not self._in_doubt and self._deleting.may_try:
+            if self._may_delete() and self._deleting.may_try:
                 more |= await self._guard(self._deleting, self._delete_errors, self._delete_step)
             return more and not self._detached
+
+    def _may_delete(self) -> bool:
+        is_settled = self.remote.known and not self._in_doubt and not self.remote.fenced
+        return is_settled and not self._detached and self._tools.health.is_up
 
     async def _guard(
         self, state: RetryState, errors: Counter, work: Callable[[], Awaitable[bool]]
@@ -189,6 +208,8 @@ class PartitionTiering:
         except (StorageError, RecordsRejected) as error:
             errors.add()
             state.failed(error)
+            if isinstance(error, TierUnavailable):
+                self._tools.health.failed(error)
             return False
         state.succeeded()
         return more
@@ -204,15 +225,14 @@ class PartitionTiering:
         stored = await self._run(
             partial(manifest_store.load, self._tools.store, self.remote.partition)
         )
-        if stored is None and self.remote.stored is not None:
-            # It cannot un-exist. Taking this for an empty archive would bury the real one.
-            raise ObjectNotFound(manifest_key(self.remote.partition), "load", "was there before")
+        _refuse_regress(self.remote, stored)
         self._in_doubt = False
         self.remote.adopt(stored)
         if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
             self._note_fenced(stored.manifest)
         await self._restart_local_if_behind()
-        self.log.adopt_remote_log_start()
+        if not self._detached:
+            self.log.adopt_remote_log_start()
         return False
 
     def _note_fenced(self, manifest: Manifest) -> None:
@@ -244,7 +264,7 @@ class PartitionTiering:
         Otherwise offsets that the archive knows would be given to other records.
         """
         manifest, local = self.remote.manifest, self.log.local
-        if manifest is None:
+        if manifest is None or self._detached:
             return
         offset = max(manifest.end_offset, manifest.log_start_offset)
         if local.end_offset >= offset:
@@ -264,7 +284,8 @@ class PartitionTiering:
         last = await self.remote.find_entry(offset - 1)
         if last is not None:
             snapshot, epochs = await self._run(partial(self._read_state_at_end, last))
-        self.log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
+        if not self._detached:
+            self.log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
 
     def _read_state_at_end(
         self, entry: SegmentEntry
@@ -282,9 +303,6 @@ class PartitionTiering:
     # --- copying -----------------------------------------------------------------------------
 
     async def _copy_step(self) -> bool:
-        if self._copying.failure is not None:
-            # Asking is cheap; inspecting and reading a segment for a store that is away is not.
-            await self._run(self._tools.store.check)
         await self._load_if_needed()
         if self.remote.fenced or self._detached:
             return False
@@ -354,7 +372,7 @@ class PartitionTiering:
     # --- deleting ----------------------------------------------------------------------------
 
     async def _delete_step(self) -> bool:
-        if not self.remote.known or self.remote.fenced or self.remote.manifest is None:
+        if self.remote.manifest is None:
             return False
         more = await self._mark_below_log_start()  # 3
         await self._delete_marked()  # 4, 5
@@ -441,3 +459,21 @@ class PartitionTiering:
 
     def __repr__(self) -> str:
         return f"<PartitionTiering {self.log!r} {self.remote!r} {self._copying!r}>"
+
+
+def _refuse_regress(remote: RemoteLog, found: StoredManifest | None) -> None:
+    """A manifest neither un-exists nor goes back.
+
+    Taking a lost or restored one for the truth would bury what the real one says. Raises
+    ObjectNotFound or CorruptFile: an operator has to look.
+    """
+    held = remote.manifest
+    if held is None:
+        return
+    key = manifest_key(remote.partition)
+    if found is None:
+        raise ObjectNotFound(key, "load", f"revision {held.revision} was there before")
+    if found.manifest.revision < held.revision:
+        raise CorruptFile(
+            f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
+        )

@@ -259,7 +259,7 @@ class UnifiedLog:
             raise
         aborted: Sequence[AbortedTransaction] = ()
         if isolation is Isolation.READ_COMMITTED:
-            aborted = await self._aborted_from(entry, offset, found.next_offset)
+            aborted = await self._aborted_from(remote, entry, offset, found.next_offset)
         return RemoteRead(
             buffers=found.buffers,
             size_bytes=found.size_bytes,
@@ -268,7 +268,7 @@ class UnifiedLog:
         )
 
     async def _aborted_from(
-        self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
+        self, remote: RemoteLog, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
     ) -> Sequence[AbortedTransaction]:
         """Aborted transactions that touch [start_offset, end_offset), which begins in `entry`.
 
@@ -276,8 +276,6 @@ class UnifiedLog:
         goes on until an entry says that the last stable offset had passed the range by then. A
         range without transactional batches needs no search: the manifest says so.
         """
-        remote = self.remote
-        assert remote is not None
         found: set[AbortedTransaction] = set()
         is_transactional = False
         async for later in remote.entries_from(entry.base_offset):
@@ -339,19 +337,20 @@ class UnifiedLog:
 
     async def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the highest timestamp of the whole log (ListOffsets -3)."""
+        remote = self.remote
         local = await self._run(self.local.max_timestamp)
-        if self.remote is None or self.local.start_offset <= self.log_start_offset:
+        if remote is None or self.local.start_offset <= self.log_start_offset:
             return local
         best: SegmentEntry | None = None
         higher_than_ms = -1 if local is None else local.timestamp_ms
-        async for entry in self.remote.entries_from(
+        async for entry in remote.entries_from(
             self.log_start_offset, max_timestamp_from_ms=higher_than_ms
         ):
             if best is None or entry.max_timestamp_ms > best.max_timestamp_ms:
                 best = entry
         if best is None:
             return local
-        found = await self.remote.find_timestamp(
+        found = await remote.find_timestamp(
             best, best.max_timestamp_ms, start_offset=self.log_start_offset
         )
         return found or local

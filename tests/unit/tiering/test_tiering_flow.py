@@ -193,16 +193,31 @@ async def test_with_the_store_away_nothing_is_freed_and_copying_resumes(
 
 
 @asynchronous
-async def test_waits_between_attempts_grow_and_are_bounded(tmp_path: Path) -> None:
+async def test_an_outage_costs_one_small_request_each_few_seconds(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        rig.produce_segments(1)
+        rig.produce_segments(3)
         rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
         rig.memory.requests.clear()
         for _ in range(600):
             rig.pass_ms(500)
             await rig.manager.run_once()
+        # 300 s: after 0.5, 1, 2, 4 and then each 5 s.
+        assert 55 <= rig.memory.count_requests("check") <= 65
+        assert rig.memory.count_requests("put|get|head") <= 2
+
+
+@asynchronous
+async def test_waits_after_other_failures_grow_and_are_bounded(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        rig.memory.add_fault(
+            Fault(operation="put", key_pattern=r"\.log$", error=AccessDenied, times=-1)
+        )
+        for _ in range(600):
+            rig.pass_ms(500)
+            await rig.manager.run_once()
         # 300 s: 0.5 + 1 + 2 + 4 + 8 + 16, then one attempt each 30 s.
-        assert 10 <= rig.memory.count_requests("put|head|check|get") <= 18
+        assert 14 <= rig.memory.count_requests("put", r"\.log$") <= 17
 
 
 @pytest.mark.parametrize("error", [TierUnavailable, AccessDenied])

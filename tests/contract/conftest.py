@@ -1,0 +1,83 @@
+"""One fixture: every object store there is, with an empty root."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.object_store import ObjectStore, open_store
+from tests.conftest import S3Bucket, make_bucket
+from tests.contract.stores import (
+    ENDPOINT,
+    ENDPOINT_VARIABLE,
+    FILE,
+    MEMORY,
+    MINISTACK,
+    MOTO,
+    StoreUnderTest,
+    moto_command,
+    store_kinds,
+)
+from tests.support.ministack import ServerProcess, free_port
+
+
+@pytest.fixture(scope="session")
+def moto_server(
+    tmp_path_factory: pytest.TempPathFactory, s3_credentials: None
+) -> Iterator[ServerProcess]:
+    """moto's S3 as a process of its own."""
+    port = free_port()
+    log_path = tmp_path_factory.mktemp("moto") / "moto.log"
+    with ServerProcess(moto_command(port), port=port, log_path=log_path, environment={}) as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=() if kind in (MEMORY, FILE) else pytest.mark.s3)
+        for kind in store_kinds()
+    ]
+)
+def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
+    """A store of each kind."""
+    kind = request.param
+    if kind == MEMORY:
+        memory = MemoryStore()
+        yield StoreUnderTest(kind=kind, store=memory, reopen=lambda: memory)
+        return
+    if kind == FILE:
+        url = (tmp_path / "archive").as_uri()
+        yield StoreUnderTest(kind=kind, store=open_store(url), reopen=lambda: open_store(url))
+        return
+    bucket = make_bucket(_endpoint_url(kind, request))
+    opened: list[ObjectStore] = []
+
+    def open_again() -> ObjectStore:
+        opened.append(_open(bucket))
+        return opened[-1]
+
+    yield StoreUnderTest(kind=kind, store=open_again(), reopen=open_again)
+    for store in opened:
+        store.close()
+
+
+def _endpoint_url(kind: str, request: pytest.FixtureRequest) -> str:
+    if kind == ENDPOINT:
+        return os.environ[ENDPOINT_VARIABLE]
+    name = {MINISTACK: "ministack", MOTO: "moto_server"}[kind]
+    server: ServerProcess = request.getfixturevalue(name)
+    return server.endpoint_url
+
+
+def _open(bucket: S3Bucket) -> ObjectStore:
+    return open_store(bucket.url, endpoint_url=bucket.endpoint_url)
+
+
+@pytest.fixture
+def store(under_test: StoreUnderTest) -> ObjectStore:
+    """The store itself, for tests that need nothing else."""
+    return under_test.store

@@ -1,0 +1,195 @@
+"""A broker process with a remote tier, and the archive as somebody sees it who has only the bucket.
+
+Everything happens as fast as it can: segments of 1 MiB (the smallest there are), tiering and
+retention every fraction of a second, no delays and no grace before deleting.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote import manifest_store
+from strandline.storage.remote.keys import (
+    ObjectKind,
+    parse_partition_object,
+    topic_folder,
+)
+from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.object_store import ObjectStore, open_store
+from strandline.storage.remote.topic_info import list_topics
+from strandline.storage.tiering.crash_points import ENVIRONMENT_VARIABLE
+from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare
+from tests.conftest import S3Bucket
+from tests.support.broker import BrokerProcess, eventually
+from tests.tiers.log_client import EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST, LogClient
+
+REGION = "us-east-1"
+SEGMENT_BYTES = 1024 * 1024
+# Seconds that anything may take that the broker does by itself; on a loaded machine a fair few.
+WAIT_S = 30.0
+# Later than any clock: with this every object is old enough to be called an orphan.
+END_OF_TIME_MS = 2**62
+
+BROKER_SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "200",
+    "log.retention.check.interval.ms": "300",
+    "log.initial.task.delay.ms": "100",
+    "log.segment.delete.delay.ms": "0",
+    "log.segment.bytes": str(SEGMENT_BYTES),
+    "log.retention.ms": "-1",
+    "strandline.remote.delete.grace.ms": "0",
+}
+TIERED = {"remote.storage.enable": "true"}
+# Local copies go as soon as they are archived, but for the active segment: it is not rolled.
+FREE_LOCALLY = {"local.retention.bytes": "1"}
+# The active segment is closed and archived too, once nothing else waits.
+ARCHIVE_ALL = {"local.retention.ms": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The bucket of one test, read past every proxy and without a broker."""
+
+    bucket: S3Bucket
+    store: ObjectStore
+
+    @classmethod
+    def open(cls, bucket: S3Bucket) -> Archive:
+        return cls(
+            bucket, open_store(bucket.url, endpoint_url=bucket.endpoint_url, region=REGION)
+        )
+
+    def topic_id(self, topic: str) -> uuid.UUID | None:
+        """The id of the live topic of that name; None while the bucket does not know it."""
+        for info in list_topics(self.store):
+            if info.topic == topic and not info.is_deleted:
+                return info.topic_id
+        return None
+
+    def manifest(self, topic: str, partition: int = 0) -> Manifest | None:
+        """The committed manifest; None if there is none."""
+        topic_id = self.topic_id(topic)
+        if topic_id is None:
+            return None
+        stored = manifest_store.load(self.store, TopicIdPartition(topic, topic_id, partition))
+        return None if stored is None else stored.manifest
+
+    def end_offset(self, topic: str, partition: int = 0) -> int:
+        """Exclusive end of what is committed; 0 if nothing is."""
+        manifest = self.manifest(topic, partition)
+        return 0 if manifest is None or manifest.is_empty else manifest.end_offset
+
+    def segments(self, topic: str, partition: int = 0) -> tuple[SegmentEntry, ...]:
+        """The committed segments, checked to follow each other without a gap."""
+        manifest = self.manifest(topic, partition)
+        if manifest is None:
+            return ()
+        assert not manifest.pages, manifest
+        for before, after in zip(manifest.segments, manifest.segments[1:], strict=False):
+            assert before.end_offset == after.base_offset, (before, after)
+        return manifest.segments
+
+    def keys(self, topic: str | None = None, topic_id: uuid.UUID | None = None) -> list[str]:
+        """Every key in the bucket, or in the folder of one incarnation of a topic."""
+        prefix = "" if topic is None or topic_id is None else topic_folder(topic, topic_id)
+        return [info.key for info in self.store.list(prefix)]
+
+    def uploads(self, kind: ObjectKind = ObjectKind.LOG) -> list[str]:
+        """Keys of all segment objects of that kind, committed or not."""
+        found = ((key, parse_partition_object(key)) for key in self.keys())
+        return [key for key, parsed in found if parsed is not None and parsed.kind is kind]
+
+    def compare(self) -> BucketComparison:
+        """The bucket against its manifests, with every object old enough to be an orphan."""
+        return compare(self.store, now_ms=END_OF_TIME_MS, grace_ms=0)
+
+    def orphans(self) -> tuple[Orphan, ...]:
+        """Objects that nothing refers to; fails if something that is referred to is missing."""
+        found = self.compare()
+        assert found.missing_keys == (), found.missing_keys
+        assert found.unreadable == (), found.unreadable
+        return found.orphans
+
+
+class TieredBroker(BrokerProcess):
+    """`strandline serve` with its remote tier in the bucket of a test."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bucket: S3Bucket,
+        *,
+        endpoint_url: str | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`endpoint_url` is that of a proxy in front of the bucket's server, if there is one."""
+        super().__init__(
+            folder,
+            settings={
+                **BROKER_SETTINGS,
+                "strandline.remote.url": bucket.url,
+                "strandline.remote.s3.endpoint.url": endpoint_url or bucket.endpoint_url,
+                "strandline.remote.s3.region": REGION,
+                **(settings or {}),
+            },
+        )
+
+    def client(self, topic: str, partition: int = 0) -> LogClient:
+        """A connection for one partition."""
+        return LogClient(self.port, topic, partition)
+
+    def start_to_crash_at(self, point: str) -> None:
+        """Starts a broker that dies where `crash_points` says."""
+        self.environment[ENVIRONMENT_VARIABLE] = point
+        try:
+            self.start()
+        finally:
+            del self.environment[ENVIRONMENT_VARIABLE]
+
+    def segment_files(self, topic: str, partition: int = 0) -> list[Path]:
+        """The partition's local segments, oldest first, without those that are being deleted."""
+        return sorted((self.data / f"{topic}-{partition}").glob("*.log"))
+
+    def warnings(self, text: str = "") -> list[str]:
+        """Log lines at WARNING and above that contain `text`."""
+        return [
+            line
+            for line in self.log_text().splitlines()
+            if text in line and any(f" {level} " in line for level in ("WARNING", "ERROR"))
+        ]
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def wait_until_archived(self, client: LogClient) -> int:
+        """Returns when every closed segment is in the archive: where the others begin."""
+
+        def archived() -> bool:
+            files = self.segment_files(client.topic, client.partition)
+            return client.offset_at(EARLIEST_PENDING_UPLOAD) == int(files[-1].stem)
+
+        eventually(archived, timeout_s=WAIT_S)
+        return client.offset_at(EARLIEST_PENDING_UPLOAD)
+
+    def wait_until_freed(self, client: LogClient) -> int:
+        """Returns when the disk has nothing but the active segment: where that begins."""
+
+        def freed() -> bool:
+            files = self.segment_files(client.topic, client.partition)
+            return len(files) == 1 and client.offset_at(EARLIEST_LOCAL) == int(files[0].stem)
+
+        eventually(freed, timeout_s=WAIT_S)
+        return client.offset_at(EARLIEST_LOCAL)
+
+    def wait_until_all_cold(self, client: LogClient) -> int:
+        """Returns when every record lies in the archive alone: where the log ends."""
+
+        def all_cold() -> bool:
+            return client.offset_at(EARLIEST_LOCAL) == client.offset_at(LATEST)
+
+        eventually(all_cold, timeout_s=WAIT_S)
+        return client.offset_at(LATEST)

@@ -1,0 +1,144 @@
+"""The bucket compared with its manifests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.memory import Fault
+from strandline.storage.tiering.crash_points import (
+    COPY_AFTER_LOG,
+    COPY_AFTER_META,
+    COPY_BEFORE_COMMIT,
+    SimulatedCrash,
+    simulated_crash,
+)
+from strandline.storage.tiering.orphans import (
+    BucketComparison,
+    OrphanReason,
+    compare,
+    delete_orphans,
+    find_orphans,
+)
+from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous, keys_of
+
+ORPHAN_GRACE_MS = 3_600_000
+
+
+def comparison(rig: Rig) -> BucketComparison:
+    return compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=ORPHAN_GRACE_MS)
+
+
+@pytest.mark.parametrize(
+    ("point", "object_count"),
+    [(COPY_AFTER_LOG, 1), (COPY_AFTER_META, 2), (COPY_BEFORE_COMMIT, 2)],
+)
+@asynchronous
+async def test_every_orphan_of_a_crashed_copy_is_found_after_the_grace_time(
+    tmp_path: Path, point: str, object_count: int
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        with simulated_crash(point), pytest.raises(SimulatedCrash):
+            await rig.manager.run_once()
+        left_over = set(rig.data_keys())
+        assert len(left_over) == object_count
+        await rig.crash()
+        await rig.settle()
+        rig.pass_ms(ORPHAN_GRACE_MS - 1)
+        assert find_orphans(rig.store, now_ms=rig.clock.now_ms(), grace_ms=ORPHAN_GRACE_MS) == ()
+        rig.pass_ms(1)
+        orphans = comparison(rig).orphans
+        assert {orphan.key for orphan in orphans} == left_over
+        assert {orphan.reason for orphan in orphans} == {OrphanReason.NOT_IN_MANIFEST}
+        delete_orphans(rig.store, orphans)
+        assert set(rig.data_keys()) == keys_of(rig.manifest)
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_healthy_archive_has_no_orphans_and_misses_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.log.delete_records(10)
+        await rig.settle()
+        rig.pass_ms(10 * ORPHAN_GRACE_MS)
+        found = comparison(rig)
+        assert (found.orphans, found.missing_keys, found.unreadable) == ((), (), ())
+        assert found.object_count == 8, "6 of segments, topic.json, manifest.json"
+
+
+@asynchronous
+async def test_marked_objects_are_neither_orphans_nor_missing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        rig.log.delete_records(10)
+        await rig.settle()
+        manifest = rig.manifest
+        assert manifest is not None
+        assert len(manifest.deleting) == 1
+        rig.store.delete([manifest.deleting[0].log_key])
+        rig.pass_ms(10 * ORPHAN_GRACE_MS)
+        found = comparison(rig)
+        assert (found.orphans, found.missing_keys) == ((), ())
+
+
+@asynchronous
+async def test_missing_objects_are_named(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        manifest = rig.manifest
+        assert manifest is not None
+        rig.store.delete([manifest.segments[0].log_key])
+        assert comparison(rig).missing_keys == (manifest.segments[0].log_key,)
+
+
+@asynchronous
+async def test_nothing_is_an_orphan_where_the_manifest_cannot_be_read(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        (key,) = [key for key in rig.memory.keys() if key.endswith("manifest.json")]
+        rig.memory.damage(key, lambda content: content.replace(b"0", b"1", 1))
+        rig.pass_ms(10 * ORPHAN_GRACE_MS)
+        found = comparison(rig)
+        assert found.orphans == ()
+        assert len(found.unreadable) == 1
+        rig.memory.add_fault(Fault(operation="get", error=TierUnavailable, times=-1))
+        with pytest.raises(TierUnavailable):
+            comparison(rig)
+
+
+@asynchronous
+async def test_what_is_left_of_a_topic_without_topic_json_is_found(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.store.delete([rig.topic_info.key])
+        rig.store.put("topics/strange", b"x")
+        other = f"topics/other-{UUID(int=7)}/0/"
+        rig.store.put(other + "readme.txt", b"x")
+        rig.store.put(f"topics/other-{UUID(int=7)}/topic.json", b"no json")
+        rig.pass_ms(ORPHAN_GRACE_MS)
+        reasons = {orphan.key: orphan.reason for orphan in comparison(rig).orphans}
+        assert reasons.pop("topics/strange") is OrphanReason.UNKNOWN_NAME
+        assert reasons.pop(other + "readme.txt") is OrphanReason.UNKNOWN_NAME
+        assert set(reasons.values()) == {OrphanReason.NO_TOPIC}
+        assert len(reasons) == 3
+
+
+@asynchronous
+async def test_a_topic_with_a_tombstone_is_left_to_its_purge(tmp_path: Path) -> None:
+    async with Rig(tmp_path, grace_ms=GRACE_MS) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(10 * ORPHAN_GRACE_MS)
+        assert comparison(rig).orphans == ()
