@@ -88,8 +88,9 @@ java:
 	@scripts/java
 
 .PHONY: docs
-docs: $(DEV) ## write docs/configuration.md anew from the configuration tables
+docs: $(DEV) ## write the generated pages of docs/ anew
 	@$(PY) -m strandline.broker.config_docs docs/configuration.md
+	@$(PY) -m strandline.broker.protocol_docs docs/protocol.md
 
 .PHONY: lock
 lock: $(DEV) ## write the lock files anew after a change of pyproject.toml

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,14 +91,18 @@ def records_of(spark: SparkSession, settings: Settings, scan_report: Path) -> Da
 
 def ask(spark: SparkSession, question: Question, records: DataFrame, bar: Bar) -> Answer:
     """Spark's answer; the bar counts its tasks."""
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        rows = executor.submit(lambda: question.ask(records).collect())
+    rows: Future[list[Row]] = Future()
+
+    def collect() -> None:
         try:
-            _watch(spark, rows, bar)
-        finally:
-            # Without effect when all is done; else the executor would wait for the answer.
-            spark.sparkContext.cancelAllJobs()
-        return [tuple(row) for row in rows.result()]
+            rows.set_result(question.ask(records).collect())
+        except Exception as error:
+            rows.set_exception(error)
+
+    # A daemon, not a pool: who interrupts the demo does not want to wait for the answer.
+    threading.Thread(target=collect, daemon=True).start()
+    _watch(spark, rows, bar)
+    return [tuple(row) for row in rows.result()]
 
 
 def reading_of(folder: Path) -> ScanReport:

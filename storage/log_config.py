@@ -163,7 +163,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "cleanup.policy",
             _LIST,
             "delete",
-            "What happens to old segments: delete, compact or both.",
+            "What happens to old segments. Only delete is served yet; compact is refused.",
             "log.cleanup.policy",
             choices=CLEANUP_POLICIES,
         ),
@@ -171,7 +171,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "compression.type",
             _S,
             "producer",
-            "Codec that the broker stores; producer keeps what was sent.",
+            "Codec that the broker stores. Only producer is served yet: what was sent is kept.",
             "compression.type",
             choices=COMPRESSION_TYPES,
         ),
@@ -479,6 +479,7 @@ class LogConfig:
             values[field_name] = convert(parsed) if convert else parsed
         config = cls(**values)  # type: ignore[arg-type]  # the table's types match the fields, tested
         config.check(topic_properties)
+        _check_no_recompression(topic_properties, defaults)
         return config
 
     def check(self, named: Mapping[str, str]) -> None:
@@ -487,10 +488,26 @@ class LogConfig:
             raise InvalidConfig(
                 "remote.storage.enable=true is not possible with cleanup.policy=compact"
             )
+        # Accepting these and not doing them would be worse than refusing them: a compacted topic
+        # that never compacts grows for ever, and one that is deleted by age loses its table.
+        if "compact" in self.cleanup_policy:
+            raise InvalidConfig(
+                "cleanup.policy=compact is not served yet; expected cleanup.policy=delete"
+            )
         if "local.retention.ms" in named:
             _check_local_not_beyond_total("ms", self.local_retention_ms, self.retention_ms)
         if "local.retention.bytes" in named:
             _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
+
+
+def _check_no_recompression(*maps: Mapping[str, str]) -> None:
+    for properties in maps:
+        text = properties.get("compression.type", "producer").strip()
+        if text != "producer":
+            raise InvalidConfig(
+                f"compression.type={text}: the broker does not recompress yet;"
+                " expected compression.type=producer"
+            )
 
 
 def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:

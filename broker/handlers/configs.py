@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from strandline.broker.answers import clipped
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_rows import ConfigRow, describe_broker, describe_topic
 from strandline.broker.handlers.services import RequestContext, Services
@@ -81,7 +82,7 @@ def _failed(
 ) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=code,
-        error_message=message,
+        error_message=clipped(message),
         resource_type=resource.resource_type,
         resource_name=resource.resource_name,
     )

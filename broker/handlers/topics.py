@@ -11,6 +11,7 @@ The rules and their messages are in `cluster/controller.py`.
 
 from __future__ import annotations
 
+from strandline.broker.answers import clipped
 from strandline.broker.cluster import controller
 from strandline.broker.cluster.decisions import (
     Intent,
@@ -76,7 +77,7 @@ class TopicHandlers:
             return CreatableTopicResult(
                 name=result.name,
                 error_code=result.error_code,
-                error_message=result.error_message,
+                error_message=clipped(result.error_message),
                 configs=None,
             )
         return CreatableTopicResult(
@@ -105,7 +106,7 @@ class TopicHandlers:
                     name=result.name,
                     topic_id=result.topic_id,
                     error_code=_deletion_code(result.error_code, context.api_version),
-                    error_message=result.error_message,
+                    error_message=clipped(result.error_message),
                 )
                 for result in decision.results
             ]
@@ -137,7 +138,7 @@ class TopicHandlers:
                 CreatePartitionsTopicResult(
                     name=result.name,
                     error_code=result.error_code,
-                    error_message=result.error_message,
+                    error_message=clipped(result.error_message),
                 )
                 for result in decision.results
             ]

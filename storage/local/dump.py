@@ -40,7 +40,7 @@ from strandline.storage.records.record import Record, iter_records
 # Keys and values are cut here in print; a dump is for eyes.
 PRINTED_BYTES_MAX = 200
 
-_BASE_OFFSET = re.compile(r"\d{20}")
+_BASE_OFFSET = re.compile(r"[0-9]{20}")
 
 
 def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:

@@ -47,7 +47,7 @@ FUTURE_SUFFIX = "-future"
 # File systems end names at 255 bytes; a removed folder's name loses the end of its topic instead.
 NAME_BYTES_MAX = 255
 
-_PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
+_PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _RENAMED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
 
 ConfigFor: TypeAlias = Callable[[TopicPartition, TopicId], LogConfig | None]

@@ -626,9 +626,8 @@ def _crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | N
     encoded = answer.get("ChecksumCRC32C", "")
     # That of an upload in parts is a checksum of their checksums, unless it says otherwise. Not
     # every server marks it, but the etag of such an object ends in the number of parts everywhere.
-    is_whole = answer.get("ChecksumType") == "FULL_OBJECT" or (
-        "ChecksumType" not in answer and "-" not in answer["ETag"]
-    )
+    stated_type = answer.get("ChecksumType", "")
+    is_whole = stated_type == "FULL_OBJECT" or (not stated_type and "-" not in answer["ETag"])
     if encoded and is_whole and "-" not in encoded:
         return int.from_bytes(base64.b64decode(encoded), "big")
     recorded = answer["Metadata"].get(CRC32C_FIELD)

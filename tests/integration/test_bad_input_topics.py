@@ -223,6 +223,17 @@ def test_a_null_config_is_refused(client: WireClient, topic_name: str) -> None:
     assert "retention.ms" in (result.error_message or "")
 
 
+def test_a_message_that_quotes_what_is_too_long_for_it_is_cut(
+    client: WireClient, topic_name: str
+) -> None:
+    """A string of the protocol ends at 32,767 bytes; a message quotes one and says more."""
+    longest = "é" * 16_383
+    for configs in ({longest: "1"}, {"retention.ms": longest}, {"cleanup.policy": "\0" * 32_767}):
+        (result,) = ask_to_create(client, new_topic(topic_name, 1, configs))
+        assert result.error_code == INVALID_CONFIG
+        assert 100 < len(result.error_message or "") <= 1000
+
+
 def test_validate_only_says_what_would_be_and_does_nothing(
     client: WireClient, topic_name: str
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.broker.protocol.messages.create_topics import (
@@ -267,12 +267,14 @@ def make_batches(
     codec: Codec = Codec.NONE,
     leader_epoch: int = 0,
     seed: int = 1,
+    timestamp: Callable[[int], int] | None = None,
 ) -> list[bytes]:
     """Batches of about `size_bytes` together, as the broker will have stamped them.
 
-    Record n has timestamp BASE + 10 n. Values are random, so that no codec makes them small: the
-    sizes are those of the segments.
+    Record n has timestamp BASE + 10 n, unless `timestamp` says otherwise. Values are random, so
+    that no codec makes them small: the sizes are those of the segments.
     """
+    timestamp = timestamp or timestamp_of
     chance = random.Random(seed)
     batches: list[bytes] = []
     total_bytes = 0
@@ -280,7 +282,7 @@ def make_batches(
         records = [
             Record(
                 offset=offset,
-                timestamp_ms=timestamp_of(offset),
+                timestamp_ms=timestamp(offset),
                 key=b"key-%d" % offset,
                 value=chance.randbytes(record_bytes),
             )

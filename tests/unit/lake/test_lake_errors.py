@@ -220,8 +220,10 @@ def test_damaged_segments_are_refused(
 def test_a_segment_of_other_offsets_under_the_right_name_is_refused(
     archive: ArchiveBuilder, segment: SegmentEntry
 ) -> None:
-    other = archive.manifest("t").segments[2]
-    assert other.size_bytes == segment.size_bytes
+    manifest = archive.manifest("t")
+    first, middle, other = manifest.segments
+    middle = replace(middle, size_bytes=other.size_bytes)
+    archive.save(replace(manifest, segments=(first, middle, other)))
     content = archive.object_path(other.log_key).read_bytes()
     archive.object_path(segment.log_key).write_bytes(content)
     message = refused(archive, ObjectCorrupt)

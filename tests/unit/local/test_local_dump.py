@@ -71,12 +71,12 @@ def test_records_are_shown_if_asked_for(tmp_path: Path) -> None:
 def test_damage_in_a_log_is_shown_where_it_is(log: LocalLog) -> None:
     path = log.active_segment.log_path
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1
+    second_bytes = len(batch(2, codec=Codec.ZSTD))
+    content[second_bytes + 70] ^= 1
     path.write_bytes(content)
     lines = dump(path)
-    assert lines[2].startswith("DAMAGED at position ")
-    assert "CRC" in lines[2]
-    assert lines[3].startswith("2 batches, 5 records")
+    assert lines[1].startswith(f"DAMAGED at position {second_bytes} of {len(content)}: CRC")
+    assert lines[2].startswith("1 batches, 2 records")
     assert dump(path, verify=False)[-1].startswith("3 batches, 6 records")
 
 

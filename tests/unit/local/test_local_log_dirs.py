@@ -295,7 +295,19 @@ def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
 def test_names_of_partition_folders() -> None:
     assert partition_of("a-0") == TopicPartition("a", 0)
     assert partition_of("a.b_c-d-12") == TopicPartition("a.b_c-d", 12)
-    for name in ("a", "a-", "-0", "a-b", "a-0-delete", "a-0.x-stray", "a/b-0", "ä-0", "a-٣"):
+    for name in (
+        "a",
+        "a-",
+        "-0",
+        "a-b",
+        "a-0-delete",
+        "a-0.x-stray",
+        "a/b-0",
+        "ä-0",
+        "a-٣",
+        "a-00",
+        "a-07",
+    ):
         assert partition_of(name) is None
 
 

@@ -26,6 +26,7 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicIdPartition, TopicPartition
 from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_store import load
 from strandline.storage.remote.memory import MemoryStore
@@ -42,6 +43,7 @@ from strandline.storage.tiering.unified_log import UnifiedLog
 TOPIC = "flights"
 TOPIC_ID = UUID("6f8c9a52-6d0c-4a4e-9f5b-0d6a3f1b2c3d")
 PARTITION = TopicPartition(TOPIC, 0)
+ID_PARTITION = TopicIdPartition(TOPIC, TOPIC_ID, 0)
 GRACE_MS = 60_000
 # No local file outlives its segment in these tests, and nothing ages unless a test says so.
 CONFIG = LogConfig(
@@ -115,6 +117,7 @@ class Rig:
         store: ObjectStore | None = None,
         grace_ms: int = GRACE_MS,
         leader_epoch: int = 1,
+        inspector: SegmentInspector | None = None,
     ) -> None:
         self.folder = folder / str(PARTITION)
         self.checkpoint_path = folder / "log-start-offset-checkpoint"
@@ -124,8 +127,11 @@ class Rig:
         self.store: ObjectStore = store or self.memory
         self.leader_epoch = leader_epoch
         self.tiering_config = TieringConfig(
-            delete_grace_ms=grace_ms, retry=RetryPolicy(backoff_ms=500, jitter=0)
+            task_interval_ms=50,
+            delete_grace_ms=grace_ms,
+            retry=RetryPolicy(backoff_ms=500, jitter=0),
         )
+        self.inspector = inspector or DirectInspector(self.clock)
         self.executors = Executors.new()
         self.sent: list[bytes] = []
         self.purged: list[TopicInfo] = []
@@ -169,7 +175,7 @@ class Rig:
             ),
             clock=self.clock,
             config=self.tiering_config,
-            inspector=DirectInspector(self.clock),
+            inspector=self.inspector,
             on_topic_purged=self.purged.append,
         )
         self.attach()
@@ -180,7 +186,7 @@ class Rig:
             wake_tiering=self.manager.wake,
             executor=self.executors.metadata,
             clock=self.clock,
-            interval_ms=1000,
+            interval_ms=50,
         )
         if start:
             await self.manager.start()
@@ -258,8 +264,12 @@ class Rig:
     @property
     def manifest(self) -> Manifest | None:
         """What lies in the store, not what the broker believes."""
-        stored = load(self.store, TopicIdPartition(TOPIC, TOPIC_ID, 0))
+        stored = load(self.store, ID_PARTITION)
         return None if stored is None else stored.manifest
+
+    @property
+    def manifest_key(self) -> str:
+        return manifest_key(ID_PARTITION)
 
     @property
     def statistics(self) -> PartitionStatistics:

@@ -104,8 +104,7 @@ async def test_nothing_is_an_orphan_where_the_manifest_cannot_be_read(tmp_path: 
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await rig.settle()
-        (key,) = [key for key in rig.memory.keys() if key.endswith("manifest.json")]
-        rig.memory.damage(key, lambda content: content.replace(b"0", b"1", 1))
+        rig.memory.damage(rig.manifest_key, lambda content: content.replace(b"0", b"1", 1))
         rig.pass_ms(10 * ORPHAN_GRACE_MS)
         found = comparison(rig)
         assert found.orphans == ()

@@ -1,0 +1,442 @@
+"""What the S3 store makes of a bad network and a bad day of the server: one test per known trap."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import boto3.session
+import crc32c
+import pytest
+
+from strandline.storage.clock import ManualClock, SystemClock
+from strandline.storage.errors import (
+    AccessDenied,
+    InvalidConfig,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote import s3
+from strandline.storage.remote.object_store import (
+    BucketMissing,
+    Deadlines,
+    FileBody,
+    IfAbsent,
+    IfMatches,
+    ObjectStore,
+    check_conditional_writes,
+    open_store,
+)
+from strandline.storage.remote.s3 import S3Store
+from tests.conftest import S3Bucket
+from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.ministack import free_port
+
+pytestmark = [pytest.mark.s3, pytest.mark.slow]
+
+# Everything ten times faster than in operation, so that waiting for the worst takes a second.
+QUICK = Deadlines(connect_s=0.5, read_s=0.6, request_s=3.0, upload_s=10.0, attempts_max=3)
+BODY = os.urandom(200_000)
+
+
+@pytest.fixture
+def store(fault_proxy: FaultProxy, s3_bucket: S3Bucket) -> Iterator[S3Store]:
+    """A store behind the proxy, with an empty bucket and little patience."""
+    opened = open_store(s3_bucket.url, endpoint_url=fault_proxy.endpoint_url, deadlines=QUICK)
+    assert isinstance(opened, S3Store)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def direct(s3_bucket: S3Bucket) -> Iterator[ObjectStore]:
+    """The same bucket without the proxy: what somebody else sees and does."""
+    opened = open_store(s3_bucket.url, endpoint_url=s3_bucket.endpoint_url)
+    yield opened
+    opened.close()
+
+
+def took_s(work: Callable[[], object], error: type[TierError]) -> float:
+    """Runs `work`, which must raise `error` itself and no subclass; how long it took."""
+    begin_s = time.monotonic()
+    with pytest.raises(error) as raised:
+        work()
+    assert raised.type is error, raised.value
+    return time.monotonic() - begin_s
+
+
+# --- lost answers ----------------------------------------------------------------------------
+
+
+def test_a_lost_answer_to_put_if_absent_is_no_lost_race(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.RESET_AFTER, method="PUT"))
+    written = store.put("a", b"mine", condition=IfAbsent())
+    assert store.get("a") == b"mine"
+    assert store.head("a").etag == written.etag
+    assert fault_proxy.count("PUT") == 2
+
+
+def test_a_lost_answer_to_put_if_unchanged_is_no_lost_race(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    first = store.put("a", b"first")
+    fault_proxy.add(Rule(action=Action.RESET_AFTER, method="PUT"))
+    second = store.put("a", b"second", condition=IfMatches(first.etag))
+    third = store.put("a", b"third", condition=IfMatches(second.etag))
+    assert store.get_object("a").info.etag == third.etag
+
+
+def test_a_lost_answer_on_the_last_attempt_is_found_by_head(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.RESET_AFTER, method="PUT", times=-1))
+    store.put("a", b"mine", condition=IfAbsent())
+    assert store.get("a") == b"mine"
+
+
+def test_a_late_answer_counts_as_lost_and_is_found(store: S3Store, fault_proxy: FaultProxy) -> None:
+    fault_proxy.add(Rule(action=Action.LATENCY, method="PUT", delay_s=1.0))
+    store.put("a", b"mine", condition=IfAbsent())
+    assert store.get("a") == b"mine"
+
+
+def test_a_lost_race_is_believed_after_one_head(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy
+) -> None:
+    direct.put("a", b"theirs")
+    with pytest.raises(PreconditionFailed):
+        store.put("a", b"mine", condition=IfAbsent())
+    assert (fault_proxy.count("PUT"), fault_proxy.count("HEAD")) == (1, 1)
+    assert direct.get("a") == b"theirs"
+
+
+def test_somebody_elses_equal_bytes_are_not_taken_for_ours(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy
+) -> None:
+    """Length and checksum agree; the write id does not."""
+    direct.put("a", b"same")
+    fault_proxy.add(Rule(action=Action.RESET_BEFORE, method="PUT"))
+    with pytest.raises(PreconditionFailed):
+        store.put("a", b"same", condition=IfAbsent())
+
+
+def test_a_lost_answer_and_a_dead_server_leave_the_outcome_unknown(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.RESET_AFTER, method="PUT"))
+    fault_proxy.add(Rule(action=Action.RESET_BEFORE, times=-1))
+    took_s(lambda: store.put("a", b"mine", condition=IfAbsent()), TierUnavailable)
+    assert direct.get("a") == b"mine"
+
+
+def test_a_refused_condition_and_a_dead_server_leave_the_outcome_unknown(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.RESET_AFTER, method="PUT"))
+    fault_proxy.add(Rule(action=Action.RESET_BEFORE, method="HEAD", times=-1))
+    took_s(lambda: store.put("a", b"mine", condition=IfAbsent()), TierUnavailable)
+
+
+def test_a_conflict_is_tried_again_and_is_not_a_lost_race(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    conflict = Rule(
+        action=Action.STATUS, method="PUT", status=409, code="ConditionalRequestConflict"
+    )
+    fault_proxy.add(conflict)
+    store.put("a", b"mine", condition=IfAbsent())
+    assert conflict.hit_count == 1
+    fault_proxy.add(
+        Rule(
+            action=Action.STATUS,
+            method="PUT",
+            status=409,
+            code="ConditionalRequestConflict",
+            times=-1,
+        )
+    )
+    took_s(lambda: store.put("b", b"mine", condition=IfAbsent()), TierUnavailable)
+
+
+# --- the server is busy, slow, or away -------------------------------------------------------
+
+
+def test_a_busy_server_is_asked_again(store: S3Store, fault_proxy: FaultProxy) -> None:
+    store.put("a", BODY)
+    fault_proxy.clear()
+    fault_proxy.add(Rule(action=Action.STATUS, method="GET", times=2))
+    assert store.get("a") == BODY
+    assert fault_proxy.count("GET") == 3
+
+
+def test_a_server_that_stays_busy_is_given_up_in_bounded_time(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.STATUS, times=-1))
+    assert took_s(lambda: store.get("a"), TierUnavailable) < QUICK.request_s
+    assert fault_proxy.count("GET") == QUICK.attempts_max
+
+
+@pytest.mark.parametrize("action", [Action.HANG, Action.RESET_BEFORE, Action.RESET_AFTER])
+def test_a_read_survives_one_broken_connection(
+    store: S3Store, fault_proxy: FaultProxy, action: Action
+) -> None:
+    store.put("a", BODY)
+    fault_proxy.add(Rule(action=action, method="GET", delay_s=5))
+    assert store.get("a", start=10, end=100_000) == BODY[10:100_000]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_server_that_never_answers_is_given_up_in_bounded_time(
+    store: S3Store, fault_proxy: FaultProxy, method: str
+) -> None:
+    fault_proxy.add(Rule(action=Action.HANG, times=-1, delay_s=20))
+    work = (lambda: store.get("a")) if method == "GET" else (lambda: store.put("a", BODY))
+    # A put asks HEAD once more before it gives up: two requests, each with its own bound.
+    assert took_s(work, TierUnavailable) < 2 * QUICK.request_s + 1
+
+
+def test_a_body_that_trickles_is_given_up_in_bounded_time(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    store.put("a", BODY)
+    fault_proxy.add(Rule(action=Action.THROTTLE, method="GET", times=-1, bytes_per_s=20_000))
+    limit_s = QUICK.request_s + 256 * 1024 / 20_000 + 2
+    assert took_s(lambda: store.get("a", start=0, end=200_000), TierUnavailable) < limit_s
+
+
+def test_a_server_that_is_away_is_unavailable_and_comes_back(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    store.put("a", BODY)
+    fault_proxy.go_away()
+    assert took_s(lambda: store.get("a"), TierUnavailable) < QUICK.request_s
+    assert took_s(lambda: store.put("b", b"x"), TierUnavailable) < 2 * QUICK.request_s
+    fault_proxy.come_back()
+    assert store.get("a") == BODY
+
+
+def test_nobody_listening_is_unavailable(s3_bucket: S3Bucket) -> None:
+    nowhere = open_store(
+        s3_bucket.url, endpoint_url=f"http://127.0.0.1:{free_port()}", deadlines=QUICK
+    )
+    took_s(nowhere.check, TierUnavailable)
+    nowhere.close()
+
+
+def test_closing_ends_the_pauses_between_attempts(
+    fault_proxy: FaultProxy, s3_bucket: S3Bucket
+) -> None:
+    patient = open_store(
+        s3_bucket.url,
+        endpoint_url=fault_proxy.endpoint_url,
+        deadlines=Deadlines(attempts_max=1000, request_s=60),
+    )
+    fault_proxy.add(Rule(action=Action.STATUS, times=-1))
+    timer = threading.Timer(0.5, patient.close)
+    timer.start()
+    assert took_s(lambda: patient.get("a"), TierUnavailable) < 10
+    timer.join()
+
+
+# --- damaged bytes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_byte", [0, 100, 150_000])
+def test_a_body_that_breaks_off_is_fetched_again(
+    store: S3Store, fault_proxy: FaultProxy, at_byte: int
+) -> None:
+    store.put("a", BODY)
+    fault_proxy.add(Rule(action=Action.TRUNCATE, method="GET", at_byte=at_byte))
+    target = bytearray(len(BODY))
+    store.get_into("a", memoryview(target), start=0)
+    assert target == BODY
+    fault_proxy.add(Rule(action=Action.TRUNCATE, method="GET", at_byte=at_byte))
+    assert store.get("a") == BODY
+
+
+def test_a_body_that_always_breaks_off_is_unavailable(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    store.put("a", BODY)
+    fault_proxy.add(Rule(action=Action.TRUNCATE, method="GET", at_byte=1000, times=-1))
+    took_s(lambda: store.get("a", start=0, end=100_000), TierUnavailable)
+
+
+def test_a_whole_object_with_a_flipped_bit_is_fetched_again(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    store.put("a", BODY)
+    fault_proxy.add(Rule(action=Action.CORRUPT, method="GET", at_byte=77_000))
+    assert store.get("a") == BODY
+    fault_proxy.add(Rule(action=Action.CORRUPT, method="GET", at_byte=77_000, times=-1))
+    took_s(lambda: store.get("a"), ObjectCorrupt)
+
+
+@pytest.mark.parametrize("size_bytes", [1000, 200_000])
+def test_an_upload_with_a_flipped_bit_is_sent_again(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy, size_bytes: int
+) -> None:
+    damage = fault_proxy.add(Rule(action=Action.CORRUPT_UPLOAD, method="PUT", at_byte=500))
+    store.put("a", BODY[:size_bytes])
+    assert damage.hit_count == 1
+    assert direct.get("a") == BODY[:size_bytes]
+
+
+def test_an_upload_that_always_arrives_damaged_is_corrupt_and_leaves_nothing(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.CORRUPT_UPLOAD, method="PUT", at_byte=500, times=-1))
+    took_s(lambda: store.put("a", BODY), ObjectCorrupt)
+    with pytest.raises(ObjectNotFound):
+        direct.head("a")
+
+
+# --- uploads in parts ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileBody:
+    """A file of five parts, which the store sends in parts."""
+    monkeypatch.setattr(s3, "SINGLE_PUT_BYTES_MAX", 100_000)
+    monkeypatch.setattr(s3, "PART_BYTES", 100_000)
+    path = tmp_path / "segment.log"
+    content = os.urandom(450_000)
+    path.write_bytes(content)
+    return FileBody(path=path, size_bytes=len(content), crc32c=crc32c.crc32c(content))
+
+
+def test_a_lost_answer_to_complete_is_no_failed_upload(
+    store: S3Store, fault_proxy: FaultProxy, parts_body: FileBody
+) -> None:
+    fault_proxy.add(Rule(action=Action.RESET_AFTER, method="POST", path="uploadId="))
+    store.put("big", parts_body, condition=IfAbsent())
+    assert store.get("big") == parts_body.path.read_bytes()
+    assert store.head("big").crc32c == parts_body.crc32c
+
+
+def test_no_such_upload_after_a_lost_answer_is_resolved_by_head(
+    store: S3Store, fault_proxy: FaultProxy, parts_body: FileBody
+) -> None:
+    """What LocalStack and S3 answer when a complete is repeated; MiniStack does not."""
+    fault_proxy.add(Rule(action=Action.RESET_AFTER, method="POST", path="uploadId="))
+    fault_proxy.add(
+        Rule(action=Action.STATUS, method="POST", path="uploadId=", status=404, code="NoSuchUpload")
+    )
+    store.put("big", parts_body, condition=IfAbsent())
+    assert store.get("big") == parts_body.path.read_bytes()
+
+
+def test_an_upload_that_vanished_is_unavailable_and_not_missing(
+    store: S3Store, fault_proxy: FaultProxy, parts_body: FileBody
+) -> None:
+    fault_proxy.add(
+        Rule(action=Action.STATUS, method="POST", path="uploadId=", status=404, code="NoSuchUpload")
+    )
+    took_s(lambda: store.put("big", parts_body), TierUnavailable)
+
+
+@pytest.mark.parametrize(
+    "action", [Action.STATUS, Action.RESET_BEFORE, Action.RESET_AFTER, Action.HANG]
+)
+def test_each_part_is_tried_again(
+    store: S3Store, fault_proxy: FaultProxy, parts_body: FileBody, action: Action
+) -> None:
+    fault_proxy.add(Rule(action=action, method="PUT", path="partNumber=3", delay_s=5))
+    store.put("big", parts_body)
+    assert store.get("big") == parts_body.path.read_bytes()
+
+
+def test_a_part_that_fails_for_good_aborts_the_upload(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy, parts_body: FileBody
+) -> None:
+    fault_proxy.add(Rule(action=Action.STATUS, method="PUT", path="partNumber=3", times=-1))
+    took_s(lambda: store.put("big", parts_body), TierUnavailable)
+    assert fault_proxy.count("DELETE", "uploadId=") == 1
+    assert direct.abort_uploads("", older_than_ms=0) == 0
+    with pytest.raises(ObjectNotFound):
+        direct.head("big")
+
+
+def test_forgotten_uploads_are_aborted_once_they_are_old(
+    store: S3Store, s3_bucket: S3Bucket, fault_proxy: FaultProxy, parts_body: FileBody
+) -> None:
+    fault_proxy.add(Rule(action=Action.STATUS, method="PUT", path="partNumber=3", times=-1))
+    fault_proxy.add(Rule(action=Action.STATUS, method="DELETE", times=-1))
+    took_s(lambda: store.put("topics/x/big", parts_body), TierUnavailable)
+    clock = ManualClock(SystemClock().now_ms())
+    later = open_store(s3_bucket.url, endpoint_url=s3_bucket.endpoint_url, clock=clock)
+    assert later.abort_uploads("topics/", older_than_ms=3_600_000) == 0
+    clock.advance_ms(3_700_000)
+    assert later.abort_uploads("other/", older_than_ms=3_600_000) == 0
+    assert later.abort_uploads("topics/", older_than_ms=3_600_000) == 1
+    assert later.abort_uploads("topics/", older_than_ms=3_600_000) == 0
+    later.close()
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [
+        (403, "AccessDenied", AccessDenied),
+        (403, "SignatureDoesNotMatch", AccessDenied),
+        (403, "InvalidObjectState", ObjectArchived),
+        (401, "Unauthorized", AccessDenied),
+        (400, "ExpiredToken", AccessDenied),
+        (404, "NoSuchKey", ObjectNotFound),
+        (404, "NoSuchBucket", BucketMissing),
+        (400, "InvalidArgument", TierError),
+        (501, "NotImplemented", TierError),
+    ],
+)
+def test_each_refusal_has_its_own_class_and_is_not_repeated(
+    store: S3Store, fault_proxy: FaultProxy, status: int, code: str, error: type[TierError]
+) -> None:
+    fault_proxy.add(Rule(action=Action.STATUS, method="GET", status=status, code=code, times=-1))
+    took_s(lambda: store.get("a", start=0, end=10), error)
+    assert fault_proxy.count("GET") == 1
+
+
+def test_an_object_in_cold_storage_is_archived_not_missing_and_not_denied(
+    store: S3Store, s3_bucket: S3Bucket
+) -> None:
+    client = boto3.session.Session().client(
+        "s3", endpoint_url=s3_bucket.endpoint_url, region_name="us-east-1"
+    )
+    client.put_object(
+        Bucket=s3_bucket.name, Key="archive/a", Body=BODY, StorageClass="DEEP_ARCHIVE"
+    )
+    client.close()
+    took_s(lambda: store.get("a"), ObjectArchived)
+    took_s(lambda: store.get("a", start=0, end=10), ObjectArchived)
+
+
+def test_a_server_that_ignores_conditions_is_refused(
+    direct: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_put = direct.put
+    monkeypatch.setattr(direct, "put", lambda key, body, *, condition=None: real_put(key, body))
+    with pytest.raises(InvalidConfig, match="ignores If-None-Match"):
+        check_conditional_writes(direct)
+    assert list(direct.list("probe/")) == []
+
+
+def test_missing_credentials_are_denied_access(
+    s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    anonymous = open_store(s3_bucket.url, endpoint_url=s3_bucket.endpoint_url)
+    took_s(lambda: anonymous.get("a"), AccessDenied)
+    anonymous.close()

@@ -1,0 +1,143 @@
+"""The data source inside Spark: rows, filters, errors as a user meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from strandline.spark_lake import read_scan_reports
+from strandline.storage.records.compression import Codec
+from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+MADE = make_records(500, headers=True)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> ArchiveBuilder:
+    """Topic `t`: partition 0 with a segment per codec, partition 1 with one; a second apart."""
+    archive = ArchiveBuilder(tmp_path_factory.mktemp("archive"))
+    archive.add_topic("t", partitions=3)
+    for number, codec in enumerate(Codec):
+        part = MADE[number * 100 : number * 100 + 100]
+        archive.add_segment("t", make_batches(part, codec=codec))
+    archive.add_segment("t", make_batches(MADE[:50]), partition=1)
+    return archive
+
+
+def load(spark: SparkSession, archive: ArchiveBuilder, **options: str) -> DataFrame:
+    reader = spark.read.format("strandline").option("subscribe", "t")
+    for name, text in options.items():
+        reader = reader.option(name, text)
+    return reader.load(archive.url)
+
+
+def test_every_record_comes_once_with_its_columns(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    frame = load(spark, archive, includeHeaders="true")
+    assert frame.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    rows = frame.orderBy("partition", "offset").collect()
+    assert len(rows) == 550
+    for record, row in zip([*MADE, *MADE[:50]], rows, strict=True):
+        assert (row["key"], row["value"], row["offset"]) == (
+            record.key,
+            record.value,
+            record.offset,
+        )
+        assert row["timestamp"].timestamp() * 1000 == record.timestamp_ms
+        assert row["timestampType"] == 0
+        assert row["headers"] == (
+            [Row(key=header.key, value=header.value) for header in record.headers] or None
+        )
+    assert {(row["topic"], row["partition"]) for row in rows} == {("t", 0), ("t", 1)}
+
+
+def test_filters_are_pushed_and_exact(
+    spark: SparkSession, archive: ArchiveBuilder, tmp_path: Path
+) -> None:
+    condition = (
+        "topic = 't' and partition in (0, 2) and offset >= 120 and offset < 340"
+        " and timestamp > timestamp'2023-11-14 22:16:29Z'"
+        " and timestamp <= timestamp'2023-11-14 22:18:20.0005Z'"
+    )
+    frame = load(spark, archive, scanReport=str(tmp_path)).where(condition)
+    assert "Filter (" not in frame._jdf.queryExecution().executedPlan().toString()
+    offsets = [row["offset"] for row in frame.select("offset").orderBy("offset").collect()]
+    assert offsets == list(range(190, 301))
+    report = read_scan_reports(tmp_path)[-1]
+    assert (report.plan.segments_planned, report.plan.segments_total) == (3, 6)
+    assert report.rows == 111
+
+
+def test_other_filters_stay_with_spark(spark: SparkSession, archive: ArchiveBuilder) -> None:
+    frame = load(spark, archive).where("key = 'key-7' and offset < 100 and timestampType = 0")
+    assert [row["offset"] for row in frame.collect()] == [7, 7]
+    assert load(spark, archive).where("offset in (3, 5, 499)").count() == 5
+    assert load(spark, archive).where("offset != 3 or partition = 1").count() == 549
+    assert load(spark, archive).where("value is null").count() == sum(
+        record.value is None for record in [*MADE, *MADE[:50]]
+    )
+
+
+def test_queries_without_rows_and_limits_work(spark: SparkSession, archive: ArchiveBuilder) -> None:
+    assert load(spark, archive).where("offset > 100000").count() == 0
+    assert len(load(spark, archive).limit(5).collect()) == 5
+    assert load(spark, archive).where("partition = 2").collect() == []
+
+
+def test_sql_and_chosen_columns_work(spark: SparkSession, archive: ArchiveBuilder) -> None:
+    load(spark, archive).createOrReplaceTempView("t")
+    (row,) = spark.sql(
+        "select count(*) n, min(offset) low, max(offset) high,"
+        " count(distinct cast(key as string)) k from t where partition = 0"
+    ).collect()
+    assert (row["n"], row["low"], row["high"], row["k"]) == (500, 0, 499, 400)
+    chosen = (
+        spark.read.format("strandline")
+        .schema("offset long, value binary")
+        .option("subscribe", "t")
+        .load(archive.url)
+    )
+    assert chosen.columns == ["offset", "value"]
+    assert chosen.count() == 550
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"subscibe": "t"}, "option subscibe is unknown; the nearest is subscribe"),
+        ({"startingOffsets": "latest"}, "option startingOffsets may not be latest"),
+        ({"subscribe": "nothing"}, "has no topic nothing"),
+        ({"endingOffsets": '{"t": {"0": 9999, "1": -1, "2": -1}}'}, "archive has 0 to 500"),
+    ],
+)
+def test_wrong_options_are_explained(
+    spark: SparkSession, archive: ArchiveBuilder, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        load(spark, archive, **options).count()
+    assert says in str(caught.value)
+
+
+def test_a_damaged_segment_fails_the_query_and_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    entry = archive.add_segment("t", make_batches(MADE[:50]))
+    path = archive.object_path(entry.log_key)
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(PySparkException) as caught:
+        load(spark, archive).count()
+    assert entry.log_key in str(caught.value)
+    assert "CRC of batch at offset 40" in str(caught.value)

@@ -1,0 +1,137 @@
+"""The same reads from a server that speaks S3, through s3fs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import S3Options
+from strandline.spark_lake.source import StrandlineDataSource
+from strandline.storage.errors import (
+    AccessDenied,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StrandlineError,
+    TierUnavailable,
+)
+from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+
+pytestmark = pytest.mark.slow
+
+CREDENTIALS = {"s3.key": "test", "s3.secret": "test"}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def options(endpoint: str, tmp_path: Path) -> dict[str, str]:
+    """A bucket with an archive of 3 segments of topic `t` under the prefix `lake`."""
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    for start in (0, 300, 600):
+        records = make_records(300, base_offset=start, value_bytes=9000)
+        archive.add_segment("t", make_batches(records))
+    bucket = f"b-{uuid.uuid4().hex}"
+    client = boto3.client(
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+    )
+    client.create_bucket(Bucket=bucket)
+    for path in sorted(tmp_path.rglob("*")):
+        if path.is_file():
+            key = f"lake/{path.relative_to(tmp_path)}"
+            client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
+    return {
+        "path": f"s3://{bucket}/lake",
+        "subscribe": "t",
+        "s3.endpoint.url": endpoint,
+        **CREDENTIALS,
+    }
+
+
+def offsets(options: dict[str, str]) -> list[int]:
+    source = StrandlineDataSource(options)
+    reader = source.reader(source.schema())
+    return [
+        offset
+        for one in reader.partitions()
+        for batch in reader.read(one)
+        for offset in batch.column("offset").to_pylist()
+    ]
+
+
+def test_an_archive_in_a_bucket_is_read_completely(options: dict[str, str]) -> None:
+    assert offsets(options) == list(range(900))
+
+
+def test_bounds_are_found_in_a_bucket(options: dict[str, str]) -> None:
+    bounds = {
+        "startingTimestamp": str(1_700_000_000_000 + 450_000),
+        "endingOffsets": '{"t":{"0":700}}',
+    }
+    assert offsets({**options, **bounds}) == list(range(450, 700))
+
+
+def refused(options: dict[str, str], kind: type[StrandlineError]) -> str:
+    with pytest.raises(kind) as caught:
+        offsets(options)
+    return str(caught.value)
+
+
+def test_a_prefix_without_an_archive_says_so(options: dict[str, str]) -> None:
+    assert "no strandline archive at" in refused(
+        {**options, "path": options["path"] + "/other"}, ObjectNotFound
+    )
+
+
+def test_a_bucket_that_does_not_exist_says_so(options: dict[str, str]) -> None:
+    assert "s3://missing-bucket" in refused(
+        {**options, "path": "s3://missing-bucket/lake"}, ObjectNotFound
+    )
+
+
+def test_missing_credentials_are_access_denied(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    without = {name: text for name, text in options.items() if name not in CREDENTIALS}
+    assert "s3.key and s3.secret" in refused(without, AccessDenied)
+
+
+def test_a_server_that_is_away_is_unavailable_in_bounded_time(options: dict[str, str]) -> None:
+    away = {**options, "s3.endpoint.url": "http://127.0.0.1:9"}
+    message = refused(away, TierUnavailable)
+    assert "cluster.json" in message
+
+
+def test_a_range_beyond_the_object_is_corrupt(options: dict[str, str]) -> None:
+    s3 = S3Options(endpoint_url=options["s3.endpoint.url"], key="test", secret="test")
+    reader = ObjectReader(options["path"], s3)
+    size_bytes = len(reader.get("cluster.json"))
+    assert len(reader.get_range("cluster.json", 1, size_bytes)) == size_bytes - 1
+    for start in (size_bytes - 1, size_bytes + 5):
+        with pytest.raises(ObjectCorrupt, match="shorter"):
+            reader.get_range("cluster.json", start, size_bytes + 10)
+    statistics = reader.statistics()
+    assert statistics.request_count >= 3
+    assert statistics.bytes_read >= 2 * size_bytes - 1

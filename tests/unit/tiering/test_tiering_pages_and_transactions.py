@@ -1,0 +1,272 @@
+"""Long archives (sealed manifest pages) and transactions over the border of the tiers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.local.log import AppendOrigin
+from strandline.storage.local.producer_state import MarkerType, TransactionMarker, encode_marker
+from strandline.storage.model import Isolation
+from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.remote import manifest_store
+from strandline.storage.remote.memory import Fault
+from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, PARTITION, Rig, asynchronous, keys_of
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three entries in the root, two in a page: pages after four segments."""
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2)
+    monkeypatch.setattr(manifest_store, "commit", small)
+
+
+# --- pages -------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_offsets_in_sealed_pages_are_readable_also_after_a_restart(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(9)
+        rig.pass_ms(5000)
+        await rig.settle()
+        manifest = rig.manifest
+        assert manifest is not None
+        assert len(manifest.pages) >= 2
+        await rig.assert_everything_is_readable()
+        await rig.crash()
+        await rig.assert_everything_is_readable()
+        found = await rig.log.find_timestamp(0)
+        assert found is not None
+        assert found.offset == 0
+
+
+@asynchronous
+async def test_retention_by_age_drops_whole_pages_and_parts_of_them(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        for _ in range(9):
+            rig.produce_segments(1)
+            await rig.settle()
+            rig.pass_ms(10_000)
+        rig.configure(retention_ms=45_000)
+        # Written 90, 80 ... 10 s ago, the last record of each 9 ms later.
+        await rig.settle()
+        assert rig.log.log_start_offset == 50
+        manifest = rig.manifest
+        assert manifest is not None
+        assert manifest.first_offset == 50
+        assert manifest.segment_count == 4
+        rig.configure(retention_ms=-1)
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        left = {key for key in rig.data_keys() if key not in keys_of(rig.manifest)}
+        pages = rig.manifest.pages if rig.manifest else ()
+        assert len(left) == 2 * sum(page.segment_count for page in pages)
+        rig.configure(retention_ms=1)
+        for _ in range(2):
+            await rig.settle()
+            rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        assert rig.data_keys() == []
+        assert [info.key for info in rig.store.list("topics/") if "/manifest/" in info.key] == []
+
+
+@asynchronous
+async def test_retention_by_size_over_pages_keeps_exactly_what_it_must(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(9)
+        await rig.settle()
+        newest = sum(map(len, rig.sent[-3:]))
+        rig.configure(retention_bytes=newest)
+        await rig.settle()
+        assert rig.log.log_start_offset == 60
+        assert await rig.read_all() == b"".join(rig.sent[-3:])
+
+
+# --- transactions ------------------------------------------------------------------------------
+
+
+class Producer:
+    """A transactional producer that writes one record at a time."""
+
+    def __init__(self, rig: Rig, producer_id: int) -> None:
+        self._rig = rig
+        self._producer_id = producer_id
+        self._sequence = 0
+
+    def send(self) -> int:
+        """Appends a record; its offset."""
+        batch = bytearray(
+            encode_batch(
+                [Record(offset=0, timestamp_ms=self._rig.clock.now_ms(), key=None, value=b"x")],
+                producer_id=self._producer_id,
+                producer_epoch=0,
+                base_sequence=self._sequence,
+                transactional=True,
+            )
+        )
+        self._sequence += 1
+        return self._append(batch, AppendOrigin.CLIENT)
+
+    def end(self, kind: MarkerType) -> int:
+        """Appends the marker; its offset."""
+        key, value = encode_marker(TransactionMarker(kind, 0))
+        batch = bytearray(
+            encode_batch(
+                [Record(offset=0, timestamp_ms=self._rig.clock.now_ms(), key=key, value=value)],
+                producer_id=self._producer_id,
+                producer_epoch=0,
+                transactional=True,
+                control=True,
+            )
+        )
+        return self._append(batch, AppendOrigin.COORDINATOR)
+
+    def _append(self, batch: bytearray, origin: AppendOrigin) -> int:
+        appended = self._rig.log.append(memoryview(batch), leader_epoch=1, origin=origin)
+        return appended.base_offset
+
+
+@asynchronous
+async def test_segments_of_an_open_transaction_wait(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        producer = Producer(rig, 7)
+        rig.produce_segments(1)
+        producer.send()
+        rig.roll()
+        rig.produce_segments(1)
+        await rig.settle()
+        assert rig.archived == [(0, 10)]
+        assert rig.reasons[0] == "holds records above the last stable offset"
+        producer.end(MarkerType.COMMIT)
+        rig.roll()
+        await rig.settle()
+        assert [base for base, _ in rig.archived][-1] == 21
+        assert rig.statistics.copy_lag_segments == 0
+
+
+@asynchronous
+async def test_aborts_are_found_in_later_segments_and_over_the_border_of_the_tiers(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        first, second = Producer(rig, 1), Producer(rig, 2)
+        aborted_early = first.send()  # segment 0: records of both
+        aborted_late = second.send()
+        rig.roll()
+        first.end(MarkerType.ABORT)  # segment 1: the first abort
+        rig.produce(5)
+        rig.roll()
+        rig.produce(5)  # segment 2: the second abort, which stays local
+        second.end(MarkerType.ABORT)
+        rig.roll()
+        rig.produce(5)
+        await rig.settle()
+        assert len(rig.archived) == 3
+        rig.log.free_segments(rig.log.local.segments[1].end_offset)
+        assert len(rig.local_segments) == 2
+        cold = await rig.log.read_remote(0, bytes_max=1, isolation=Isolation.READ_COMMITTED)
+        assert cold.next_offset == 1
+        assert [(t.producer_id, t.first_offset) for t in cold.aborted] == [(1, aborted_early)]
+        cold = await rig.log.read_remote(0, bytes_max=10_000, isolation=Isolation.READ_COMMITTED)
+        assert {(t.producer_id, t.first_offset) for t in cold.aborted} == {
+            (1, aborted_early),
+            (2, aborted_late),
+        }
+
+
+@asynchronous
+async def test_plain_segments_need_no_search_for_aborts(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(9)
+        rig.pass_ms(5000)
+        await rig.settle()
+        rig.memory.requests.clear()
+        cold = await rig.log.read_remote(0, bytes_max=1, isolation=Isolation.READ_COMMITTED)
+        assert list(cold.aborted) == []
+        assert rig.memory.count_requests("get", "manifest") <= 1
+
+
+# --- leadership, and manifests that must not be believed -----------------------------------------
+
+
+@asynchronous
+async def test_a_new_epoch_of_this_broker_ends_its_being_fenced(tmp_path: Path) -> None:
+    async with Rig(tmp_path, leader_epoch=5) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        stored = manifest_store.load(rig.store, ID_PARTITION)
+        assert stored is not None
+        manifest_store.commit(rig.store, stored, stored.manifest.with_leader_epoch(9))
+        rig.produce_segments(1)
+        for _ in range(2):
+            await rig.settle()
+            rig.pass_ms(5000)
+        assert rig.archived == [(0, 10)]
+        rig.manager.update_leader_epoch(PARTITION, 10)
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20)]
+        manifest = rig.manifest
+        assert manifest is not None
+        assert manifest.leader_epoch == 10
+
+
+@asynchronous
+async def test_a_manifest_that_went_back_is_refused(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        older = rig.store.get(rig.manifest_key)
+        rig.produce_segments(1)
+        rig.pass_ms(500)
+        await rig.settle()
+        rig.store.put(rig.manifest_key, older)
+        rig.produce_segments(1)
+        rig.pass_ms(5000)
+        for _ in range(3):
+            await rig.settle()
+            rig.pass_ms(5000)
+        assert rig.archived == [(0, 10)], "nothing is written over it"
+        failure = rig.statistics.copy_failure
+        assert failure is not None
+        assert "went back" in failure.reason
+        assert (20, 30) in rig.local_segments, "what only we have stays"
+
+
+@asynchronous
+async def test_a_manifest_that_vanished_is_not_begun_anew(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.store.delete([info.key for info in rig.store.list("")])
+        rig.produce_segments(1)
+        for _ in range(3):
+            await rig.settle()
+            rig.pass_ms(5000)
+        assert rig.manifest is None
+        assert "was there before" in rig.reasons[0]
+        assert (10, 20) in rig.local_segments
+
+
+@asynchronous
+async def test_detaching_while_the_manifest_is_loaded_is_fine(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        gate = threading.Event()
+        fault = rig.memory.add_fault(
+            Fault(operation="get", key_pattern=r"manifest\.json$", gate=gate)
+        )
+        await rig.crash(start=False)
+        step = asyncio.gather(rig.manager.run_once())
+        while not fault.hit_count:
+            await asyncio.sleep(0.001)
+        rig.manager.detach(PARTITION)
+        gate.set()
+        await step
+        assert rig.log.remote is None
+        assert rig.log.end_offset == 10
