@@ -58,7 +58,7 @@ test-slow: $(DEV) $(MINISTACK) java ## only the tests that `make check` leaves o
 .PHONY: test-localstack
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
 	@trap localstack/down-host.sh EXIT; localstack/up-host.sh; \
-	STRANDLINE_TEST_LOCALSTACK_URL=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract
+	STRANDLINE_TEST_S3_ENDPOINT=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract -k endpoint
 
 .PHONY: bench
 bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot and cold (BENCH_ARGS=...)

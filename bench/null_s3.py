@@ -1,8 +1,11 @@
 """A null S3: as much of the protocol as the broker uses, in memory, as cheap as Python can.
 
 It exists so that a benchmark measures the broker and not an emulator. No authentication, no
-checksum verification, nothing on disk. Run it as `python bench/null_s3.py PORT`; it prints a line
-when it listens, and stops with its standard input.
+checksum verification, nothing on disk. Run it as `python bench/null_s3.py --help` says; it prints a
+line when it listens, and stops with its standard input.
+
+By itself it answers at once, which no S3 does. `--first-byte-ms` and `--connection-mb-per-s` make
+its GETs as slow as those of a real one: what is measured then is how a reader hides latency.
 
     PUT     If-None-Match: *, If-Match, Expect: 100-continue, aws-chunked bodies, multipart parts
     GET     Range: bytes=a-b, a-, -n; ListObjectsV2 with prefix, delimiter, paging
@@ -11,6 +14,7 @@ when it listens, and stops with its standard input.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import hashlib
 import re
@@ -21,12 +25,15 @@ from xml.sax.saxutils import escape
 
 BODY_BYTES_MAX = 1 << 30
 LIST_PAGE = 1000
+PACED_SLICE_BYTES = 256 * 1024
 
 
 class Store:
-    """Objects and unfinished uploads of all buckets."""
+    """Objects and unfinished uploads of all buckets, and how slowly they are given out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_byte_s: float = 0, connection_bytes_per_s: float = 0) -> None:
+        self.first_byte_s = first_byte_s
+        self.connection_bytes_per_s = connection_bytes_per_s
         self.objects: dict[str, tuple[bytes, str]] = {}
         self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
         self._number = 0
@@ -112,6 +119,22 @@ class Peer(asyncio.Protocol):
         if len(body) and not head_only:
             self._write(body)
 
+    def _reply_slowly(self, status: str, body: memoryview, **headers: str) -> None:
+        """Like a far store: the head after a while, the body at the speed of one connection."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(
+            self._store.first_byte_s, lambda: self._reply(status, body, head_only=True, **headers)
+        )
+        pace = self._store.connection_bytes_per_s
+        for start in range(0, len(body), PACED_SLICE_BYTES):
+            sent = min(start + PACED_SLICE_BYTES, len(body))
+            wait_s = self._store.first_byte_s + (sent / pace if pace else 0)
+            loop.call_later(wait_s, self._write_if_open, body[start:sent])
+
+    def _write_if_open(self, data: memoryview) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
     def _error(self, status: str, code: str, *, head_only: bool = False) -> None:
         body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'
         self._reply(
@@ -186,13 +209,12 @@ class Peer(asyncio.Protocol):
                 return
             status = "206 Partial Content"
             extra["Content_Range"] = f"bytes {start}-{end - 1}/{len(content)}"
-        self._reply(
-            status,
-            memoryview(content)[start:end],
-            head_only=head_only,
-            Content_Length=str(end - start),
-            **extra,
-        )
+        extra["Content_Length"] = str(end - start)
+        body = memoryview(content)[start:end]
+        if self._store.first_byte_s and not head_only:
+            self._reply_slowly(status, body, **extra)
+        else:
+            self._reply(status, body, head_only=head_only, **extra)
 
     def _list(self, bucket: str, query: dict[str, str]) -> None:
         root = f"/{bucket}/"
@@ -276,15 +298,29 @@ def _unchunk(body: bytes) -> bytes:
     return b"".join(parts)
 
 
-async def serve(port: int) -> None:
+async def serve(port: int, store: Store) -> None:
     """Listens on loopback until standard input ends."""
     loop = asyncio.get_running_loop()
-    store = Store()
     server = await loop.create_server(lambda: Peer(store), "127.0.0.1", port)
     print(f"null S3 at 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
     server.close()
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="an S3 for benchmarks, in memory, on loopback")
+    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--first-byte-ms", type=float, default=0, help="latency of a GET")
+    parser.add_argument(
+        "--connection-mb-per-s", type=float, default=0, help="speed of one connection; 0: no bound"
+    )
+    options = parser.parse_args()
+    store = Store(
+        first_byte_s=options.first_byte_ms / 1000,
+        connection_bytes_per_s=options.connection_mb_per_s * 1e6,
+    )
+    asyncio.run(serve(options.port, store))
+
+
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 0))
+    main()

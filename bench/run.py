@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,6 +43,12 @@ BATCHES = {"16 KB": 16 * 1024, "1 MB": 1_000_000}
 COLD_SEGMENT_BYTES = 64 * MIB
 DOWNLOAD_RANGE_BYTES = 8 * MIB
 DOWNLOAD_THREADS = 4
+# A store on loopback that answers at once, and one that is as far away as S3 in the same region:
+# about 30 ms to the first byte and 90 MB/s on one connection.
+STORES: Mapping[str, Sequence[str]] = {
+    "near S3": (),
+    "S3-like": ("--first-byte-ms", "30", "--connection-mb-per-s", "90"),
+}
 BUCKET = "bench"
 
 
@@ -127,10 +133,10 @@ def running_prototype(script: Path, log_path: Path) -> Iterator[tuple[int, int]]
 
 
 @contextmanager
-def null_s3() -> Iterator[str]:
+def null_s3(arguments: Sequence[str] = ()) -> Iterator[str]:
     """The URL of a null S3 in a process of its own."""
     process = subprocess.Popen(
-        [sys.executable, str(REPOSITORY / "bench" / "null_s3.py"), "0"],
+        [sys.executable, str(REPOSITORY / "bench" / "null_s3.py"), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -153,9 +159,9 @@ def s3_client(endpoint: str) -> object:
     )
 
 
-def run_cold(folder: Path, total_bytes: int, runs: int) -> Iterator[Figure]:
+def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[Figure]:
     """Archives a topic, then reads it through the broker and around it, in turns."""
-    with null_s3() as endpoint:
+    with null_s3(STORES[store]) as endpoint:
         client = s3_client(endpoint)
         client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
         settings = {
@@ -166,7 +172,7 @@ def run_cold(folder: Path, total_bytes: int, runs: int) -> Iterator[Figure]:
             "log.retention.check.interval.ms": "1000",
             "log.initial.task.delay.ms": "500",
         }
-        with BrokerProcess(folder / "cold", settings=settings) as broker:
+        with BrokerProcess(folder / f"cold {store}", settings=settings) as broker:
             create_topic(
                 broker,
                 "cold",
@@ -186,16 +192,16 @@ def run_cold(folder: Path, total_bytes: int, runs: int) -> Iterator[Figure]:
                     batch_bytes=1_000_000,
                     total_bytes=total_bytes,
                 )
-            yield _figure("tiered produce 1 MB", measured, total_bytes)
+            yield _figure(f"{store}: tiered produce 1 MB", measured, total_bytes)
             manifest = archived_manifest(client, broker, total_bytes)
             archived_bytes = manifest.size_bytes
             count = manifest.end_offset
             for _ in range(runs):
                 with measuring(broker.pid) as measured:
                     consume(broker.bootstrap, "cold", count=count)
-                yield _figure("cold consume", measured, count * RECORD_BYTES)
+                yield _figure(f"{store}: cold consume", measured, count * RECORD_BYTES)
                 yield Figure(
-                    name="plain boto3 download of the same objects",
+                    name=f"{store}: plain boto3 download",
                     mb_per_s=plain_download(client, manifest)
                     * count
                     * RECORD_BYTES
@@ -270,13 +276,14 @@ def report(figures: list[Figure], console: Console) -> None:
                 console.print(
                     f"CPU of strandline / prototype, {label} {action}: {ours / theirs:.2f}"
                 )
-    cold, plain = (
-        grouped.get("cold consume"),
-        grouped.get("plain boto3 download of the same objects"),
-    )
-    if cold and plain:
-        ratios = [a.mb_per_s / b.mb_per_s for a, b in zip(cold, plain, strict=True)]
-        console.print(f"cold consume / plain download, MB/s: {_spread(ratios, 2)}")
+    for store in STORES:
+        cold, plain = (
+            grouped.get(f"{store}: cold consume"),
+            grouped.get(f"{store}: plain boto3 download"),
+        )
+        if cold and plain:
+            ratios = [a.mb_per_s / b.mb_per_s for a, b in zip(cold, plain, strict=True)]
+            console.print(f"{store}: cold consume / plain download, MB/s: {_spread(ratios, 2)}")
 
 
 def _median_cost(grouped: dict[str, list[Figure]], name: str) -> float | None:
@@ -321,10 +328,11 @@ def main() -> None:
                     shutil.rmtree(run_folder, ignore_errors=True)
                     progress.advance(task)
             if arguments.only != "hot":
-                task = progress.add_task("cold", total=2 * arguments.runs + 1)
-                for figure in run_cold(folder, total_bytes, arguments.runs):
-                    figures.append(figure)
-                    progress.advance(task)
+                for store in STORES:
+                    task = progress.add_task(f"cold, {store}", total=2 * arguments.runs + 1)
+                    for figure in run_cold(folder, total_bytes, arguments.runs, store):
+                        figures.append(figure)
+                        progress.advance(task)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     report(figures, console)

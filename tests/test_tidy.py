@@ -121,9 +121,19 @@ def test_only_storage_files_syncs_renames_and_removes() -> None:
 
 
 def test_only_the_clock_asks_what_time_it_is() -> None:
-    assert importers_outside(("storage/clock.py",), r"time") == []
-    asks = r"(.*\.)?(datetime|date)\.(now|utcnow|today)"
+    """Turning a given time into text is no question; `time.sleep` waits by a clock nobody moves."""
+    asks = (
+        r"time\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?|time\.(sleep|ctime)"
+        r"|(.*\.)?(datetime|date)\.(now|utcnow|today)"
+    )
     assert callers_outside(("storage/clock.py",), asks) == []
+    names_from_time = [
+        f"{name(path)}:{node.lineno}"
+        for path in product_files()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and node.module == "time"
+    ]
+    assert names_from_time == []
 
 
 def test_only_the_composition_root_starts_tasks() -> None:

@@ -12,7 +12,8 @@
 
 Where the answer comes from:
 
-    every wanted offset is local, enough bytes are there   at once, file ranges sent by sendfile
+    every wanted offset is local, enough bytes are there,  at once, file ranges sent by sendfile
+    or a partition has more than the answer may hold
     too few bytes                                          parked until they come (purgatory.py)
     some offset lies below the local log                   a coroutine reads those partitions from
                                                            the object store, in parallel, for at
@@ -158,6 +159,7 @@ class FetchHandler:
             ]
             session.update(wanted, forgotten)
             order = tuple(session.partitions.values())
+        bytes_max = min(request.max_bytes, self._bytes_max)
         return _Plan(
             version=version,
             correlation_id=correlation_id,
@@ -167,8 +169,9 @@ class FetchHandler:
             isolation=Isolation.READ_COMMITTED
             if request.isolation_level == Isolation.READ_COMMITTED
             else Isolation.READ_UNCOMMITTED,
-            bytes_max=min(request.max_bytes, self._bytes_max),
-            min_bytes=request.min_bytes,
+            bytes_max=bytes_max,
+            # More than an answer may hold would never come.
+            min_bytes=min(request.min_bytes, bytes_max),
             wait_ms_max=request.max_wait_ms,
         )
 
@@ -225,6 +228,9 @@ class FetchHandler:
         if read is None:
             found.remote.append((len(found.answers), partition, wanted.fetch_offset))
             return _records(wanted.partition, partition, (), 0, plan.isolation)
+        if read.next_offset < _readable_end(partition, plan.isolation):
+            # Cut by a limit or by the end of a segment: what is there already is not waited for.
+            found.must_answer = True
         if read.range is None:
             return _records(wanted.partition, partition, (), 0, plan.isolation)
         found.total_bytes += read.range.length
@@ -374,6 +380,12 @@ class FetchHandler:
     def _frame(self, version: int, correlation_id: int, response: FetchResponse) -> Parts:
         body = encode_fetch_response(version, response)
         return frame_response(ApiKey.FETCH, version, correlation_id, body)
+
+
+def _readable_end(partition: Partition, isolation: Isolation) -> int:
+    if isolation is Isolation.READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
 
 
 def _is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:

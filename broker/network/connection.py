@@ -109,6 +109,9 @@ class Connection:
 
     def _on_readable(self) -> None:
         if self._busy or self._writing:
+            if self._pending is not None and self._is_abandoned():
+                self.close("closed by the client")
+                return
             self._loop.remove_reader(self._socket.fileno())
             self._reading = False
             return
@@ -125,6 +128,19 @@ class Connection:
         self.last_progress_s = self._clock.monotonic_s()
         self._frames.received(byte_count)
         self._process_frames()
+
+    def _is_abandoned(self) -> bool:
+        """Whether the client of a parked answer went away; looks without taking anything.
+
+        A parked fetch may name any wait up to 24 days, and its socket would stay open for as long.
+        Requests that were pipelined behind it hide the end; then it is found when its time is over.
+        """
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
 
     def _process_frames(self) -> None:
         """Handles the frames that are whole, until one must wait; then sends what is ready."""

@@ -9,6 +9,7 @@ one. Both grow strictly in both columns.
 
 Invariant: entries may be missing (sparse), never wrong. So an index is a cache: a lookup gives a
 place to start walking from, and whatever is in doubt is thrown away and rebuilt from the log.
+Kafka's format has no checksum, so who uses an entry compares it with the batch it names.
 
 The active segment's index lives in memory and is written out in runs of entries; a sealed one is
 complete on disk and is loaded when asked. Loaded sealed indexes share one memory budget. No
@@ -18,7 +19,6 @@ descriptor stays open: with thousands of partitions those are dearer than an `op
 from __future__ import annotations
 
 import logging
-import operator
 import struct
 import sys
 import threading
@@ -26,7 +26,6 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -91,10 +90,6 @@ class SparseIndex:
             log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
             content = b""
         keys, values = self._decode(content[: len(content) // self.ENTRY_BYTES * self.ENTRY_BYTES])
-        if not (_grows(keys) and _grows(values)):
-            # Nothing protects an index with a checksum, but order is something that damage breaks.
-            log.warning("index damaged, not used", extra={"fields": {"path": str(self.path)}})
-            keys, values = array(self.KEY_TYPE), array("I")
         self._keys, self._values = keys, values
         return keys, values
 
@@ -223,17 +218,20 @@ class OffsetIndex(SparseIndex):
     def append(self, relative_offset: int, position: int) -> None:
         self._append(relative_offset, position)
 
-    def floor_position(self, relative_offset: int) -> int:
-        """A batch border at or before the batch that holds the offset; 0 if none is known."""
+    def floor(self, relative_offset: int) -> OffsetEntry | None:
+        """The last entry whose batch ends at or before `relative_offset`.
+
+        The batch that holds the offset is the one of this entry or lies behind it.
+        """
         keys, values = self.columns()
         found = bisect_right(keys, relative_offset)
-        return values[found - 1] if found else 0
+        return OffsetEntry(keys[found - 1], values[found - 1]) if found else None
 
-    def floor_border(self, position: int) -> int:
-        """The last known batch border at or before `position`; 0 if none is known."""
-        values = self.columns()[1]
+    def floor_by_position(self, position: int) -> OffsetEntry | None:
+        """The last entry whose batch begins at or before `position`."""
+        keys, values = self.columns()
         found = bisect_right(values, position)
-        return values[found - 1] if found else 0
+        return OffsetEntry(keys[found - 1], values[found - 1]) if found else None
 
     def last_entry(self) -> OffsetEntry | None:
         keys, values = self._keys, self._values
@@ -286,14 +284,14 @@ class TimeIndex(SparseIndex):
             return
         self._append(timestamp_ms, relative_offset)
 
-    def floor_offset(self, timestamp_ms: int) -> int:
-        """A relative offset before which every record is older than `timestamp_ms`.
+    def floor(self, timestamp_ms: int) -> TimeEntry | None:
+        """The last entry at or before `timestamp_ms`.
 
-        The batch that ends at this offset may hold such a record, so walking begins with it.
+        Every record of earlier batches is older than that; the entry's own batch may hold one.
         """
         keys, values = self.columns()
         found = bisect_right(keys, timestamp_ms)
-        return values[found - 1] if found else 0
+        return TimeEntry(keys[found - 1], values[found - 1]) if found else None
 
     def last_entry(self) -> TimeEntry | None:
         """The highest timestamp of the segment as far as it is indexed."""
@@ -316,10 +314,6 @@ class TimeIndex(SparseIndex):
             timestamps.append(timestamp_ms)
             offsets.append(relative_offset)
         return timestamps, offsets
-
-
-def _grows(column: array[int]) -> bool:
-    return all(map(operator.lt, column, islice(column, 1, None)))
 
 
 class LoadedIndexes:

@@ -140,9 +140,11 @@ class LogDirs:
     @property
     def logs(self) -> dict[TopicPartition, LocalLog]:
         """All open logs."""
-        return {
-            key: opened for directory in self.directories for key, opened in directory.logs.items()
-        }
+        # Copied in one step each: worker threads create and delete logs.
+        found: dict[TopicPartition, LocalLog] = {}
+        for directory in self.directories:
+            found |= directory.logs
+        return found
 
     @property
     def log_start_offsets(self) -> dict[TopicPartition, int]:
@@ -239,7 +241,7 @@ class LogDirs:
     def create_log(
         self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig
     ) -> LocalLog:
-        """A new, empty log in the folder that holds the fewest. Raises DiskError."""
+        """A new, empty log in the folder that holds the fewest. Blocks. Raises DiskError."""
         usable = [directory for directory in self.directories if directory.failure is None]
         if not usable:
             raise DiskError("every log folder is offline")
@@ -265,7 +267,10 @@ class LogDirs:
         return created
 
     def delete_log(self, deleted: LocalLog) -> None:
-        """Takes a log away: its folder is renamed at once and purged after file.delete.delay.ms."""
+        """Takes a log away: its folder is renamed now and purged after file.delete.delay.ms.
+
+        Blocks. Raises DiskError.
+        """
         directory = self._directory_of(deleted)
         key = deleted.topic_partition
         del directory.logs[key]

@@ -23,13 +23,14 @@ import logging
 import random
 import struct
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from strandline.storage import files
 from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.files import FileRange, OpenFile
-from strandline.storage.local.index import OffsetIndex, TimeEntry, TimeIndex
+from strandline.storage.local.index import OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
 from strandline.storage.local.scan import ScannedBatch, scan_batches
 from strandline.storage.local.txn_index import TxnIndex
 from strandline.storage.log_config import LogConfig
@@ -37,6 +38,7 @@ from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampOffset
 from strandline.storage.records.batch import (
     BATCH_LENGTH_MIN,
     HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
     BatchHeader,
     read_header,
 )
@@ -303,7 +305,7 @@ class LogSegment:
             self._first_timestamp_ms = NO_TIMESTAMP
         self._set_roll_timestamp()
         self.is_index_full = self.offset_index.entry_count >= self.entries_max
-        self._bytes_since_index = position - self.offset_index.floor_border(position)
+        self._bytes_since_index = position - self._border_before(position)
         self._reload_max_timestamp()
 
     def resume(self) -> None:
@@ -317,7 +319,7 @@ class LogSegment:
         if last_entry is not None:
             self.max_timestamp_ms = last_entry.timestamp_ms
             self.max_timestamp_offset = self.base_offset + last_entry.relative_offset
-        border = self.offset_index.floor_border(self.size_bytes)
+        border = self._border_before(self.size_bytes)
         self.size_bytes = border
         self.is_active = True
         self.end_offset = self.base_offset
@@ -352,7 +354,7 @@ class LogSegment:
             return None
         # The highest timestamp is mostly in the tail, and then the index need not be loaded.
         if last_time.relative_offset < tail_offset:
-            border = self.offset_index.floor_position(last_time.relative_offset)
+            border = self._border_of(last_time.relative_offset)
         for batch in self._walk(border):
             if batch.last_offset >= self.base_offset + last_time.relative_offset:
                 if self._header_at(batch.position).max_timestamp_ms == last_time.timestamp_ms:
@@ -360,18 +362,26 @@ class LogSegment:
                 break
         return f"{self.time_index_path.name} is not that of this log"
 
+    def _border_before(self, position: int) -> int:
+        entry = self.offset_index.floor_by_position(position)
+        return entry.position if entry else 0
+
+    def _border_of(self, relative_offset: int) -> int:
+        entry = self.offset_index.floor(relative_offset)
+        return entry.position if entry else 0
+
     def _header_at(self, position: int) -> BatchHeader:
         return read_header(self.log.read_at(position, HEADER_BYTES))
 
     def _reload_max_timestamp(self) -> None:
         """Finds the highest timestamp again: the last time entry, then the batches behind it."""
         last_entry = self.time_index.last_entry()
-        position = self.offset_index.floor_border(self.size_bytes)
+        position = self._border_before(self.size_bytes)
         self.max_timestamp_ms, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         if last_entry is not None:
             self.max_timestamp_ms = last_entry.timestamp_ms
             self.max_timestamp_offset = self.base_offset + last_entry.relative_offset
-            position = min(position, self.offset_index.floor_position(last_entry.relative_offset))
+            position = min(position, self._border_of(last_entry.relative_offset))
         for batch in self.scan(position):
             if batch.header.max_timestamp_ms > self.max_timestamp_ms:
                 self.max_timestamp_ms = batch.header.max_timestamp_ms
@@ -424,15 +434,16 @@ class LogSegment:
         hint = self._hints.get(offset)
         if hint is not None:
             return hint
-        for batch in self._walk(self.offset_index.floor_position(offset - self.base_offset), 0):
+        entry = self.offset_index.floor(offset - self.base_offset)
+        for batch in self._walk_from(entry, 0):
             if batch.last_offset >= offset:
                 return BatchPosition(batch.position, batch.base_offset)
         return None
 
     def _last_border(self, start: BatchPosition, position_max: int) -> BatchPosition:
         """The last batch border in [start, position_max]; there is a batch behind it."""
-        nearest = self.offset_index.floor_border(position_max)
-        for batch in self._walk(max(nearest, start.position), start.position):
+        entry = self.offset_index.floor_by_position(position_max)
+        for batch in self._walk_from(entry, start.position):
             if batch.end_position > position_max:
                 return BatchPosition(batch.position, batch.base_offset)
         raise CorruptFile(f"{self.log_path}: no batch border after position {position_max}")
@@ -441,39 +452,44 @@ class LogSegment:
         batch = next(self._walk(start.position))
         return BatchPosition(batch.end_position, batch.last_offset + 1)
 
-    def _walk(self, position: int, trusted_position: int | None = None) -> Iterator[WalkedBatch]:
-        """Steps over batches from `position` to the end. Raises CorruptFile.
+    def _walk_from(self, entry: OffsetEntry | None, position: int) -> Iterator[WalkedBatch]:
+        """Walks from the batch of an index entry, or from `position` if that is further on.
 
-        A damaged index may name a place that is no border. If none is found there, the walk begins
-        again at `trusted_position`, which is slow and right.
+        An entry that does not fit its batch is damaged; then the walk begins at `position`, a
+        border that is certain, which is slow and right. Raises CorruptFile.
         """
-        size_bytes, first = self.size_bytes, position
+        if entry is None or entry.position <= position:
+            return self._walk(position)
+        walk = self._walk(entry.position)
+        try:
+            first = next(walk, None)
+        except CorruptFile:
+            first = None
+        if first is None or first.last_offset != self.base_offset + entry.relative_offset:
+            log.warning(
+                "index entry does not fit the log",
+                extra={"fields": {"path": str(self.index_path), "position": entry.position}},
+            )
+            return self._walk(position)
+        return chain((first,), walk)
+
+    def _walk(self, position: int) -> Iterator[WalkedBatch]:
+        """Steps over batches from a border to the end. Raises CorruptFile."""
+        size_bytes, end_offset = self.size_bytes, self.end_offset
         while position < size_bytes:
             window = self.log.read_at(position, min(WALK_BYTES, size_bytes - position))
             at = 0
             while at + _WALK_FIELDS.size <= len(window):
                 base_offset, length, last_delta = _WALK_FIELDS.unpack_from(window, at)
-                batch = WalkedBatch(
-                    position + at,
-                    base_offset,
-                    base_offset + last_delta,
-                    position + at + length + 12,
-                )
+                start, last_offset = position + at, base_offset + last_delta
+                at += length + LOG_OVERHEAD_BYTES
                 if (
                     length < BATCH_LENGTH_MIN
-                    or not self.base_offset <= base_offset <= batch.last_offset < self.end_offset
-                    or batch.end_position > size_bytes
+                    or position + at > size_bytes
+                    or not self.base_offset <= base_offset <= last_offset < end_offset
                 ):
-                    if batch.position != first or trusted_position in (None, first):
-                        raise CorruptFile(f"{self.log_path}: no batch begins at {batch.position}")
-                    log.warning(
-                        "index entry is no batch border",
-                        extra={"fields": {"segment": str(self.log_path), "position": first}},
-                    )
-                    yield from self._walk(trusted_position or 0)
-                    return
-                yield batch
-                at += length + 12
+                    raise CorruptFile(f"{self.log_path}: no batch begins at position {start}")
+                yield WalkedBatch(start, base_offset, last_offset, position + at)
             if at == 0:
                 raise CorruptFile(f"{self.log_path} ends inside a batch header at {position}")
             position += at
@@ -494,8 +510,7 @@ class LogSegment:
         first = self.locate(start_offset)
         if first is None:
             return None
-        indexed = self.offset_index.floor_position(self.time_index.floor_offset(timestamp_ms))
-        for batch in self._walk(max(first.position, indexed)):
+        for batch in self._walk(max(first.position, self._time_position(timestamp_ms))):
             header = self._header_at(batch.position)
             if header.max_timestamp_ms < timestamp_ms:
                 continue
@@ -503,6 +518,20 @@ class LogSegment:
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
                     return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
         return None
+
+    def _time_position(self, timestamp_ms: int) -> int:
+        """A border before which every record is older than `timestamp_ms`; 0 if none is known."""
+        entry = self.time_index.floor(timestamp_ms)
+        if entry is None:
+            return 0
+        batch = self.locate(self.base_offset + entry.relative_offset)
+        if batch is None or self._header_at(batch.position).max_timestamp_ms != entry.timestamp_ms:
+            log.warning(
+                "time index entry does not fit the log",
+                extra={"fields": {"path": str(self.time_index_path)}},
+            )
+            return 0
+        return batch.position
 
     def find_max_timestamp(self) -> TimestampOffset | None:
         """The first record that has the highest timestamp of the segment."""

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         ListObjectsV2RequestTypeDef,
         PutObjectRequestTypeDef,
     )
+    from urllib3.response import HTTPResponse
 
 DEFAULT_REGION = "us-east-1"
 
@@ -84,7 +85,7 @@ PART_BYTES = 16 * 1024 * 1024
 PARTS_PARALLEL = 4
 # A smaller body fits the socket's buffer, so sending it cannot block for long.
 SMALL_BODY_BYTES = 64 * 1024
-# Bodies are received in blocks of this size; the deadline is looked at between them.
+# At most this much is received at once; the deadline is looked at in between.
 RECEIVE_BYTES = 256 * 1024
 # S3 returns and deletes at most this many keys per request.
 PAGE_KEYS_MAX = 1000
@@ -218,22 +219,28 @@ class S3Store:
     def _receive(
         self, key: str, response: GetObjectOutputTypeDef, target: memoryview, deadline_s: float
     ) -> None:
-        """Reads the body into all of `target`, watching the time."""
-        body = response["Body"]
+        """Reads the body into all of `target`, watching the time.
+
+        The SDK's own `read` and `readinto` return when the whole block is there, however slowly it
+        trickles in; `read1` of the stream below returns after one `recv`, whose time is bounded.
+        """
         done = 0
+        body = response["Body"]
         try:
-            while done < len(target):
-                if self._clock.monotonic_s() > deadline_s:
-                    raise DeadlineError(f"{done} of {len(target)} bytes came in time")
-                # The stubs want a file here; the method takes what every `readinto` takes.
-                count = body.readinto(target[done : done + RECEIVE_BYTES])  # type: ignore[arg-type]
-                if count == 0:
-                    raise AgainError(
-                        TierUnavailable(key, "get", f"body ended after {done} of {len(target)}")
-                    )
-                done += count
-            # The end of the body must be seen for the connection to be used again.
-            body.read()
+            with body as entered:
+                # The stubs say StreamingBody; what it hands out is the response below it.
+                stream = cast("HTTPResponse", entered)
+                while done < len(target):
+                    if self._clock.monotonic_s() > deadline_s:
+                        raise DeadlineError(f"{done} of {len(target)} bytes came in time")
+                    block = stream.read1(min(len(target) - done, RECEIVE_BYTES))
+                    if not block:
+                        detail = f"body ended after {done} of {len(target)} bytes"
+                        raise AgainError(TierUnavailable(key, "get", detail))
+                    target[done : done + len(block)] = block
+                    done += len(block)
+                # The end of the body must be seen for the connection to be used again.
+                stream.read1(1)
         finally:
             body.close()
         with self._lock:
@@ -523,6 +530,7 @@ class S3Store:
     def _failure(self, error: Exception, key: str, operation: str) -> Failure:
         """What an exception of an attempt means. Raises it again if it is our own mistake."""
         from botocore import exceptions
+        from urllib3.exceptions import HTTPError
 
         match error:
             case AgainError():
@@ -535,7 +543,7 @@ class S3Store:
                 return Failure(AccessDenied(key, operation, str(error)))
             case exceptions.ParamValidationError():
                 raise error
-            case exceptions.BotoCoreError() | OSError():
+            case exceptions.BotoCoreError() | HTTPError() | OSError():
                 # Refused, reset, timed out, broken off, unreadable: all of these may pass.
                 return Failure(TierUnavailable(key, operation, str(error)), is_worth_repeating=True)
             case _:
@@ -626,7 +634,7 @@ def _crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | N
     encoded = answer.get("ChecksumCRC32C", "")
     # That of an upload in parts is a checksum of their checksums, unless it says otherwise. Not
     # every server marks it, but the etag of such an object ends in the number of parts everywhere.
-    stated_type = answer.get("ChecksumType", "")
+    stated_type: str = answer.get("ChecksumType", "")
     is_whole = stated_type == "FULL_OBJECT" or (not stated_type and "-" not in answer["ETag"])
     if encoded and is_whole and "-" not in encoded:
         return int.from_bytes(base64.b64decode(encoded), "big")

@@ -208,6 +208,8 @@ class PartitionTiering:
         except (StorageError, RecordsRejected) as error:
             errors.add()
             state.failed(error)
+            if not self.remote.known:
+                self.remote.load_failure = f"manifest not loaded: {error}"
             if isinstance(error, TierUnavailable):
                 self._tools.health.failed(error)
             return False

@@ -49,6 +49,8 @@ class RemoteLog:
         self.partition = partition
         self.known = False
         self.fenced = False
+        # Why the manifest is not known, for those who have to be refused meanwhile.
+        self.load_failure = "manifest not loaded yet"
         self.stored: StoredManifest | None = None
         self._pages = pages
         self._reader = reader
@@ -140,7 +142,7 @@ class RemoteLog:
 
     def _known_manifest(self) -> Manifest | None:
         if not self.known:
-            raise TierUnavailable(manifest_key(self.partition), "read", "manifest not loaded yet")
+            raise TierUnavailable(manifest_key(self.partition), "read", self.load_failure)
         return self.manifest
 
     # --- records -----------------------------------------------------------------------------

@@ -30,7 +30,10 @@ from strandline.storage.remote.object_store import (
     FileBody,
     IfAbsent,
     IfMatches,
+    ObjectInfo,
     ObjectStore,
+    PutBody,
+    PutCondition,
     check_conditional_writes,
     open_store,
 )
@@ -210,8 +213,8 @@ def test_a_body_that_trickles_is_given_up_in_bounded_time(
 ) -> None:
     store.put("a", BODY)
     fault_proxy.add(Rule(action=Action.THROTTLE, method="GET", times=-1, bytes_per_s=20_000))
-    limit_s = QUICK.request_s + 256 * 1024 / 20_000 + 2
-    assert took_s(lambda: store.get("a", start=0, end=200_000), TierUnavailable) < limit_s
+    assert took_s(lambda: store.get("a", start=0, end=200_000), TierUnavailable) < 5
+    assert took_s(lambda: store.get("a"), TierUnavailable) < 5
 
 
 def test_a_server_that_is_away_is_unavailable_and_comes_back(
@@ -426,7 +429,12 @@ def test_a_server_that_ignores_conditions_is_refused(
     direct: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_put = direct.put
-    monkeypatch.setattr(direct, "put", lambda key, body, *, condition=None: real_put(key, body))
+
+    def put_anyway(key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        del condition
+        return real_put(key, body)
+
+    monkeypatch.setattr(direct, "put", put_anyway)
     with pytest.raises(InvalidConfig, match="ignores If-None-Match"):
         check_conditional_writes(direct)
     assert list(direct.list("probe/")) == []

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.integration.calls import create_topic
-from tests.support.broker import BrokerProcess
+from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
+from tests.integration.calls import create_topic, software
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 
 # Records of the tests have timestamps of long ago; no retention may take them meanwhile.
@@ -23,6 +24,44 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert running.running, running.log_text()[-4000:]
         # Whatever was sent to it: a request may be refused, but no handler may fall over it.
         assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+@pytest.fixture(scope="session")
+def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that gives little and allows less."""
+    settings = {
+        **KEEP_EVERYTHING,
+        "auto.create.topics.enable": "false",
+        "delete.topic.enable": "false",
+        "num.partitions": "3",
+        "max.connections": "5",
+        "max.incremental.fetch.session.cache.slots": "2",
+        "socket.request.max.bytes": "20000",
+        "fetch.max.bytes": "30000",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("strict"), settings=settings) as running:
+        yield running
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+@pytest.fixture
+def strict_client(strict_broker: BrokerProcess) -> Iterator[WireClient]:
+    """The first connection that the broker has room for."""
+
+    def connect() -> WireClient | None:
+        connected = WireClient(strict_broker.port)
+        try:
+            connected.ask(software(), ApiVersionsResponse, 3)
+        except ConnectionError:
+            # Connections of the test before are still being closed.
+            connected.close()
+            return None
+        return connected
+
+    connected = eventually(connect)
+    assert isinstance(connected, WireClient)
+    with connected:
+        yield connected
 
 
 @pytest.fixture

@@ -187,6 +187,7 @@ class FaultProxy:
         self.go_away()
         assert self._loop is not None
         assert self._thread is not None
+        self._run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(START_WAIT_S_MAX)
         self._loop.close()
@@ -273,6 +274,13 @@ class FaultProxy:
         damage = rule if rule is not None and rule.action is Action.CORRUPT_UPLOAD else None
         await _copy_body(link.client_reader, link.server_writer, head, damage)
         await link.server_writer.drain()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,11 +57,11 @@ def test_a_lookup_is_the_last_entry_at_or_before(gaps: list[tuple[int, int]]) ->
         entries.append((offset, position))
         index.append(offset, position)
     for wanted in range(offset + 3):
-        expected = max(entry[1] for entry in entries if entry[0] <= wanted)
-        assert index.floor_position(wanted) == expected
+        expected = max(entry for entry in entries if entry[0] <= wanted)
+        assert (index.floor(wanted) or (0, 0)) == expected
     for wanted in range(0, position + 10, 37):
-        expected = max(entry[1] for entry in entries if entry[1] <= wanted)
-        assert index.floor_border(wanted) == expected
+        expected = max(entry for entry in entries if entry[1] <= wanted)
+        assert (index.floor_by_position(wanted) or (0, 0)) == expected
 
 
 def test_entries_reach_the_file_in_runs_and_all_of_them_when_sealed(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_entries_reach_the_file_in_runs_and_all_of_them_when_sealed(tmp_path: Pa
         (i, i * 100) for i in range(1, 1300)
     ]
     index.unload()
-    assert index.floor_position(700) == 70_000
+    assert index.floor(700) == (700, 70_000)
 
 
 def test_loaded_indexes_stay_within_their_budget(tmp_path: Path) -> None:
@@ -92,13 +92,7 @@ def test_loaded_indexes_stay_within_their_budget(tmp_path: Path) -> None:
     loaded.touch(indexes[0], 80)
     loaded.forget(indexes[0])
     assert loaded.bytes_loaded == 80
-    assert [index.floor_position(7) for index in indexes] == [7] * 5
-
-
-def test_an_index_whose_entries_do_not_grow_is_not_used(tmp_path: Path) -> None:
-    path = tmp_path / "i"
-    path.write_bytes(struct.pack(">IIIIII", 5, 500, 4, 600, 9, 700))
-    assert OffsetIndex(path, active=False).floor_position(100) == 0
+    assert [index.floor(7) for index in indexes] == [(7, 7)] * 5
 
 
 # --- transaction index ---------------------------------------------------------------------------

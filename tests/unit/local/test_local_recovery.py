@@ -6,6 +6,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -144,6 +145,7 @@ def test_a_garbage_tail_is_cut_and_nothing_else(tmp_path: Path, kind: str, clean
     goes_on(again)
 
 
+@pytest.mark.slow
 def test_a_tail_torn_at_any_byte_of_the_last_batch_loses_that_batch_only(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     fill(log, 3)
@@ -164,6 +166,7 @@ def test_a_tail_torn_at_any_byte_of_the_last_batch_loses_that_batch_only(tmp_pat
         assert_dense(again)
 
 
+@pytest.mark.slow
 def test_a_bit_turned_anywhere_in_the_last_batch_is_noticed(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     fill(log, 3)
@@ -313,6 +316,29 @@ def test_an_entry_that_names_no_batch_border_is_not_believed(tmp_path: Path) -> 
         assert found.range is not None
         position = content.index(found.range.read())
         assert content[position : position + 8] == struct.pack(">q", offset // 10 * 10)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_damage_in_the_middle_of_an_index_gives_wrong_data(tmp_path: Path, seed: int) -> None:
+    """The last entries are looked at when a log is opened, all others when they are used."""
+    log = filled(tmp_path / "log")
+    content = read_bytes(log)
+    log.close()
+    random = Random(seed)
+    for pattern, entry_bytes in (("*.index", 8), ("*.timeindex", 12)):
+        for path in log.directory.glob(pattern):
+            damaged = bytearray(path.read_bytes())
+            for _ in range(4):
+                damaged[random.randrange(len(damaged) - entry_bytes)] ^= 1 << random.randrange(8)
+            path.write_bytes(damaged)
+    again = reopen(log.directory, clean=True)
+    assert read_bytes(again, bytes_max=random.choice([100, 700, 1500, 1 << 20])) == content
+    for offset in range(0, 400, 3):
+        found = again.read(offset, bytes_max=random.randrange(2000))
+        assert found.range is not None
+        position = content.index(found.range.read())
+        assert content[position : position + 8] == struct.pack(">q", offset // 10 * 10)
+        assert again.find_timestamp(NOW_MS + offset) == (NOW_MS + offset, offset, 0)
 
 
 def test_a_deleted_index_of_a_running_log_is_survived(tmp_path: Path) -> None:

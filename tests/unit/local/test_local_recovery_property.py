@@ -128,7 +128,7 @@ def expected_first_times(content: bytes) -> list[int | None]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(steps=STEPS, cut=st.integers(0, 10**9), junk=st.sampled_from([b"", bytes(100), b"\x07" * 9]))
 def test_a_crash_at_any_byte_leaves_a_dense_prefix_of_what_was_appended(
     steps: list[Step], cut: int, junk: bytes
@@ -203,7 +203,7 @@ def sequences(log: LocalLog) -> dict[int, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps=STEPS, bytes_max=st.integers(0, 4000), limit=st.integers(0, 300))
 def test_any_sequence_of_reads_gives_every_batch_below_the_limit_once(
     steps: list[Step], bytes_max: int, limit: int

@@ -74,6 +74,7 @@ async def test_copying_resumes_by_itself_when_the_bucket_is_back(tmp_path: Path)
         await until(rig, lambda: rig.log.local_start_offset == 20)
         mount, away = tmp_path / "mount", tmp_path / "away"
         mount.rename(away)
+        mount.touch()  # A file in its place: whatever is tried fails.
         rig.produce_segments(3)
         await until(rig, lambda: rig.statistics.copy_failure is not None)
         for _ in range(50):
@@ -82,6 +83,7 @@ async def test_copying_resumes_by_itself_when_the_bucket_is_back(tmp_path: Path)
         assert rig.log.local_start_offset == 20
         assert rig.log.highest_remote_offset == 19
         rig.produce_segments(1)
+        mount.unlink()
         away.rename(mount)
         await until(rig, lambda: rig.log.local_start_offset == 60)
         await rig.assert_everything_is_readable()

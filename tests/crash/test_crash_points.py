@@ -1,0 +1,242 @@
+"""The broker dies at each named step of copying and deleting; nothing is lost, nothing stays half done.
+
+    1  a broker that dies at the step        what lies where at that moment is looked at
+    2  a broker after it                     everything acknowledged is read from the log start on,
+                                             the interrupted work is finished, objects of the dead
+                                             attempt are the orphans and nothing else is
+
+Each test begins with a copy of the same data folder: four segments, three of them closed, that were
+produced while the store was away, so that not one of them is archived.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.records.batch import read_header
+from strandline.storage.remote.keys import ObjectKind
+from strandline.storage.tiering.crash_points import (
+    COPY_AFTER_COMMIT,
+    COPY_AFTER_LOG,
+    COPY_AFTER_META,
+    COPY_BEFORE_COMMIT,
+    DELETE_AFTER_LOG_START,
+    DELETE_AFTER_MARK,
+    DELETE_AFTER_OBJECTS,
+    DELETE_BEFORE_LOCAL,
+    EXIT_STATUS_KILLED,
+)
+from strandline.storage.tiering.orphans import delete_orphans
+from tests.conftest import S3Bucket, make_bucket
+from tests.support.broker import eventually
+from tests.support.fault_proxy import FaultProxy
+from tests.support.ministack import ServerProcess
+from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash]
+
+TOPIC = "crashing"
+COPY_POINTS = [COPY_AFTER_LOG, COPY_AFTER_META, COPY_BEFORE_COMMIT, COPY_AFTER_COMMIT]
+DELETE_POINTS = [DELETE_AFTER_LOG_START, DELETE_AFTER_MARK, DELETE_AFTER_OBJECTS]
+CLOSED_SEGMENTS = 3
+OFFSET_OUT_OF_RANGE = 1
+BATCHES = make_batches(size_bytes=CLOSED_SEGMENTS * SEGMENT_BYTES + SEGMENT_BYTES // 2)
+END = end_of(BATCHES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """The folder of a stopped broker and its bucket, to be copied."""
+
+    data: Path
+    bucket: S3Bucket
+
+    def copy_data(self, broker: TieredBroker) -> None:
+        shutil.copytree(self.data, broker.data)
+
+    def copy_objects(self, archive: Archive) -> None:
+        source = Archive.open(self.bucket).store
+        for info in source.list(""):
+            archive.store.put(info.key, source.get(info.key))
+
+
+@pytest.fixture(scope="module")
+def unarchived(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    """Everything produced, nothing archived: the store was away."""
+    bucket = make_bucket(ministack.endpoint_url)
+    folder = tmp_path_factory.mktemp("unarchived")
+    with (
+        FaultProxy(ministack.port) as proxy,
+        TieredBroker(folder, bucket, endpoint_url=proxy.endpoint_url) as broker,
+        broker.client(TOPIC) as client,
+    ):
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        proxy.go_away()
+        client.produce(BATCHES)
+        broker.stop()
+    return Saved(data=broker.data, bucket=bucket)
+
+
+@pytest.fixture(scope="module")
+def archived(
+    ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory, unarchived: Saved
+) -> Saved:
+    """All closed segments archived, and their local copies gone."""
+    bucket = make_bucket(ministack.endpoint_url)
+    broker = TieredBroker(tmp_path_factory.mktemp("archived"), bucket)
+    unarchived.copy_data(broker)
+    with broker:
+        settle(broker)
+        broker.stop()
+    return Saved(data=broker.data, bucket=bucket)
+
+
+def wait_for_death(broker: TieredBroker) -> None:
+    assert broker.wait_for_exit(WAIT_S) == EXIT_STATUS_KILLED
+
+
+def settle(broker: TieredBroker) -> None:
+    """Waits until both tiers are as they would be without any crash, and compares every batch."""
+    with broker.client(TOPIC) as client:
+        assert client.read(0, END) == BATCHES
+        assert broker.wait_until_archived(client) == broker.wait_until_freed(client)
+        assert client.read(0, END) == BATCHES
+        assert client.offset_at(EARLIEST) == 0
+        assert client.offset_at(LATEST) == END
+
+
+def orphan_keys(archive: Archive) -> set[str]:
+    return {orphan.key for orphan in archive.orphans()}
+
+
+def uploaded_keys(archive: Archive) -> set[str]:
+    return {*archive.uploads(ObjectKind.LOG), *archive.uploads(ObjectKind.META)}
+
+
+def live_keys(archive: Archive) -> set[str]:
+    return {key for entry in archive.segments(TOPIC) for key in (entry.log_key, entry.meta_key)}
+
+
+def check_uploads(archive: Archive) -> None:
+    """Every object of a segment is either live or an orphan."""
+    assert live_keys(archive) <= uploaded_keys(archive)
+    assert orphan_keys(archive) == uploaded_keys(archive) - live_keys(archive)
+
+
+@pytest.mark.parametrize("point", COPY_POINTS)
+def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
+    make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
+) -> None:
+    broker = make_broker()
+    unarchived.copy_data(broker)
+    broker.start_to_crash_at(point)
+    wait_for_death(broker)
+
+    left_behind = uploaded_keys(archive)
+    is_committed = point == COPY_AFTER_COMMIT
+    assert len(left_behind) == (1 if point == COPY_AFTER_LOG else 2)
+    assert len(archive.segments(TOPIC)) == (1 if is_committed else 0)
+    orphans = set() if is_committed else left_behind
+    assert orphan_keys(archive) == orphans
+    # What is being archived is still on disk.
+    assert len(broker.segment_files(TOPIC)) == CLOSED_SEGMENTS + 1
+
+    broker.start()
+    settle(broker)
+    check_uploads(archive)
+    assert orphan_keys(archive) == orphans
+    assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
+    # Nobody needs the orphans: without them everything is still there.
+    delete_orphans(archive.store, archive.orphans())
+    settle(broker)
+    assert archive.orphans() == ()
+
+
+def test_a_broker_that_dies_at_every_step_in_turn_archives_everything_once(
+    make_broker: MakeBroker, archive: Archive, unarchived: Saved
+) -> None:
+    broker = make_broker()
+    unarchived.copy_data(broker)
+    # The first commit makes the manifest; all other steps then happen to an archive that exists.
+    for number, point in enumerate([COPY_AFTER_COMMIT, *COPY_POINTS], start=1):
+        broker.start_to_crash_at(point)
+        wait_for_death(broker)
+        check_uploads(archive)
+        assert len(uploaded_keys(archive)) == 2 * number - (point == COPY_AFTER_LOG) - (number > 2)
+    broker.start()
+    settle(broker)
+    check_uploads(archive)
+    assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
+
+
+def test_a_broker_that_dies_before_it_frees_a_segment_still_has_it_and_frees_it_later(
+    make_broker: MakeBroker, archive: Archive, unarchived: Saved
+) -> None:
+    broker = make_broker()
+    unarchived.copy_data(broker)
+    broker.start_to_crash_at(DELETE_BEFORE_LOCAL)
+    wait_for_death(broker)
+    assert len(broker.segment_files(TOPIC)) == CLOSED_SEGMENTS + 1
+    assert archive.end_offset(TOPIC) > 0
+    broker.start()
+    settle(broker)
+    # A copy of a later segment may have been under way when the broker died.
+    check_uploads(archive)
+
+
+@pytest.mark.parametrize("point", DELETE_POINTS)
+def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes_back(
+    make_broker: MakeBroker, archive: Archive, archived: Saved, point: str
+) -> None:
+    broker = make_broker()
+    archived.copy_data(broker)
+    archived.copy_objects(archive)
+    before = archive.segments(TOPIC)
+    # Two whole segments, and a part of the third.
+    new_start = before[2].base_offset + 5
+    gone = {key for entry in before[:2] for key in (entry.log_key, entry.meta_key)}
+
+    broker.start_to_crash_at(point)
+    with broker.client(TOPIC) as client:
+        assert client.delete_records(new_start) == new_start
+    wait_for_death(broker)
+
+    manifest = archive.manifest(TOPIC)
+    assert manifest is not None
+    # Whatever else was done, the log start was moved first.
+    assert manifest.log_start_offset == new_start
+    marked = {key for mark in manifest.deleting for key in mark.keys}
+    assert marked == (set() if point == DELETE_AFTER_LOG_START else gone)
+    assert manifest.segments == (before if point == DELETE_AFTER_LOG_START else before[2:])
+    assert gone.isdisjoint(archive.keys()) == (point == DELETE_AFTER_OBJECTS)
+    assert archive.orphans() == ()
+
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.offset_at(EARLIEST) == new_start
+        kept = [batch for batch in BATCHES if read_header(batch).next_offset > new_start]
+        assert client.read(new_start, END) == kept
+        assert client.fetch(new_start - 1).error_code == OFFSET_OUT_OF_RANGE
+    eventually(lambda: is_clean(archive), timeout_s=WAIT_S)
+    assert gone.isdisjoint(archive.keys())
+    assert archive.segments(TOPIC) == before[2:]
+    assert archive.orphans() == ()
+
+
+def is_clean(archive: Archive) -> bool:
+    """Whether no deletion is under way."""
+    manifest = archive.manifest(TOPIC)
+    return manifest is not None and not manifest.deleting

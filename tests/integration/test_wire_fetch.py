@@ -1,0 +1,362 @@
+"""Fetch over the wire: what is read, how much of it, and how long it is waited for."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.protocol import codec
+from strandline.broker.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from strandline.broker.protocol.messages.fetch import (
+    FetchPartition,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchTopic,
+)
+from strandline.storage.records import batch as batch_format
+from strandline.storage.records.batch import iter_batches
+from strandline.storage.records.compression import Codec
+from tests.integration.calls import (
+    append,
+    assert_serves,
+    batch,
+    create_topic,
+    delete_topic,
+    describe_topic,
+    fetch,
+    fetch_request,
+    fetch_topic,
+    fetched_bytes,
+    produce,
+    records_in,
+)
+from tests.integration.conftest import MakeTopic
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
+
+pytestmark = pytest.mark.slow
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+UNKNOWN_LEADER_EPOCH = 75
+UNKNOWN_TOPIC_ID = 100
+
+LONG_MS = 60_000
+# A wait that must not happen is noticed long before the long poll would end by itself.
+AT_ONCE_S = 5.0
+READ_COMMITTED = 1
+
+
+def partitions_of(response: FetchResponse) -> list[FetchResponsePartition]:
+    return [partition for topic in response.topics for partition in topic.partitions]
+
+
+def socket_count(broker: BrokerProcess) -> int:
+    """Sockets that the broker process has open."""
+    links = Path(f"/proc/{broker.pid}/fd").iterdir()
+    return sum(1 for link in links if link.is_symlink() and os.readlink(link)[:6] == "socket")
+
+
+# --- what is read ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec_", list(Codec))
+def test_a_batch_is_fetched_as_it_was_sent_but_for_offset_and_epoch(
+    client: WireClient, topic: str, codec_: Codec
+) -> None:
+    sent = batch(7, codec=codec_)
+    append(client, topic, batch(3), sent)
+    (_, fetched) = iter_batches(buffer := fetched_bytes(fetch(client, topic)))
+    assert (fetched.header.base_offset, fetched.header.leader_epoch) == (3, 0)
+    got = bytearray(buffer[fetched.position :])
+    batch_format.stamp(got, 0, 0, -1)
+    assert bytes(got) == sent
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_every_version_fetches_the_same_bytes(
+    client: WireClient, topic: str, version: int
+) -> None:
+    append(client, topic, batch(3), batch(2))
+    wanted = describe_topic(client, topic).topic_id if version >= 13 else topic
+    answer = fetch(client, wanted, version=version)
+    assert (answer.error_code, answer.high_watermark, answer.last_stable_offset) == (0, 5, 5)
+    assert answer.log_start_offset == (0 if version >= 5 else -1)
+    assert fetched_bytes(answer) == fetched_bytes(fetch(client, topic))
+    assert len(records_in(answer)) == 5
+
+
+def test_a_read_committed_fetch_lists_aborted_transactions_and_another_does_not(
+    client: WireClient, topic: str
+) -> None:
+    append(client, topic, batch())
+    assert fetch(client, topic).aborted_transactions is None
+    committed = fetch(client, topic, isolation_level=READ_COMMITTED)
+    assert committed.aborted_transactions is not None
+    assert list(committed.aborted_transactions) == []
+    assert len(records_in(committed)) == 1
+
+
+def test_an_offset_inside_a_batch_fetches_that_whole_batch(client: WireClient, topic: str) -> None:
+    append(client, topic, batch(5), batch(5), batch(5))
+    answer = fetch(client, topic, 7)
+    assert [record.offset for record in records_in(answer)] == list(range(5, 15))
+
+
+def test_unknown_partitions_are_named_beside_the_good_ones(
+    client: WireClient, topic: str, topic_name: str
+) -> None:
+    append(client, topic, batch(2))
+    request = fetch_request(
+        fetch_topic(topic, {0: 0, 5: 0, -1: 0}),
+        fetch_topic(topic_name, {0: 0}),
+        max_wait_ms=LONG_MS,
+        min_bytes=10**6,
+    )
+    began_s = time.monotonic()
+    answers = partitions_of(client.ask(request, FetchResponse, 12))
+    # An error is told at once, however long the client would wait for bytes.
+    assert time.monotonic() - began_s < AT_ONCE_S
+    codes = [0, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_OR_PARTITION]
+    assert [answer.error_code for answer in answers] == codes
+    assert len(records_in(answers[0])) == 2
+
+
+def test_a_fetch_by_topic_id_knows_the_topic_of_now_only(client: WireClient, topic: str) -> None:
+    old_id = describe_topic(client, topic).topic_id
+    append(client, topic, batch(2))
+    assert len(records_in(fetch(client, old_id))) == 2
+    delete_topic(client, topic)
+    new_id = create_topic(client, topic)
+    append(client, topic, batch(1))
+    assert fetch(client, old_id).error_code == UNKNOWN_TOPIC_ID
+    assert len(records_in(fetch(client, new_id))) == 1
+    for unknown in (uuid.uuid4(), uuid.UUID(int=0)):
+        assert fetch(client, unknown).error_code == UNKNOWN_TOPIC_ID
+
+
+def test_a_leader_epoch_that_is_too_new_is_refused(client: WireClient, topic: str) -> None:
+    """Too old ones need a broker that has restarted: test_restart_crash.py."""
+    append(client, topic, batch())
+    ours = describe_topic(client, topic).partitions[0].leader_epoch
+    assert fetch(client, topic, current_leader_epoch=ours).error_code == 0
+    newer = fetch(client, topic, current_leader_epoch=ours + 1)
+    assert newer.error_code == UNKNOWN_LEADER_EPOCH
+    assert records_in(newer) == []
+
+
+# --- how much --------------------------------------------------------------------------------
+
+
+def test_the_first_batch_comes_however_small_the_limits_are(
+    client: WireClient, topic: str
+) -> None:
+    """KIP-74: a batch larger than what a consumer asks for stops nobody."""
+    append(client, topic, batch(value=b"x" * 50_000), batch())
+    for bytes_max, partition_bytes_max in ((1, 1), (0, 0), (10**6, 1), (1, 10**6), (-1, -1)):
+        wanted = fetch_topic(topic, {0: 0}, partition_max_bytes=partition_bytes_max)
+        response = client.ask(fetch_request(wanted, max_bytes=bytes_max), FetchResponse, 12)
+        assert [record.offset for record in records_in(partitions_of(response)[0])] == [0]
+
+
+def test_max_bytes_counts_over_all_partitions(client: WireClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(4)
+    one = batch(value=b"x" * 10_000)
+    for partition in range(4):
+        append(client, topic, one, one, one, partition=partition)
+    wanted = fetch_topic(topic, dict.fromkeys(range(4), 0), partition_max_bytes=2 * len(one) + 50)
+    for version in (4, 12):
+        request = fetch_request(wanted, max_bytes=5 * len(one) + 50)
+        counts = [
+            len(records_in(answer))
+            for answer in partitions_of(client.ask(request, FetchResponse, version))
+        ]
+        assert counts == [2, 2, 1, 0]
+
+
+def test_a_partition_named_twice_is_answered_twice(client: WireClient, topic: str) -> None:
+    append(client, topic, batch(2), batch(2))
+    partitions = [
+        FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=10_000)
+        for offset in (0, 2)
+    ]
+    request = fetch_request(FetchTopic(name=topic, partitions=partitions))
+    answers = partitions_of(client.ask(request, FetchResponse, 12))
+    assert [records_in(answer)[0].offset for answer in answers] == [0, 2]
+
+
+# --- how long --------------------------------------------------------------------------------
+
+
+def test_a_long_poll_wakes_when_enough_bytes_came_and_not_before(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    small, large = batch(value=b"small"), batch(value=b"x" * 5000)
+    with WireClient(broker.port) as consumer:
+        request = fetch_request(
+            fetch_topic(topic, {0: 0}), max_wait_ms=LONG_MS, min_bytes=len(small) + len(large)
+        )
+        sent = consumer.send(request, 12)
+        append(client, topic, small)
+        # Had the first append woken it, its answer would hold one record.
+        append(client, topic, large)
+        began_s = time.monotonic()
+        (answer,) = partitions_of(consumer.receive(FetchResponse, 12, sent))
+        assert time.monotonic() - began_s < AT_ONCE_S
+    assert len(records_in(answer)) == 2
+
+
+def test_a_long_poll_counts_the_bytes_of_all_its_partitions(
+    broker: BrokerProcess, client: WireClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(3)
+    one = batch(value=b"x" * 1000)
+    with WireClient(broker.port) as consumer:
+        request = fetch_request(
+            fetch_topic(topic, dict.fromkeys(range(3), 0)),
+            max_wait_ms=LONG_MS,
+            min_bytes=3 * len(one),
+        )
+        sent = consumer.send(request, 12)
+        for partition in range(3):
+            append(client, topic, one, partition=partition)
+        answers = partitions_of(consumer.receive(FetchResponse, 12, sent))
+    assert [len(records_in(answer)) for answer in answers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_a_long_poll_ends_with_an_empty_answer_when_its_time_is_over(
+    client: WireClient, topic: str, version: int
+) -> None:
+    append(client, topic, batch(2))
+    began_s = time.monotonic()
+    answer = fetch(client, topic, 2, max_wait_ms=150, version=version)
+    waited_s = time.monotonic() - began_s
+    assert 0.14 < waited_s < AT_ONCE_S
+    assert (answer.error_code, answer.high_watermark, records_in(answer)) == (0, 2, [])
+
+
+def test_a_long_poll_gets_at_its_end_the_little_that_came(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    with WireClient(broker.port) as consumer:
+        request = fetch_request(fetch_topic(topic, {0: 0}), max_wait_ms=300, min_bytes=10**6)
+        sent = consumer.send(request, 12)
+        append(client, topic, batch(2))
+        (answer,) = partitions_of(consumer.receive(FetchResponse, 12, sent))
+    assert len(records_in(answer)) == 2
+
+
+def test_min_bytes_of_0_or_no_wait_answers_at_once(client: WireClient, topic: str) -> None:
+    began_s = time.monotonic()
+    for wait_ms, min_bytes in ((LONG_MS, 0), (0, 1), (-1, 10**6), (LONG_MS, -1)):
+        request = fetch_request(
+            fetch_topic(topic, {0: 0}), max_wait_ms=wait_ms, min_bytes=min_bytes
+        )
+        assert records_in(partitions_of(client.ask(request, FetchResponse, 12))[0]) == []
+    assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_a_fetch_of_nothing_answers_at_once(client: WireClient) -> None:
+    began_s = time.monotonic()
+    assert partitions_of(client.ask(fetch_request(max_wait_ms=LONG_MS), FetchResponse, 12)) == []
+    assert time.monotonic() - began_s < AT_ONCE_S
+
+
+def test_min_bytes_above_max_bytes_waits_for_max_bytes_only(
+    client: WireClient, topic: str
+) -> None:
+    """Else a consumer that asks so would wait for what no answer may hold."""
+    append(client, topic, *[batch(value=b"x" * 1000)] * 10)
+    request = fetch_request(
+        fetch_topic(topic, {0: 0}), max_wait_ms=LONG_MS, min_bytes=10**6, max_bytes=1500
+    )
+    began_s = time.monotonic()
+    (answer,) = partitions_of(client.ask(request, FetchResponse, 12))
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert len(records_in(answer)) == 1
+
+
+def test_a_fetch_from_a_closed_segment_does_not_wait_for_min_bytes(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    """An answer ends at the end of a segment, but there is more behind it: nothing to wait for."""
+    topic = make_topic(1, {"segment.bytes": "1048576"})
+    large = batch(value=b"x" * 600_000)
+    append(client, topic, large, large, large)
+    request = fetch_request(
+        fetch_topic(topic, {0: 0}), max_wait_ms=LONG_MS, min_bytes=2 * len(large)
+    )
+    began_s = time.monotonic()
+    (answer,) = partitions_of(client.ask(request, FetchResponse, 12))
+    assert time.monotonic() - began_s < AT_ONCE_S
+    assert len(records_in(answer)) == 1
+
+
+def test_deleting_a_topic_wakes_its_long_polls(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    with WireClient(broker.port) as consumer:
+        request = fetch_request(fetch_topic(topic, {0: 0}), max_wait_ms=LONG_MS)
+        sent = consumer.send(request, 12)
+        delete = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=5000)
+        client.ask(delete, DeleteTopicsResponse, 6)
+        (answer,) = partitions_of(consumer.receive(FetchResponse, 12, sent))
+    assert answer.error_code == UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_long_poll_does_not_hold_up_other_connections(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    waiting = [WireClient(broker.port) for _ in range(50)]
+    sent = [
+        consumer.send(fetch_request(fetch_topic(topic, {0: 0}), max_wait_ms=LONG_MS), 12)
+        for consumer in waiting
+    ]
+    assert_serves(broker.port)
+    append(client, topic, batch())
+    for consumer, correlation_id in zip(waiting, sent, strict=True):
+        (answer,) = partitions_of(consumer.receive(FetchResponse, 12, correlation_id))
+        assert len(records_in(answer)) == 1
+        consumer.close()
+
+
+def test_a_client_that_disconnects_during_a_long_poll_leaves_no_trace(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    """Its socket is closed now, not when its hour is over; and appending goes on."""
+    before = socket_count(broker)
+    consumers = [WireClient(broker.port) for _ in range(10)]
+    for consumer in consumers:
+        consumer.send(fetch_request(fetch_topic(topic, {0: 0}), max_wait_ms=3_600_000), 12)
+    eventually(lambda: socket_count(broker) == before + 10)
+    for consumer in consumers:
+        consumer.close()
+    eventually(lambda: socket_count(broker) == before, timeout_s=AT_ONCE_S)
+    assert append(client, topic, batch()) == 0
+    assert produce(client, topic, batch()).error_code == 0
+
+
+def test_records_of_a_deleted_topic_reach_the_reader_who_asked_before(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    """The bytes of an answer stay readable while it is on its way, whatever becomes of the file."""
+    sent_batches = [batch(value=bytes([number]) * 900_000) for number in range(8)]
+    append(client, topic, *sent_batches)
+    with WireClient(broker.port) as consumer:
+        request = fetch_request(fetch_topic(topic, {0: 0}, partition_max_bytes=50_000_000))
+        sent = consumer.send(request, 12)
+        assert_serves(broker.port)
+        delete_topic(client, topic)
+        (answer,) = partitions_of(consumer.receive(FetchResponse, 12, sent))
+    assert len(codec.join(answer.records)) == sum(map(len, sent_batches))
+    assert [record.value[:1] for record in records_in(answer)] == [
+        bytes([number]) for number in range(8)
+    ]

@@ -1,0 +1,123 @@
+"""What is synced, when, and never on the path of an append."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import DiskError
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.log_config import LogConfig
+from tests.unit.local.builders import NOW_MS, PARTITION, TOPIC_ID, append, batch, fill, open_log
+
+CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=300)
+
+
+class Syncs:
+    """Every fsync, by the name of what was synced."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.failing = ""
+
+    def record(self, descriptor: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH119, PTH115
+        if self.failing and name.endswith(self.failing):
+            raise OSError(5, "Input/output error")
+        self.names.append(name)
+
+    def taken(self) -> list[str]:
+        names, self.names = self.names, []
+        return names
+
+
+@pytest.fixture
+def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
+    recorder = Syncs()
+    monkeypatch.setattr(os, "fsync", recorder.record)
+    return recorder
+
+
+def test_appending_rolling_reading_and_deleting_never_sync(tmp_path: Path, syncs: Syncs) -> None:
+    log = open_log(tmp_path, config=CONFIG)
+    for epoch in range(4):
+        append(log, batch(10), leader_epoch=epoch)
+    fill(log, 40)
+    log.read(0, bytes_max=100)
+    log.delete_segments(log.segments[:1])
+    log.purge_deleted(NOW_MS * 2)
+    assert len(log.segments) > 2
+    assert syncs.taken() == []
+
+
+def test_a_flush_syncs_logs_before_their_indexes_and_the_folder(
+    tmp_path: Path, syncs: Syncs
+) -> None:
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    fill(log, 10)
+    first, active = log.segments
+    log.flush()
+    assert syncs.taken() == [
+        first.log_path.name,
+        first.index_path.name,
+        first.time_index_path.name,
+        first.snapshot_path.name,
+        active.log_path.name,
+        "t-0",
+    ]
+    log.flush()
+    assert syncs.taken() == []
+    fill(log, 1)
+    log.flush()
+    assert syncs.taken() == [active.log_path.name]
+
+
+@pytest.mark.parametrize("failing", [".log", ".index", ".snapshot", "t-0"])
+def test_a_sync_that_fails_leaves_the_recovery_point_and_is_tried_again(
+    tmp_path: Path, syncs: Syncs, failing: str
+) -> None:
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    fill(log, 10)
+    syncs.failing = failing
+    with pytest.raises(DiskError):
+        log.flush()
+    assert log.recovery_point == 0
+    syncs.failing = ""
+    syncs.taken()
+    log.flush()
+    assert log.recovery_point == 100
+    assert "t-0" in syncs.taken()
+    assert log.segments[0].is_durable
+
+
+def test_a_segment_is_synced_again_with_its_indexes_once_it_is_closed(
+    tmp_path: Path, syncs: Syncs
+) -> None:
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    fill(log, 3)
+    log.flush()
+    log.roll()
+    syncs.taken()
+    log.flush()
+    assert set(syncs.taken()) >= {log.segments[0].index_path.name, log.segments[0].log_path.name}
+    assert log.segments[0].is_durable
+
+
+def test_the_clean_mark_is_the_last_thing_that_is_written(tmp_path: Path, syncs: Syncs) -> None:
+    clock = ManualClock(NOW_MS)
+    dirs = LogDirs.open([tmp_path], node_id=1, cluster_id=None, clock=clock)
+    fill(dirs.create_log(PARTITION, TOPIC_ID, CONFIG), 5)
+    syncs.taken()
+    dirs.close()
+    names = syncs.taken()
+    folder = tmp_path.name
+    order = [
+        names.index(f"{0:020d}.log"),
+        names.index("recovery-point-offset-checkpoint.tmp"),
+        names.index(".kafka_cleanshutdown.tmp"),
+    ]
+    assert order == sorted(order)
+    assert names[-2:] == [".kafka_cleanshutdown.tmp", folder]

@@ -1,0 +1,236 @@
+"""Letting go: by hand, by retention, and whole topics."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import (
+    AccessDenied,
+    OffsetOutOfRange,
+    TierUnavailable,
+)
+from strandline.storage.remote.memory import Fault, Moment
+from strandline.storage.remote.topic_info import load_topic_info
+from tests.unit.tiering.harness import (
+    CONFIG,
+    GRACE_MS,
+    TOPIC,
+    TOPIC_ID,
+    Rig,
+    asynchronous,
+    keys_of,
+)
+
+# --- deleting ------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_objects_go_only_after_the_log_start_moved_and_the_grace_time(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        rig.pass_ms(5000)
+        await rig.settle()
+        keys = set(rig.data_keys())
+        rig.log.delete_records(15)
+        await rig.settle()
+        manifest = rig.manifest
+        assert manifest is not None
+        assert manifest.log_start_offset == 15
+        assert rig.archived == [(10, 20), (20, 30)], "one is wholly below, one is not"
+        assert set(rig.data_keys()) == keys
+        rig.pass_ms(GRACE_MS - 1)
+        await rig.settle()
+        assert set(rig.data_keys()) == keys
+        rig.pass_ms(1)
+        await rig.settle()
+        assert set(rig.data_keys()) == keys_of(rig.manifest)
+        with pytest.raises(OffsetOutOfRange):
+            rig.log.read(14, bytes_max=1000)
+        cold = await rig.log.read_remote(15, bytes_max=1000)
+        assert bytes(cold.buffers[0]) == rig.sent[1]
+
+
+@asynchronous
+async def test_objects_stay_while_the_log_start_cannot_be_written(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        rig.memory.add_fault(
+            Fault(operation="put", key_pattern="manifest", error=AccessDenied, times=-1)
+        )
+        rig.log.delete_records(20)
+        for _ in range(3):
+            rig.pass_ms(GRACE_MS)
+            await rig.settle()
+        assert len(rig.data_keys()) == 4
+        assert rig.memory.count_requests("delete") == 0
+
+
+@asynchronous
+async def test_records_deleted_before_they_were_copied_are_never_copied(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.produce_segments(3)
+        rig.log.delete_records(25)
+        await rig.settle()
+        assert rig.archived == [(20, 30), (30, 40)]
+        assert rig.memory.count_requests("put", r"\.log$") == 3
+        assert await rig.read_all() == b"".join(rig.sent[2:])
+
+
+@asynchronous
+async def test_local_segments_below_the_log_start_wait_for_its_checkpoint(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIG) as rig:
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        rig.produce_segments(2)
+        rig.log.delete_records(20)
+        assert rig.log.free_segments(20) == []
+        await rig.settle()
+        assert rig.checkpoint_path.exists()
+        assert rig.local_segments == [(20, 20)]
+
+
+@asynchronous
+async def test_deleting_a_topic_empties_its_folder(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        info = load_topic_info(rig.store, TOPIC, TOPIC_ID)
+        assert info is not None
+        assert info.is_deleted
+        assert len(rig.data_keys()) == 6, "readers have their grace time"
+        assert rig.purged == []
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert rig.memory.keys() == []
+        assert rig.purged == [rig.topic_info]
+
+
+@asynchronous
+async def test_an_interrupted_purge_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        rig.memory.add_fault(
+            Fault(operation="delete", error=TierUnavailable, moment=Moment.AFTER, times=1)
+        )
+        await rig.manager.run_once()
+        assert 0 < len(rig.data_keys()) < 6, "it stopped in the middle"
+        rig.attach = lambda: None  # type: ignore[method-assign]  # the topic is gone
+        await rig.crash()
+        await rig.manager.run_once()
+        assert rig.memory.keys() == []
+
+
+@asynchronous
+async def test_a_copy_under_way_when_its_topic_is_deleted_leaves_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path, grace_ms=0) as rig:
+        rig.produce_segments(1)
+        gate = threading.Event()
+        rig.memory.add_fault(Fault(operation="put", key_pattern=r"\.meta$", gate=gate))
+        running = asyncio.gather(rig.manager.run_once())
+        while not rig.memory.count_requests("put", r"\.log$"):
+            await asyncio.sleep(0.001)
+        rig.manager.delete_topic(rig.topic_info)
+        gate.set()
+        await running
+        rig.pass_ms(1)
+        await rig.manager.run_once()
+        assert rig.memory.keys() == []
+
+
+@asynchronous
+async def test_a_deleted_topic_is_not_revived_by_a_broker_that_missed_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "a") as one:
+        one.manager.delete_topic(one.topic_info)
+        await one.manager.run_once()
+        async with Rig(tmp_path / "b", store=one.store) as other:
+            other.produce_segments(1)
+            await other.manager.run_once()
+            assert other.data_keys() == []
+
+
+# --- retention over both tiers -------------------------------------------------------------------
+
+
+@asynchronous
+async def test_total_retention_by_age_deletes_in_the_archive(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.configure(retention_ms=10_000)
+        rig.produce_segments(1)
+        rig.pass_ms(8000)
+        rig.produce_segments(1)
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20)]
+        rig.pass_ms(3000)
+        await rig.settle()
+        assert rig.archived == [(10, 20)]
+        assert rig.log.log_start_offset == 10
+        rig.pass_ms(8000)
+        await rig.settle()
+        assert rig.archived == []
+        assert rig.log.log_start_offset == 20
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        assert rig.data_keys() == []
+
+
+@asynchronous
+async def test_total_retention_by_size_counts_both_tiers_once(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(4)
+        await rig.settle()
+        segment_bytes = len(rig.sent[0])
+        rig.configure(retention_bytes=2 * segment_bytes, local_retention_bytes=segment_bytes)
+        await rig.settle()
+        assert rig.archived == [(20, 30), (30, 40)]
+        assert rig.local_segments == [(30, 40), (40, 40)]
+
+
+@asynchronous
+async def test_expired_segments_that_are_not_archived_yet_are_kept(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.configure(retention_ms=10_000)
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        rig.produce_segments(2)
+        rig.pass_ms(100_000)
+        await rig.settle()
+        assert rig.log.log_start_offset == 0
+        assert rig.local_segments[0] == (0, 10)
+
+
+@asynchronous
+async def test_a_log_in_one_tier_is_cut_by_its_retention(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.configure(remote_storage_enable=False, retention_ms=10_000)
+        rig.produce_segments(2)
+        rig.pass_ms(10_009)
+        rig.produce_segments(1)
+        await rig.settle()
+        assert rig.log.log_start_offset == 20
+        assert rig.local_segments == [(20, 30), (30, 30)]
+        assert rig.memory.count_requests("put") == 0
+
+
+@asynchronous
+async def test_a_clock_that_jumps_forward_deletes_nothing(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.configure(retention_ms=10_000)
+        rig.produce_segments(2)
+        await rig.settle()
+        rig.clock._now_ms += 10 * 365 * 86_400_000
+        await rig.settle()
+        assert rig.log.log_start_offset == 0
+        assert rig.local_segments[0] == (0, 10)
