@@ -11,6 +11,7 @@
 Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
                        metadata (1)  appends to the metadata log and its mirror
                        manifests (4)  manifests, deletes
+                       lookups (2)  offsets by time
                        copier (remote.log.manager.copier.thread.pool.size)  uploads, manifests
                        reader (remote.log.reader.threads)  cold reads
 
@@ -60,6 +61,7 @@ from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_i
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.reader import ColdReader
+from strandline.storage.tiering.crash_points import check_environment
 from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
 
 log = logging.getLogger(__name__)
@@ -76,6 +78,8 @@ PURGE_CHECK_S = 0.5
 CLAIM_RETRY_S = 5.0
 # Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
+# ListOffsets by time decompresses a batch of each partition.
+LOOKUP_THREADS = 2
 # Beside the partitions' folders in the first log folder; no topic can have this name.
 METADATA_FOLDER = "strandline-metadata"
 
@@ -89,6 +93,7 @@ class _Workers:
     disk: ThreadPoolExecutor
     metadata: ThreadPoolExecutor
     copier: ThreadPoolExecutor
+    lookups: ThreadPoolExecutor
     manifests: ThreadPoolExecutor
     reader: ThreadPoolExecutor
 
@@ -98,12 +103,14 @@ class _Workers:
             disk=ThreadPoolExecutor(1, "disk"),
             metadata=ThreadPoolExecutor(1, "metadata"),
             copier=ThreadPoolExecutor(config.remote_log_manager_copier_thread_pool_size, "copier"),
+            lookups=ThreadPoolExecutor(LOOKUP_THREADS, "lookups"),
             manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
             reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
         )
 
     def stop(self) -> None:
-        for pool in (self.reader, self.copier, self.manifests, self.metadata, self.disk):
+        pools = (self.reader, self.lookups, self.copier, self.manifests, self.metadata, self.disk)
+        for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -112,6 +119,7 @@ async def serve(config: BrokerConfig) -> int:
 
     Raises StrandlineError if it cannot start.
     """
+    check_environment()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -259,7 +267,11 @@ class Broker:
 
     def _make_tiers(self) -> Tiers:
         config = self._config
-        local = LocalTier(self._log_dirs.log_start_offsets, on_purged=self._on_purged)
+        local = LocalTier(
+            self._log_dirs.log_start_offsets,
+            lookups=self._workers.lookups,
+            on_purged=self._on_purged,
+        )
         if self._store is None:
             return local
         reader = ColdReader(

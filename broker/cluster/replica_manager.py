@@ -48,6 +48,8 @@ class ReplicaManager:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
         self._configs: dict[TopicId, LogConfig] = {}
+        # Until the image of start-up is followed, a missing folder may be a lost disk.
+        self._is_starting = True
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -79,12 +81,17 @@ class ReplicaManager:
                     self._serve(topic, partition, local, is_new=False)
 
     async def follow(self, image: MetadataImage) -> None:
-        """Makes folders, tables and tiers as `image` says."""
+        """Makes folders, tables and tiers as `image` says.
+
+        The first call is start-up's. A folder that is missing then belonged to a partition that may
+        have an archive, so it must not be taken for a new one and begin at offset 0 again.
+        """
         for topic_id in tuple(self._by_id):
             if topic_id not in image.topics_by_id:
                 await self._remove_topic(topic_id)
         for topic in image.topics.values():
             await self._follow_topic(topic)
+        self._is_starting = False
         self._tiers.follow(image)
 
     async def _follow_topic(self, topic: TopicImage) -> None:
@@ -99,10 +106,12 @@ class ReplicaManager:
                 self._disk, self._create_logs, topic, missing, config
             )
             for partition, local in zip(missing, created, strict=True):
-                self._serve(topic, partition, local, is_new=True)
+                self._serve(topic, partition, local, is_new=not self._is_starting)
         for partition in topic.partitions:
             served = self._by_id[topic.topic_id][partition.partition]
-            served.leader_epoch = partition.leader_epoch
+            if served.leader_epoch != partition.leader_epoch:
+                served.leader_epoch = partition.leader_epoch
+                self._tiers.lead(served.log, partition.leader_epoch)
             if changed:
                 served.log.local.update_config(config)
 

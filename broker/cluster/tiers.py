@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from typing import Protocol
 
 from strandline.broker.cluster.image import DeletedTopic, MetadataImage, PartitionImage, TopicImage
 from strandline.storage.local.log import LocalLog
-from strandline.storage.model import Offset, TopicId, TopicPartition
+from strandline.storage.model import Epoch, Offset, TopicId, TopicPartition
 from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.manager import TieringManager
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -31,7 +32,11 @@ class Tiers(Protocol):
     def join(
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
     ) -> UnifiedLog:
-        """The partition's log over its tiers. `is_new`: its folder was created just now."""
+        """The partition's log over its tiers. `is_new`: the partition itself began just now."""
+        ...
+
+    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
+        """This broker leads the partition under a new epoch."""
         ...
 
     def leave(self, unified_log: UnifiedLog) -> None:
@@ -50,9 +55,13 @@ class LocalTier:
         self,
         log_starts: Mapping[TopicPartition, Offset],
         *,
+        lookups: Executor,
         on_purged: Callable[[TopicId], None],
     ) -> None:
-        """`log_starts` are the checkpointed ones; `on_purged` is told of finished purges."""
+        """`log_starts` are the checkpointed ones; `lookups` runs what decompresses batches, as
+        ListOffsets by time does; `on_purged` is told of finished purges.
+        """
+        self._lookups = lookups
         self._log_starts = log_starts
         self._on_purged = on_purged
 
@@ -61,7 +70,10 @@ class LocalTier:
     ) -> UnifiedLog:
         del topic, partition
         start = None if is_new else self._log_starts.get(local.topic_partition)
-        return UnifiedLog(local, log_start_offset=start)
+        return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
+
+    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
+        """Nobody else has to know."""
 
     def leave(self, unified_log: UnifiedLog) -> None:
         """Nothing else knows of it."""
@@ -89,6 +101,9 @@ class BothTiers:
                 unified_log, describe(topic), leader_epoch=partition.leader_epoch, is_new=is_new
             )
         return unified_log
+
+    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
+        self._manager.update_leader_epoch(unified_log.topic_partition, leader_epoch)
 
     def leave(self, unified_log: UnifiedLog) -> None:
         self._manager.detach(unified_log.topic_partition)

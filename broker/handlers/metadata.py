@@ -3,7 +3,7 @@
 Metadata         0  an empty list means all topics; from 1 null does, and empty means none
                  4  allow_auto_topic_creation (older ones imply it)
                  7  leader epochs; 8-10 cluster operations; 9 flexible
-                10  topic ids; 12 topics by id; 13 a top-level error
+                10  answers with topic ids; 12 topics by id; 13 a top-level error
 DescribeCluster  0-2   1 endpoint type, 2 fenced brokers
 FindCoordinator  0-6   1 key type, 4 batched, 6 share groups
 
@@ -50,6 +50,7 @@ ENDPOINT_BROKERS = 1
 COORDINATOR_GROUP = 0
 COORDINATOR_TRANSACTION = 1
 FIRST_BATCHED_FIND_COORDINATOR = 4
+FIRST_VERSION_BY_TOPIC_ID = 12
 
 
 class MetadataHandlers:
@@ -71,7 +72,8 @@ class MetadataHandlers:
         else:
             assert request.topics is not None
             image = await self._create_missing(request, image)
-            topics = [self._look_up(wanted, image) for wanted in _once_each(request.topics)]
+            version = context.api_version
+            topics = [self._look_up(w, image, version) for w in _once_each(request.topics)]
         address = self._advertised()
         node_id = self._config.node_id
         return MetadataResponse(
@@ -98,6 +100,7 @@ class MetadataHandlers:
             NewTopic(name=topic.name)
             for topic in _once_each(request.topics)
             if topic.name
+            and topic.topic_id == ZERO_TOPIC_ID
             and topic.name not in image.topics
             and topic_name_fault(topic.name) is None
         ]
@@ -110,8 +113,15 @@ class MetadataHandlers:
         )
         return self._metadata.image
 
-    def _look_up(self, wanted: MetadataRequestTopic, image: MetadataImage) -> MetadataResponseTopic:
+    def _look_up(
+        self, wanted: MetadataRequestTopic, image: MetadataImage, version: int
+    ) -> MetadataResponseTopic:
         if wanted.name is None or wanted.topic_id != ZERO_TOPIC_ID:
+            if version < FIRST_VERSION_BY_TOPIC_ID:
+                # The fields are there before their meaning is, and an answer needs a name.
+                return MetadataResponseTopic(
+                    error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or ""
+                )
             topic = image.topics_by_id.get(wanted.topic_id)
             if topic is None:
                 return MetadataResponseTopic(

@@ -438,6 +438,7 @@ class LocalLog:
             segment = self._active
             if (
                 segment.size_bytes + header.size_bytes > self.config.segment_bytes
+                or header.max_timestamp_ms > segment.roll_timestamp_ms
                 or segment.is_index_full
                 or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             ):

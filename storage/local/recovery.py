@@ -165,6 +165,9 @@ class _Loader:
             for base_offset, end_offset in pairwise(bases[: first_checked + 1]):
                 self.segments.append(self._open_trusted(base_offset, end_offset))
             producers = self._load_rest(bases[first_checked:])
+        end_offset = self.segments[-1].end_offset
+        if content.segment_bases and end_offset < recovery_point:
+            self._problem(f"offsets up to {recovery_point} were safe, the log ends at {end_offset}")
         self._finish_epochs()
         self._remove_stray_snapshots()
         return LoadedLog(

@@ -58,6 +58,7 @@ class SegmentInspector:
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._used_s = clock.monotonic_s()
+        self._closed = False
 
     def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:
         """Blocks until the facts are there.
@@ -65,14 +66,15 @@ class SegmentInspector:
         Raises CorruptRecords or DiskError about the segment, InspectionFailed about the pass.
         """
         with self._lock:
-            child = self._child or _Child()
-            self._child = None
+            if self._closed:
+                raise InspectionFailed("the broker stops")
+            child = self._child = self._child or _Child()
             try:
                 answer = child.ask(request, timeout_s=timeout_s)
             except InspectionFailed:
+                self._child = None
                 child.kill()
                 raise
-            self._child = child
             self._used_s = self._clock.monotonic_s()
         if isinstance(answer, SegmentFacts):
             return answer
@@ -88,7 +90,11 @@ class SegmentInspector:
                 self._lock.release()
 
     def close(self) -> None:
-        """Ends the child, after the inspection that may be running."""
+        """Ends the child for good; an inspection that is running fails at once."""
+        self._closed = True
+        child = self._child
+        if child is not None:
+            child.abandon()
         with self._lock:
             self._end_child()
 
@@ -143,6 +149,10 @@ class _Child:
             self._process.wait(GOODBYE_S)
         except subprocess.TimeoutExpired:
             self.kill()
+
+    def abandon(self) -> None:
+        """Kills the process while somebody may be waiting for its answer: he gets EOF."""
+        self._process.kill()
 
     def kill(self) -> None:
         self._connection.close()

@@ -185,6 +185,19 @@ def test_a_bit_turned_anywhere_in_the_last_batch_is_noticed(tmp_path: Path) -> N
         assert read_bytes(again) == before
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_that_ends_before_what_was_safe_says_so(tmp_path: Path, clean: bool) -> None:
+    log = filled(tmp_path / "log")
+    log.close()
+    point = log.recovery_point
+    active = log.active_segment
+    active.log_path.write_bytes(b"")
+    again = reopen(log.directory, clean=clean, recovery_point=point)
+    assert again.end_offset == again.recovery_point == active.base_offset < point
+    assert any(f"up to {point} were safe" in text for text in again.recovery_report.problems)
+    goes_on(again)
+
+
 def test_damage_in_the_middle_cuts_there_and_removes_what_lies_behind(tmp_path: Path) -> None:
     log = filled(tmp_path / "log")
     directory = killed(log, tmp_path / "killed")

@@ -228,3 +228,55 @@ def test_any_sequence_of_reads_gives_every_batch_below_the_limit_once(
         assert read == [header for header in everything if header.next_offset <= limit]
     finally:
         shutil.rmtree(root)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(
+    moves=st.lists(
+        st.tuples(st.integers(0, 3), st.sampled_from(["send", "send", "commit", "abort", "roll"])),
+        max_size=60,
+    ),
+    wanted=st.lists(st.tuples(st.integers(0, 80), st.integers(0, 40)), max_size=12),
+)
+def test_aborted_transactions_and_the_stable_offset_are_those_of_a_simple_model(
+    moves: list[tuple[int, str]], wanted: list[tuple[int, int]]
+) -> None:
+    root = Path(tempfile.mkdtemp(prefix="local-log-"))
+    try:
+        log = open_log(root / "log", config=CONFIG)
+        opened: dict[int, int] = {}
+        aborted: list[tuple[int, int, int]] = []
+        sequences_sent: dict[int, int] = {}
+        for producer_id, action in moves:
+            if action == "roll":
+                log.roll()
+            elif action == "send":
+                sequence = sequences_sent.get(producer_id, 0)
+                records = batch(
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                    transactional=True,
+                )
+                base_offset = append(log, records).base_offset
+                sequences_sent[producer_id] = sequence + 1
+                opened.setdefault(producer_id, base_offset)
+            elif producer_id in opened:
+                kind = MarkerType.COMMIT if action == "commit" else MarkerType.ABORT
+                last_offset = append_marker(log, kind, producer_id=producer_id).last_offset
+                first_offset = opened.pop(producer_id)
+                if action == "abort":
+                    aborted.append((producer_id, first_offset, last_offset))
+            assert log.last_stable_offset == min(opened.values(), default=log.end_offset)
+        for restarted in (log, open_log(root / "log", config=CONFIG, clean_shutdown=False)):
+            assert restarted.last_stable_offset == log.last_stable_offset
+            for start, length in wanted:
+                # As a fetch asks: below the last stable offset everything is decided.
+                end = min(start + length, log.last_stable_offset)
+                listed = {entry[:3] for entry in restarted.aborted_transactions(start, end)}
+                assert listed == {
+                    entry for entry in aborted if entry[2] >= start and entry[1] < end
+                }
+    finally:
+        shutil.rmtree(root)

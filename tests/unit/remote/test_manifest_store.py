@@ -116,7 +116,8 @@ def test_a_commit_that_never_arrived_can_be_repeated(is_first: bool) -> None:
     new = EMPTY.with_segment(entry(0))
     with pytest.raises(TierUnavailable):
         commit(store, base, new)
-    assert load(store, PARTITION) == commit(store, base, new)
+    repeated = commit(store, base, new)
+    assert load(store, PARTITION) == repeated
 
 
 def test_an_outage_during_the_read_back_leaves_the_commit_repeatable() -> None:
@@ -127,7 +128,8 @@ def test_an_outage_during_the_read_back_leaves_the_commit_repeatable() -> None:
     store.add_fault(Fault(operation="get", error=TierUnavailable))
     with pytest.raises(TierUnavailable):
         commit(store, base, new)
-    assert load(store, PARTITION) == commit(store, base, new)
+    repeated = commit(store, base, new)
+    assert load(store, PARTITION) == repeated
 
 
 def test_a_deleted_manifest_fences() -> None:

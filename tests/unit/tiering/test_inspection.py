@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import crc32c
@@ -237,3 +238,23 @@ def test_a_child_that_dies_is_replaced(path: Path, monkeypatch: pytest.MonkeyPat
         assert inspector.inspect(request, timeout_s=30).record_count == 1
     finally:
         inspector.close()
+
+
+@pytest.mark.slow
+def test_closing_does_not_wait_for_an_inspection(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspector = SegmentInspector(ManualClock())
+    path.write_bytes(batch(0, [BASE_MS]))
+    request = InspectionRequest(path=path, base_offset=0, end_offset=1)
+    # A child that never answers.
+    monkeypatch.setattr(inspector_module, "CHILD_PROGRAM", "import time; time.sleep(60)")
+    with ThreadPoolExecutor(1) as executor:
+        running = executor.submit(inspector.inspect, request, timeout_s=30)
+        while "pid" not in repr(inspector):
+            assert not running.done(), running.exception()
+        inspector.close()
+        with pytest.raises(InspectionFailed, match="died"):
+            running.result(timeout=10)
+    with pytest.raises(InspectionFailed, match="stops"):
+        inspector.inspect(request, timeout_s=30)

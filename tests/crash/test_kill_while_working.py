@@ -1,0 +1,219 @@
+"""kill -9 while clients produce and segments are uploaded, at moments that nobody chose."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from strandline.storage.records.record import Record
+from strandline.storage.remote.keys import ObjectKind
+from tests.conftest import S3Bucket
+from tests.support.broker import eventually
+from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import LATEST, end_of, make_batches
+from tests.tiers.tiered_broker import (
+    ARCHIVE_ALL,
+    FREE_LOCALLY,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash]
+
+TIERED_TOPIC, LOCAL_TOPIC = "tiered", "local"
+PARTITIONS = 2
+KILLS = 3
+# How many records the producer has in flight at most; enough for several batches per partition.
+UNACKNOWLEDGED_MAX = 5_000
+VALUE_BYTES = 2_000
+FLUSH_TIMEOUT_S = 60.0
+SEED = 20
+
+
+@dataclass(slots=True)
+class KeenProducer:
+    """An idempotent librdkafka producer in a thread, that goes on whatever happens to the broker."""
+
+    bootstrap: str
+    acknowledged: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    _sent_count: int = 0
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="keen producer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """Waits until everything is acknowledged; how many records were sent."""
+        self._stopping.set()
+        assert self._thread is not None
+        self._thread.join(FLUSH_TIMEOUT_S + 10)
+        assert not self._thread.is_alive()
+        return self._sent_count
+
+    def _run(self) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "compression.type": "lz4",
+                "reconnect.backoff.max.ms": 200,
+                "retry.backoff.ms": 50,
+            }
+        )
+        chance = random.Random(SEED)
+        while not self._stopping.is_set():
+            for topic in (TIERED_TOPIC, LOCAL_TOPIC):
+                value = b"%d " % self._sent_count + chance.randbytes(VALUE_BYTES)
+                producer.produce(
+                    topic,
+                    partition=self._sent_count // 2 % PARTITIONS,
+                    value=value,
+                    on_delivery=self._delivered,
+                )
+                self._sent_count += 1
+            producer.poll(0)
+            while len(producer) > UNACKNOWLEDGED_MAX and not self._stopping.is_set():
+                producer.poll(0.05)
+        left = producer.flush(FLUSH_TIMEOUT_S)
+        if left:
+            self.failures.append(f"{left} records were never answered")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failures.append(str(error))
+            return
+        place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
+        if place in self.acknowledged:
+            self.failures.append(f"{place} was given out twice")
+        self.acknowledged[place] = bytes(message.value() or b"")
+
+
+def read_all(broker: TieredBroker, topic: str, partition: int) -> Iterator[Record]:
+    with broker.client(topic, partition) as client:
+        yield from client.read_records(0, client.offset_at(LATEST))
+
+
+def check_archive(archive: Archive, topic: str, partitions: int) -> None:
+    """Contiguous manifests, nothing missing, and the orphans are just what no manifest names."""
+    live: set[str] = set()
+    for partition in range(partitions):
+        for entry in archive.segments(topic, partition):
+            live |= {entry.log_key, entry.meta_key}
+    uploaded = {*archive.uploads(ObjectKind.LOG), *archive.uploads(ObjectKind.META)}
+    assert live <= uploaded
+    assert {orphan.key for orphan in archive.orphans()} == uploaded - live
+
+
+def test_no_acknowledged_record_is_lost_or_doubled_by_kills_while_producing_and_uploading(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    broker = make_broker()
+    broker.start()
+    for topic, config in ((TIERED_TOPIC, {**TIERED, **FREE_LOCALLY}), (LOCAL_TOPIC, {})):
+        with broker.client(topic) as client:
+            client.create_topic(config, partitions=PARTITIONS)
+    producer = KeenProducer(broker.bootstrap)
+    producer.start()
+    chance = random.Random(SEED)
+    for _ in range(KILLS):
+        grown(archive, producer)
+        time.sleep(chance.uniform(0, 0.3))  # Any moment will do, so there is nothing to wait for.
+        broker.kill()
+        broker.start()
+    grown(archive, producer)
+    sent_count = producer.stop()
+    assert producer.failures == []
+    assert len(producer.acknowledged) == sent_count
+
+    values: Counter[bytes] = Counter()
+    for topic in (TIERED_TOPIC, LOCAL_TOPIC):
+        for partition in range(PARTITIONS):
+            for expected_offset, record in enumerate(read_all(broker, topic, partition)):
+                assert record.offset == expected_offset
+                assert record.value is not None
+                assert producer.acknowledged[topic, partition, record.offset] == record.value
+                values[record.value] += 1
+    assert values.total() == sent_count
+    assert max(values.values()) == 1
+    for partition in range(PARTITIONS):
+        with broker.client(TIERED_TOPIC, partition) as client:
+            broker.wait_until_archived(client)
+    check_archive(archive, TIERED_TOPIC, PARTITIONS)
+
+
+def grown(archive: Archive, producer: KeenProducer) -> None:
+    """Returns when both the archive and the number of acknowledged records have grown."""
+    uploads, acknowledged = len(archive.uploads()), len(producer.acknowledged)
+    eventually(
+        lambda: len(archive.uploads()) > uploads and len(producer.acknowledged) > acknowledged,
+        timeout_s=WAIT_S,
+    )
+
+
+@pytest.mark.parametrize("victim", [r"\.log", r"\.meta", r"manifest\.json"])
+def test_a_kill_in_the_middle_of_an_upload_leaves_a_log_that_is_archived_anew(
+    make_broker: MakeBroker,
+    archive: Archive,
+    s3_bucket: S3Bucket,
+    fault_proxy: FaultProxy,
+    victim: str,
+) -> None:
+    batches = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
+    stuck = fault_proxy.add(Rule(action=Action.HANG, method="PUT", path=victim))
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url)
+    broker.start()
+    with broker.client("uploaded") as client:
+        client.create_topic({**TIERED, **ARCHIVE_ALL})
+        client.produce(batches)
+        eventually(lambda: stuck.hit_count, timeout_s=WAIT_S)
+        broker.kill()
+    fault_proxy.clear()
+    broker.start()
+    with broker.client("uploaded") as client:
+        assert client.read(0, end_of(batches)) == batches
+        assert broker.wait_until_all_cold(client) == end_of(batches)
+        assert client.read(0, end_of(batches)) == batches
+    check_archive(archive, "uploaded", 1)
+
+
+def test_a_multipart_upload_that_was_killed_is_found_and_the_segment_uploaded_again(
+    make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy
+) -> None:
+    # Above 64 MiB a segment goes in parts; incompressible, or it would not be that large.
+    batches = make_batches(size_bytes=66 << 20, record_count=1, record_bytes=1_000_000)
+    stuck = fault_proxy.add(Rule(action=Action.HANG, method="PUT", path="partNumber=3"))
+    broker = make_broker(
+        endpoint_url=fault_proxy.endpoint_url, settings={"log.segment.bytes": str(65 << 20)}
+    )
+    broker.start()
+    with broker.client("large") as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(batches)
+        eventually(lambda: stuck.hit_count, timeout_s=WAIT_S)
+        broker.kill()
+    fault_proxy.clear()
+    # Parts are no objects, so they cannot be orphans; the store finds them by themselves.
+    assert archive.orphans() == ()
+    assert archive.store.abort_uploads("topics/", older_than_ms=-60_000) == 1
+    broker.start()
+    with broker.client("large") as client:
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        assert client.read(0, end_of(batches), bytes_max=8 << 20) == batches
+    check_archive(archive, "large", 1)
+    assert archive.store.abort_uploads("topics/", older_than_ms=-60_000) == 0

@@ -1,0 +1,150 @@
+"""The object store is away for a while: the broker goes on, keeps everything, and says why."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import S3Bucket, make_bucket
+from tests.support.broker import eventually
+from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.ministack import ministack as ministack_server
+from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import (
+    EARLIEST,
+    LATEST,
+    LogClient,
+    end_of,
+    make_batches,
+    with_epoch,
+)
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+TOPIC = "outage"
+BEFORE = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
+DURING = make_batches(base_offset=end_of(BEFORE), size_bytes=5 * SEGMENT_BYTES // 2)
+END = end_of(DURING)
+FAILS, SUCCEEDS = "tiering does not succeed", "tiering succeeds again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A store that can be taken away and brought back."""
+
+    bucket: S3Bucket
+    endpoint_url: str
+    begin: Callable[[], object]
+    end: Callable[[], object]
+
+
+@pytest.fixture(params=["refuses connections", "answers 503", "was killed"])
+def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
+    """The same, in three ways to be away."""
+    if request.param == "was killed":
+        server = ministack_server(tmp_path / "s3.log", data_folder=tmp_path / "s3")
+        with server:
+            bucket = make_bucket(server.endpoint_url)
+            yield Outage(
+                bucket=bucket,
+                endpoint_url=server.endpoint_url,
+                begin=lambda: server.stop(kill=True),
+                end=server.start,
+            )
+        return
+    bucket = request.getfixturevalue("s3_bucket")
+    proxy = request.getfixturevalue("fault_proxy")
+    begin, end = proxy.go_away, proxy.come_back
+    if request.param == "answers 503":
+        rule = Rule(action=Action.STATUS, status=503, code="SlowDown", times=-1)
+        begin, end = lambda: proxy.add(rule), proxy.clear
+    yield Outage(bucket=bucket, endpoint_url=proxy.endpoint_url, begin=begin, end=end)
+
+
+def watch_cold_reads_wait(client: LogClient) -> None:
+    """For two seconds: every cold read is answered in time, with nothing, and without an error."""
+    give_up_s = time.monotonic() + 2
+    while time.monotonic() < give_up_s:
+        answer = client.fetch(0, wait_ms=500)
+        assert (answer.error_code, answer.records) == (0, b"")
+        assert answer.log_start_offset == 0
+
+
+def check_says_why_once(broker: TieredBroker) -> None:
+    """One line per reason, not one per attempt."""
+    events = Counter(line.split(" ", 3)[3] for line in broker.warnings())
+    assert any(FAILS in event for event in events), broker.log_text()
+    texts = Counter(event.split("=")[0].rsplit(" ", 1)[0] for event in events.elements())
+    assert max(texts.values()) <= 2, texts
+
+
+def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_afterwards(
+    tmp_path: Path, outage: Outage
+) -> None:
+    broker = TieredBroker(tmp_path / "broker", outage.bucket, endpoint_url=outage.endpoint_url)
+    with broker, broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BEFORE)
+        broker.wait_until_archived(client)
+        local_start = broker.wait_until_freed(client)
+
+        outage.begin()
+        client.produce(DURING)
+        hot = [batch for batch in BEFORE + DURING if end_of([batch]) > local_start]
+        assert client.read(local_start, END) == hot
+        watch_cold_reads_wait(client)
+        eventually(lambda: broker.warnings(FAILS), timeout_s=WAIT_S)
+        # Nothing that is not archived was freed.
+        assert int(broker.segment_files(TOPIC)[0].stem) == local_start
+        assert client.read(local_start, END) == hot
+        check_says_why_once(broker)
+
+        outage.end()
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        assert client.read(0, END) == BEFORE + DURING
+        assert SUCCEEDS in broker.log_text()
+        assert broker.running
+
+
+def test_a_broker_starts_without_its_store_and_catches_up(
+    make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy
+) -> None:
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url)
+    broker.start()
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BEFORE)
+        broker.wait_until_archived(client)
+        local_start = broker.wait_until_freed(client)
+    broker.stop()
+    fault_proxy.go_away()
+    broker.start()
+    with broker.client(TOPIC) as client:
+        # A broker that was started again leads under the next epoch, and stamps it.
+        during = [with_epoch(batch, 1) for batch in DURING]
+        client.produce(during)
+        hot = [batch for batch in BEFORE + during if end_of([batch]) > local_start]
+        assert client.read(local_start, END) == hot
+        assert (client.offset_at(EARLIEST), client.offset_at(LATEST)) == (0, END)
+        watch_cold_reads_wait(client)
+        assert int(broker.segment_files(TOPIC)[0].stem) == local_start
+        assert "remote tier" in "".join(broker.warnings())
+        fault_proxy.come_back()
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        assert client.read(0, END) == BEFORE + during
+    assert archive.orphans() == ()

@@ -1,0 +1,297 @@
+"""What is special about single stores; what all promise is in tests/contract."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import crc32c
+import pytest
+
+from strandline.storage.clock import ManualClock, SystemClock
+from strandline.storage.errors import (
+    AccessDenied,
+    InvalidConfig,
+    ObjectNotFound,
+    PreconditionFailed,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote.local_directory import LocalDirectoryStore
+from strandline.storage.remote.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store import (
+    FileBody,
+    IfMatches,
+    check_key,
+    open_store,
+)
+from strandline.storage.remote.s3 import S3Store
+from strandline.storage.remote.upload_body import BodyPart, BodyReader, measure_body
+
+# --- open_store ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "canonical"),
+    [
+        ("s3://bucket/a/prefix", S3Store, "s3://bucket/a/prefix"),
+        ("s3://bucket/prefix/", S3Store, "s3://bucket/prefix"),
+        ("s3://bucket", S3Store, "s3://bucket"),
+        ("file:///var/lib/my%20archive", LocalDirectoryStore, "file:///var/lib/my%20archive"),
+    ],
+)
+def test_a_url_opens_its_store_without_contacting_it(url: str, kind: type, canonical: str) -> None:
+    store = open_store(url)
+    assert isinstance(store, kind)
+    assert store.url == canonical
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "bucket", "s3://", "s3:///prefix", "http://host/x", "file://host/x", "file://", "file:///",
+     "s3://bucket/x?versionId=1"],
+)  # fmt: skip
+def test_a_wrong_url_is_refused_with_its_text(url: str) -> None:
+    with pytest.raises(InvalidConfig, match="object store URL"):
+        open_store(url)
+
+
+@pytest.mark.slow
+def test_neither_importing_nor_opening_loads_the_sdk() -> None:
+    """A broker without a remote tier, or one that has not used it yet, must stay small."""
+    code = (
+        "import sys\n"
+        "from strandline.storage.remote.object_store import open_store\n"
+        "import strandline.storage.remote.reader\n"
+        "open_store('s3://bucket/x')\n"
+        "print(sorted({'boto3', 'botocore', 's3transfer'} & set(sys.modules)))\n"
+    )
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "a/../b", "./a", "x" * 1025])
+def test_keys_that_some_store_would_misread_are_our_mistake(key: str) -> None:
+    with pytest.raises(AssertionError):
+        check_key(key)
+
+
+# --- a folder --------------------------------------------------------------------------------
+
+
+def swap_from_another_process(root: Path, etag: str) -> str:
+    store = LocalDirectoryStore(root)
+    try:
+        return store.put("a", os.urandom(10), condition=IfMatches(etag)).etag
+    except PreconditionFailed:
+        return ""
+
+
+@pytest.mark.slow
+def test_processes_that_swap_an_object_in_a_folder_exclude_each_other(tmp_path: Path) -> None:
+    store = LocalDirectoryStore(tmp_path)
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        for _ in range(5):
+            etag = store.put("a", os.urandom(10)).etag
+            winners = [
+                got
+                for got in pool.starmap(swap_from_another_process, [(tmp_path, etag)] * 8)
+                if got
+            ]
+            assert winners == [store.head("a").etag]
+
+
+def test_rewriting_the_same_bytes_gives_another_etag(tmp_path: Path) -> None:
+    store = LocalDirectoryStore(tmp_path)
+    assert store.put("a", b"x").etag != store.put("a", b"x").etag
+
+
+def test_remains_of_a_killed_upload_are_no_object_and_are_swept_up(tmp_path: Path) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    store = LocalDirectoryStore(tmp_path, clock=clock)
+    store.put("a", b"x")
+    (tmp_path / "%tmp" / "left-over").write_bytes(b"half")
+    assert [found.key for found in store.list("")] == ["a"]
+    assert list(store.list_folders("")) == []
+    assert store.abort_uploads("", older_than_ms=60_000) == 0
+    clock.advance_ms(120_000)
+    assert store.abort_uploads("", older_than_ms=60_000) == 1
+    assert list((tmp_path / "%tmp").iterdir()) == []
+
+
+def test_a_damaged_file_has_another_checksum_than_it_was_written_with(tmp_path: Path) -> None:
+    """`head` is what the copier verifies with, so it must see the disk as it is."""
+    store = LocalDirectoryStore(tmp_path)
+    written = store.put("folder/a", b"hello")
+    (tmp_path / "folder" / "a").write_bytes(b"hellO")
+    assert store.head("folder/a").crc32c not in (None, written.crc32c)
+
+
+def test_deleting_while_writing_does_not_lose_the_folder(tmp_path: Path) -> None:
+    store = LocalDirectoryStore(tmp_path)
+    stop = threading.Event()
+
+    def delete_neighbours() -> None:
+        while not stop.is_set():
+            store.put("f/other", b"")
+            store.delete(["f/other"])
+
+    thread = threading.Thread(target=delete_neighbours)
+    thread.start()
+    try:
+        for number in range(50):
+            store.put(f"f/{number}", b"")
+            store.delete([f"f/{number}"])
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("name", ["%tmp", "%lock", "a%", "%2F", "ü b", "x" * 300, "é" * 100, ".."])
+def test_no_name_is_in_the_way_of_our_own(tmp_path: Path, name: str) -> None:
+    if name == "..":
+        name = "...x"
+    store = LocalDirectoryStore(tmp_path)
+    key = f"f/{name}/{name}.log"
+    store.put(key, b"x")
+    assert [found.key for found in store.list("")] == [key]
+    assert [found.key for found in store.list(f"f/{name}/")] == [key]
+    assert list(store.list_folders("f/")) == [name]
+    store.delete([key])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["%lock", "%tmp"]
+
+
+@pytest.mark.slow
+def test_a_folder_without_rights_is_denied(tmp_path: Path) -> None:
+    """Root may do anything, so the right is taken by making the path a file."""
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    store = LocalDirectoryStore(blocked / "below")
+    with pytest.raises(TierError):
+        store.check()
+    with pytest.raises(TierError):
+        store.put("a", b"")
+
+
+# --- the fake --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "call"),
+    [
+        ("put", lambda s: s.put("a", b"y")),
+        ("get", lambda s: s.get("a")),
+        ("get", lambda s: s.get_object("a")),
+        ("get", lambda s: s.get_into("a", memoryview(bytearray(1)), start=0)),
+        ("head", lambda s: s.head("a")),
+        ("list", lambda s: s.list("")),
+        ("list", lambda s: s.list_folders("")),
+        ("delete", lambda s: s.delete(["a"])),
+        ("check", lambda s: s.check()),
+        ("abort_uploads", lambda s: s.abort_uploads("", older_than_ms=0)),
+    ],
+)
+def test_every_operation_can_fail_to_order(
+    operation: str, call: Callable[[MemoryStore], object]
+) -> None:
+    store = MemoryStore()
+    store.put("a", b"x")
+    fault = store.add_fault(Fault(operation=operation, error=AccessDenied))
+    with pytest.raises(AccessDenied):
+        call(store)
+    assert fault.hit_count == 1
+    call(store)
+    assert store.count_requests(operation) >= 2
+
+
+def test_a_fault_after_the_deed_leaves_the_deed_done() -> None:
+    store = MemoryStore()
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.AFTER))
+    with pytest.raises(TierUnavailable):
+        store.put("a", b"x")
+    assert store.get("a") == b"x"
+    store.add_fault(Fault(operation="delete", error=TierUnavailable, moment=Moment.AFTER))
+    with pytest.raises(TierUnavailable):
+        store.delete(["a"])
+    with pytest.raises(ObjectNotFound):
+        store.get("a")
+
+
+def test_faults_count_skip_and_choose_their_keys() -> None:
+    store = MemoryStore()
+    store.put("a", b"x")
+    store.put("b", b"x")
+    store.add_fault(Fault(key_pattern="a", error=TierUnavailable, skip=1, times=2))
+    outcomes = []
+    for key in ("a", "b", "a", "a", "a"):
+        try:
+            outcomes.append(store.get(key))
+        except TierUnavailable:
+            outcomes.append(b"!")
+    assert outcomes == [b"x", b"x", b"!", b"!", b"x"]
+    store.add_fault(Fault(error=TierUnavailable, times=-1))
+    store.clear_faults()
+    store.get("a")
+
+
+def test_a_gate_holds_an_operation_until_it_is_opened() -> None:
+    store = MemoryStore()
+    gate = threading.Event()
+    store.add_fault(Fault(operation="put", gate=gate))
+    thread = threading.Thread(target=store.put, args=("a", b"x"))
+    thread.start()
+    assert store.keys() == []
+    gate.set()
+    thread.join(5)
+    assert store.keys() == ["a"]
+
+
+# --- bodies ----------------------------------------------------------------------------------
+
+
+def test_a_body_reader_is_a_window_that_can_be_rewound(tmp_path: Path) -> None:
+    content = os.urandom(1000)
+    path = tmp_path / "f"
+    path.write_bytes(content)
+    body = FileBody(path=path, size_bytes=1000, crc32c=crc32c.crc32c(content))
+    part = BodyPart(position=100, size_bytes=300, crc32c=0)
+    for source in (body, content, memoryview(content)):
+        with BodyReader(source, part, clock=ManualClock(), deadline_s=10) as reader:
+            assert reader.read(50) == content[100:150]
+            assert reader.tell() == 50
+            assert reader.read() == content[150:400]
+            assert reader.read(1) == b""
+            reader.seek(-10, os.SEEK_END)
+            assert reader.read(100) == content[390:400]
+            reader.seek(0)
+            assert reader.read() == content[100:400]
+
+
+def test_parts_cover_the_body_and_know_their_checksums(tmp_path: Path) -> None:
+    content = os.urandom(1000)
+    path = tmp_path / "f"
+    path.write_bytes(content)
+    body = FileBody(path=path, size_bytes=1000, crc32c=crc32c.crc32c(content))
+    parts = measure_body("k", body, part_bytes=300)
+    assert [(part.position, part.size_bytes) for part in parts] == [
+        (0, 300),
+        (300, 300),
+        (600, 300),
+        (900, 100),
+    ]
+    for part in parts:
+        window = content[part.position : part.position + part.size_bytes]
+        assert part.crc32c == crc32c.crc32c(window)
