@@ -75,6 +75,8 @@ FLUSH_CHECK_S = 1.0
 CHECKPOINT_S = 5.0
 MIRROR_CHECK_S = 5.0
 PURGE_CHECK_S = 0.5
+# Kafka's producer.id.expiration.check.interval.ms.
+PRODUCER_CHECK_S = 600.0
 CLAIM_RETRY_S = 5.0
 # Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
@@ -315,6 +317,7 @@ class Broker:
                     "connection sweep": self._server.sweep_forever,
                     "flush": self._flush_forever,
                     "checkpoint": self._checkpoint_forever,
+                    "producer expiry": self._expire_producers_forever,
                     "retention": self._retain_forever,
                     "purges": self._finish_purges_forever,
                 }
@@ -422,6 +425,16 @@ class Broker:
         while True:
             await asyncio.sleep(CHECKPOINT_S)
             await self._replicas.checkpoint_log_starts()
+
+    async def _expire_producers_forever(self) -> None:
+        """Forgets idempotent producers that were silent for `producer.id.expiration.ms`."""
+        while True:
+            await asyncio.sleep(PRODUCER_CHECK_S)
+            for partition in self._replicas.partitions():
+                partition.log.local.producers.expire(
+                    self._clock.now_ms(), self._config.producer_id_expiration_ms
+                )
+                await asyncio.sleep(0)
 
     async def _finish_purges_forever(self) -> None:
         """Notes in the metadata log that nothing is left of deleted topics."""

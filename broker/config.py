@@ -78,9 +78,6 @@ class BrokerConfig:
     log_dirs: tuple[Path, ...]
     log_retention_check_interval_ms: int
     log_initial_task_delay_ms: int
-    log_flush_scheduler_interval_ms: int
-    log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
 
     remote_log_storage_system_enable: bool
     remote_url: str | None
@@ -92,14 +89,12 @@ class BrokerConfig:
     remote_log_reader_max_pending_tasks: int
     remote_fetch_max_wait_ms: int
     remote_list_offsets_request_timeout_ms: int
-    remote_log_index_file_cache_total_size_bytes: int
     remote_chunk_bytes: int
     remote_cache_memory_bytes: int
     remote_cache_disk_bytes: int
     remote_cache_directory: Path
     remote_delete_grace_ms: int
     remote_copy_timeout_ms: int
-    remote_orphan_grace_ms: int
 
     given: Mapping[str, str]
     ignored: tuple[IgnoredKey, ...]

@@ -71,6 +71,21 @@ IGNORED: tuple[ForeignKeys, ...] = (
         pattern="producer.id.expiration.check.interval.ms", reason="it looks when it wants"
     ),
     ForeignKeys(pattern="log.cleaner.", reason="nothing is compacted yet"),
+    ForeignKeys(
+        pattern="log.flush.scheduler.interval.ms", reason="flush.ms is looked at every second"
+    ),
+    ForeignKeys(
+        pattern="log.flush.offset.checkpoint.interval.ms",
+        reason="checkpoints are written every 5 seconds",
+    ),
+    ForeignKeys(
+        pattern="log.flush.start.offset.checkpoint.interval.ms",
+        reason="checkpoints are written every 5 seconds",
+    ),
+    ForeignKeys(
+        pattern="remote.log.index.file.cache.total.size.bytes",
+        reason="the indexes of the 512 segments read last are kept",
+    ),
     ForeignKeys(pattern="log.message.format.version", reason="Kafka ignores it since 4.0"),
     ForeignKeys(pattern="log.message.downconversion.enable", reason="Kafka ignores it since 4.0"),
     ForeignKeys(pattern="log.dir.failure.timeout.ms", reason=_OWN_METADATA),

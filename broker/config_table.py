@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from strandline.storage.log_config import (
     INT_MAX,
-    LONG_MAX,
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigType,
@@ -249,30 +248,6 @@ def _log_keys() -> Iterator[BrokerConfigDef]:
         "Ms after the start before background work on logs begins.",
         minimum=0,
     )
-    yield _key(
-        LOG,
-        "log.flush.scheduler.interval.ms",
-        _L,
-        LONG_MAX,
-        "Ms between two looks for logs that flush.ms wants synced.",
-        minimum=1,
-    )
-    yield _key(
-        LOG,
-        "log.flush.offset.checkpoint.interval.ms",
-        _I,
-        60_000,
-        "Ms between two writes of the recovery points.",
-        minimum=0,
-    )
-    yield _key(
-        LOG,
-        "log.flush.start.offset.checkpoint.interval.ms",
-        _I,
-        60_000,
-        "Ms between two writes of the log start offsets.",
-        minimum=0,
-    )
 
 
 def _tier_keys() -> Iterator[BrokerConfigDef]:
@@ -360,15 +335,6 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
     )
     yield _key(
         TIER,
-        "remote.log.index.file.cache.total.size.bytes",
-        _L,
-        GIB,
-        "Bytes of remote indexes kept.",
-        minimum=1,
-        dynamic=True,
-    )
-    yield _key(
-        TIER,
         "strandline.remote.chunk.bytes",
         _I,
         8 * MIB,
@@ -415,14 +381,6 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
         900_000,
         "A copy of one segment that takes longer is given up and tried again, in ms.",
         minimum=1,
-    )
-    yield _key(
-        TIER,
-        "strandline.remote.orphan.grace.ms",
-        _L,
-        86_400_000,
-        "An object that no manifest names is an orphan only after this many ms.",
-        minimum=0,
     )
 
 

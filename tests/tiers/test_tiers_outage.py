@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -85,10 +86,10 @@ def watch_cold_reads_wait(client: LogClient) -> None:
 
 def check_says_why_once(broker: TieredBroker) -> None:
     """One line per reason, not one per attempt."""
-    events = Counter(line.split(" ", 3)[3] for line in broker.warnings())
-    assert any(FAILS in event for event in events), broker.log_text()
-    texts = Counter(event.split("=")[0].rsplit(" ", 1)[0] for event in events.elements())
-    assert max(texts.values()) <= 2, texts
+    # time WARNING logger event text field=value ...
+    events = Counter(re.split(r" \w+=", line.split(" ", 3)[3])[0] for line in broker.warnings())
+    # An outage may begin as one reason and go on as another.
+    assert max(events.values()) <= 2, events
 
 
 def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_afterwards(
@@ -103,6 +104,9 @@ def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_after
 
         outage.begin()
         client.produce(DURING)
+        with broker.client("made-during-the-outage") as other:
+            other.create_topic(TIERED)
+            other.produce(BEFORE[:1])
         hot = [batch for batch in BEFORE + DURING if end_of([batch]) > local_start]
         assert client.read(local_start, END) == hot
         watch_cold_reads_wait(client)

@@ -87,44 +87,522 @@ async def read_all(
 ) -> bytes:
     """Reads as a consumer does, from the first offset to the last."""
     received = bytearray()
-    for number, segment in enumerate(segments):
-        offset = segment.entry.base_offset
-        following = [later.entry for later in segments[number + 1 :]]
-        while offset < segment.entry.end_offset:
-            found = await reader.read(
-                segment.entry, offset, bytes_max=bytes_max, next_entries=following
-            )
-            assert found.next_offset > offset
-            assert found.size_bytes == sum(map(len, found.buffers))
-            received += b"".join(found.buffers)
-            offset = found.next_offset
-            if offset > segment.entry.end_offset:
-                break
-        # A read may go on into the following segments.
-        while following and following[0].end_offset <= offset:
-            following.pop(0)
-        if offset > segment.entry.end_offset:
-            rest = [later for later in segments if later.entry.end_offset > offset]
-            if rest:
-                position = _position_of(rest[0].log, offset)
-                cut = ArchivedSegment(entry=rest[0].entry, log=rest[0].log[position:])
-                received += await _read_rest(reader, rest[0], offset, bytes_max)
-                received += await read_all(reader, rest[1:], bytes_max=bytes_max)
-                del cut
-            return bytes(received)
-    return bytes(received)
-
-
-async def _read_rest(
-    reader: ColdReader, segment: ArchivedSegment, offset: int, bytes_max: int
-) -> bytes:
-    received = bytearray()
-    while offset < segment.entry.end_offset:
-        found = await reader.read(segment.entry, offset, bytes_max=bytes_max)
+    offset = segments[0].entry.base_offset
+    while offset < segments[-1].entry.end_offset:
+        number = next(n for n, s in enumerate(segments) if offset < s.entry.end_offset)
+        found = await reader.read(
+            segments[number].entry,
+            offset,
+            bytes_max=bytes_max,
+            next_entries=[later.entry for later in segments[number + 1 :]],
+        )
+        assert found.next_offset > offset
+        assert found.size_bytes == sum(map(len, found.buffers))
         received += b"".join(found.buffers)
         offset = found.next_offset
     return bytes(received)
 
 
-def _position_of(log: bytes, offset: int) -> int:
-    return next(b.position for b in iter_batches(log) if b.header.next_offset > offset)
+def joined(found: ColdRead) -> bytes:
+    return b"".join(found.buffers)
+
+
+# --- the same bytes --------------------------------------------------------------------------
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    batch_counts=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    records_per_batch=st.integers(1, 6),
+    bytes_max=st.integers(1, 40_000),
+    chunk_bytes=st.integers(500, 20_000),
+    read_ahead_chunks=st.integers(0, 5),
+)
+def test_a_consumer_receives_the_segments_byte_for_byte(
+    executor: ThreadPoolExecutor,
+    batch_counts: list[int],
+    records_per_batch: int,
+    bytes_max: int,
+    chunk_bytes: int,
+    read_ahead_chunks: int,
+) -> None:
+    store = MemoryStore()
+    segments, base_offset = [], 7
+    for count in batch_counts:
+        segment = archive(
+            store,
+            base_offset=base_offset,
+            batch_count=count,
+            records_per_batch=records_per_batch,
+        )
+        segments.append(segment)
+        base_offset = segment.entry.end_offset
+    reader = make_reader(
+        store, executor, chunk_bytes=chunk_bytes, read_ahead_chunks=read_ahead_chunks
+    )
+    received = run(read_all(reader, segments, bytes_max=bytes_max))
+    assert received == b"".join(segment.log for segment in segments)
+    assert reader.statistics().live_bytes_now <= 60_000
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_compressed_batches_are_passed_on_as_they_are(
+    store: MemoryStore, executor: ThreadPoolExecutor, codec: Codec
+) -> None:
+    segment = archive(store, codec=codec)
+    assert run(read_all(make_reader(store, executor), [segment])) == segment.log
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3, 4, 77, 159])
+def test_a_read_begins_with_the_batch_that_holds_the_offset(
+    store: MemoryStore, executor: ThreadPoolExecutor, offset: int
+) -> None:
+    segment = archive(store)
+    found = run(make_reader(store, executor).read(segment.entry, offset, bytes_max=1))
+    (only,) = iter_batches(joined(found))
+    assert only.header.base_offset <= offset < only.header.next_offset == found.next_offset
+
+
+def test_a_read_ends_below_the_end_offset(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
+    segment = archive(store)
+    reader = make_reader(store, executor)
+
+    async def read(offset: int, end_offset: int) -> ColdRead:
+        return await reader.read(segment.entry, offset, bytes_max=ALL_BYTES, end_offset=end_offset)
+
+    assert run(read(4, 12)).next_offset == 12
+    assert run(read(4, 13)).next_offset == 16
+    nothing = run(read(12, 12))
+    assert (nothing.buffers, nothing.next_offset, nothing.size_bytes) == ([], 12, 0)
+
+
+def test_offsets_that_compaction_removed_are_passed_over(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    """Batches at 0, 8, 80 and 88; the segment ends at 200."""
+    parts = [make_log(base_offset=base, batch_count=1) for base in (0, 8, 80, 88)]
+    made = archive_segment(store, PARTITION, b"".join(parts), piece_bytes=1)
+    fields = {name: getattr(made.entry, name) for name in made.entry.__slots__}
+    entry = type(made.entry)(**{**fields, "end_offset": 200})
+    reader = make_reader(store, executor, chunk_bytes=2 * len(parts[0]))
+
+    def read(offset: int) -> ColdRead:
+        return run(reader.read(entry, offset, bytes_max=1))
+
+    assert [read(offset).next_offset for offset in (0, 4, 12, 79, 88)] == [4, 12, 84, 84, 92]
+    assert (read(92).buffers, read(92).next_offset) == ([], 200)
+
+
+def test_one_batch_comes_however_large(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
+    log = make_log(batch_count=3, records_per_batch=1, value_bytes=200_000)
+    segment = archive_segment(store, PARTITION, log, piece_bytes=1000)
+    reader = make_reader(store, executor, memory_bytes_max=60_000)
+    assert run(read_all(reader, [segment], bytes_max=1)) == log
+
+
+# --- each once -------------------------------------------------------------------------------
+
+
+def test_many_who_want_a_chunk_cause_one_request(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    reader = make_reader(store, executor)
+
+    async def read_often() -> list[ColdRead]:
+        reads = [reader.read(segment.entry, n % 8, bytes_max=500) for n in range(50)]
+        return await asyncio.gather(*reads)
+
+    assert all(found.size_bytes for found in run(read_often()))
+    assert store.count_requests("get", r"\.meta$") == 1
+    assert store.count_requests("get", r"\.log$") == 1
+
+
+def test_a_reader_that_gives_up_leaves_the_download_to_the_next(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    reader = make_reader(store, executor)
+    gate = threading.Event()
+    store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate))
+
+    async def give_up_then_read() -> ColdRead:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(segment.entry, 0, bytes_max=500), 0.1)
+        gate.set()
+        await eventually(lambda: reader.statistics().downloads == 1)
+        return await reader.read(segment.entry, 0, bytes_max=500)
+
+    assert run(give_up_then_read()).size_bytes > 0
+    assert store.count_requests("get", r"\.log$") == 1
+
+
+def test_whoever_reads_on_finds_the_next_chunks_there(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store, batch_count=100)
+    reader = make_reader(store, executor)
+
+    async def read_a_little() -> None:
+        first = await reader.read(segment.entry, 0, bytes_max=500)
+        assert store.count_requests("get", r"\.log$") == 1
+        await reader.read(segment.entry, first.next_offset, bytes_max=500)
+        await eventually(lambda: reader.statistics().downloads == 3)
+
+    run(read_a_little())
+    assert reader.statistics().guessed_downloads == 2
+
+
+def test_whoever_jumps_causes_no_read_ahead(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store, batch_count=100)
+    reader = make_reader(store, executor)
+
+    async def jump() -> None:
+        for offset in (300, 0, 200, 100):
+            await reader.read(segment.entry, offset, bytes_max=500)
+
+    run(jump())
+    assert reader.statistics().guessed_downloads == 0
+    assert store.count_requests("get", r"\.log$") == 4
+
+
+def test_read_ahead_goes_on_into_the_next_segment(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    first = archive(store, batch_count=8)
+    second = archive(store, base_offset=32, batch_count=8)
+    reader = make_reader(store, executor)
+
+    async def read_first() -> None:
+        offset = 0
+        for _ in range(2):
+            found = await reader.read(
+                first.entry, offset, bytes_max=500, next_entries=[second.entry]
+            )
+            offset = found.next_offset
+        await eventually(lambda: reader.statistics().downloads == 2)
+        whole = await reader.read(first.entry, 0, bytes_max=ALL_BYTES, next_entries=[second.entry])
+        assert joined(whole) == first.log + second.log
+
+    run(read_first())
+    assert store.count_requests("get", second.entry.log_key) == 1
+
+
+def test_a_failed_guess_is_nobodys_error(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
+    segment = archive(store, batch_count=100)
+    reader = make_reader(store, executor)
+    store.add_fault(
+        Fault(operation="get", key_pattern=r"\.log$", error=TierUnavailable, skip=1, times=2)
+    )
+
+    async def read_on() -> bytes:
+        first = await reader.read(segment.entry, 0, bytes_max=500)
+        await reader.read(segment.entry, first.next_offset, bytes_max=500)
+        await eventually(lambda: reader.statistics().failed_downloads == 2)
+        return await read_all(reader, [segment])
+
+    assert run(read_on()) == segment.log
+
+
+def test_a_wanted_chunk_is_downloaded_before_guessed_ones(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store, batch_count=200)
+    reader = make_reader(store, executor, parallel_downloads_max=2, memory_bytes_max=200_000)
+
+    async def read_then_jump() -> None:
+        first = await reader.read(segment.entry, 0, bytes_max=500)
+        gate = threading.Event()
+        store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate))
+        await reader.read(segment.entry, first.next_offset, bytes_max=500)
+        # One guess hangs, another waits; the jump goes past both.
+        found = await reader.read(segment.entry, 700, bytes_max=500)
+        assert found.next_offset == 704
+        assert reader.statistics().downloads == 2
+        gate.set()
+        await eventually(lambda: reader.statistics().downloads == 4)
+
+    run(read_then_jump())
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [ObjectNotFound, AccessDenied, ObjectArchived, TierUnavailable, ObjectCorrupt]
+)
+def test_each_failure_of_the_store_stays_itself_and_passes(
+    store: MemoryStore, executor: ThreadPoolExecutor, error: type[TierError]
+) -> None:
+    segment = archive(store)
+    reader = make_reader(store, executor)
+    store.add_fault(Fault(operation="get", key_pattern=r"\.log$", error=error))
+    with pytest.raises(error) as raised:
+        run(reader.read(segment.entry, 0, bytes_max=500))
+    assert type(raised.value) is error
+    assert run(read_all(reader, [segment])) == segment.log
+
+
+def test_a_chunk_damaged_on_the_way_is_fetched_again(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    reader = make_reader(store, executor)
+    store.add_fault(Fault(operation="get", key_pattern=r"\.log$", flip_bit_at=1234))
+    assert run(read_all(reader, [segment])) == segment.log
+    assert reader.statistics().corrupt_chunks == 1
+
+
+def test_a_chunk_damaged_in_the_store_is_corrupt_and_the_others_are_readable(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store, batch_count=100)
+    reader = make_reader(store, executor)
+    position = len(segment.log) // 2
+    store.damage(
+        segment.entry.log_key,
+        lambda log: log[:position] + bytes([log[position] ^ 1]) + log[position + 1 :],
+    )
+    with pytest.raises(ObjectCorrupt, match="wrong CRC"):
+        run(read_all(reader, [segment]))
+    assert run(reader.read(segment.entry, 0, bytes_max=500)).size_bytes > 0
+    assert run(reader.read(segment.entry, 399, bytes_max=500)).size_bytes > 0
+
+
+def test_an_object_that_is_cut_off_is_corrupt(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    store.damage(segment.entry.log_key, lambda log: log[:-100])
+    with pytest.raises(ObjectCorrupt):
+        run(make_reader(store, executor).read(segment.entry, 159, bytes_max=500))
+
+
+def test_too_many_waiting_readers_are_told_to_come_later(
+    store: MemoryStore, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downloads, "WAITING_MAX", 3)
+    segment = archive(store, batch_count=200)
+    reader = make_reader(store, executor, parallel_downloads_max=1)
+    gate = threading.Event()
+    store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate, times=-1))
+
+    async def crowd() -> list[ColdRead | BaseException]:
+        reads = [reader.read(segment.entry, 50 * n, bytes_max=500) for n in range(8)]
+        asyncio.get_running_loop().call_later(0.1, gate.set)
+        return await asyncio.gather(*reads, return_exceptions=True)
+
+    outcomes = run(crowd())
+    refused = [found for found in outcomes if isinstance(found, TierUnavailable)]
+    assert len(refused) == 4, outcomes
+    assert sum(isinstance(found, ColdRead) for found in outcomes) == 4
+
+
+def test_closing_fails_those_who_wait(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
+    segment = archive(store, batch_count=200)
+    reader = make_reader(store, executor, parallel_downloads_max=1)
+    gate = threading.Event()
+    store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate))
+
+    async def close_while_waiting() -> list[ColdRead | BaseException]:
+        loop = asyncio.get_running_loop()
+        reads = [reader.read(segment.entry, 100 * n, bytes_max=500) for n in range(3)]
+        loop.call_later(0.05, reader.close)
+        loop.call_later(0.1, gate.set)
+        outcomes = await asyncio.gather(*reads, return_exceptions=True)
+        with pytest.raises(TierUnavailable):
+            await reader.read(segment.entry, 0, bytes_max=500)
+        return outcomes
+
+    assert [type(found) for found in run(close_while_waiting())] == [TierUnavailable] * 3
+
+
+# --- bounded memory --------------------------------------------------------------------------
+
+
+def test_memory_stays_bounded_while_slow_consumers_hold_their_answers(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store, batch_count=200)
+    reader = make_reader(store, executor, memory_bytes_max=30_000)
+
+    async def hold_too_much() -> None:
+        held: list[ColdRead] = []
+        with pytest.raises(TimeoutError):
+            for offset in range(0, 800, 40):
+                reading = reader.read(segment.entry, offset, bytes_max=500)
+                held.append(await asyncio.wait_for(reading, 0.3))
+                assert reader.statistics().live_bytes_now <= 30_000
+        assert len(held) >= 3
+        waiting = asyncio.ensure_future(reader.read(segment.entry, 799, bytes_max=500))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        held.clear()
+        assert (await waiting).size_bytes > 0
+
+    run(hold_too_much())
+    assert reader.statistics().live_bytes_now <= 30_000
+
+
+# --- disk cache ------------------------------------------------------------------------------
+
+
+def test_after_a_restart_chunks_come_from_disk(
+    store: MemoryStore, executor: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    segment = archive(store)
+    disk: dict[str, Any] = {"disk_directory": tmp_path, "disk_bytes_max": 10**6}
+
+    async def read_and_keep() -> None:
+        reader = make_reader(store, executor, read_ahead_chunks=0, **disk)
+        assert await read_all(reader, [segment]) == segment.log
+        await eventually(
+            lambda: len(list(tmp_path.glob("*.chunk"))) == reader.statistics().downloads
+        )
+
+    run(read_and_keep())
+    store.requests.clear()
+    reader = make_reader(store, executor, **disk)
+    assert run(read_all(reader, [segment])) == segment.log
+    assert reader.statistics().disk_hits > 1
+    assert store.count_requests("get", r"\.log$") == 0
+
+
+def test_a_chunk_damaged_on_disk_is_downloaded_again(
+    store: MemoryStore, executor: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    segment = archive(store, batch_count=8)
+    disk: dict[str, Any] = {"disk_directory": tmp_path, "disk_bytes_max": 10**6}
+
+    async def read(reader: ColdReader) -> bytes:
+        received = await read_all(reader, [segment])
+        await eventually(lambda: len(list(tmp_path.glob("*.chunk"))) == 1)
+        return received
+
+    run(read(make_reader(store, executor, **disk)))
+    (path,) = tmp_path.glob("*.chunk")
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 1
+    path.write_bytes(content)
+    reader = make_reader(store, executor, **disk)
+    assert run(read(reader)) == segment.log
+    statistics = reader.statistics()
+    assert (statistics.corrupt_chunks, statistics.disk_hits, statistics.downloads) == (1, 0, 1)
+    assert path.read_bytes() == segment.log
+
+
+# --- the index -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "no statistics"])
+def test_a_damaged_meta_does_not_make_a_segment_unreadable(
+    store: MemoryStore,
+    executor: ThreadPoolExecutor,
+    damage: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    segment = archive(store)
+    key = segment.entry.meta_key
+    match damage:
+        case "cut":
+            store.damage(key, lambda meta: meta[:-3])
+        case "flipped":
+            store.damage(key, lambda meta: meta[:50] + b"#" + meta[51:])
+        case "gone":
+            store.delete([key])
+        case _:
+            segment = archive_segment(
+                store, PARTITION, segment.log, sections={Section.STATISTICS: b""}
+            )
+    reader = make_reader(store, executor)
+    assert run(read_all(reader, [segment])) == segment.log
+    wanted = TimestampOffset(BASE_TIMESTAMP_MS + 77, 77, 0)
+    assert run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 77)) == wanted
+    assert "segment index unusable, walking the log object" in caplog.messages
+
+
+def test_a_denied_meta_is_denied_and_not_worked_around(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    store.add_fault(Fault(operation="get", key_pattern=r"\.meta$", error=AccessDenied))
+    with pytest.raises(AccessDenied):
+        run(make_reader(store, executor).read(segment.entry, 0, bytes_max=500))
+
+
+# --- times -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_time_is_found_to_the_record(
+    store: MemoryStore, executor: ThreadPoolExecutor, codec: Codec
+) -> None:
+    segment = archive(store, base_offset=100, codec=codec, leader_epoch=3)
+    reader = make_reader(store, executor)
+    for offset in (100, 101, 178, 259):
+        found = run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + offset))
+        assert found == TimestampOffset(BASE_TIMESTAMP_MS + offset, offset, 3)
+    first = run(reader.find_timestamp(segment.entry, 0))
+    assert first is not None
+    assert first.offset == 100
+    assert run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 260)) is None
+
+
+def test_a_time_is_not_found_below_the_start_offset(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    found = run(
+        make_reader(store, executor).find_timestamp(
+            segment.entry, BASE_TIMESTAMP_MS, start_offset=42
+        )
+    )
+    assert found is not None
+    assert found.offset == 42
+
+
+def test_a_time_costs_one_small_request(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
+    segment = archive(store, batch_count=100)
+    reader = make_reader(store, executor)
+    run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 300))
+    (request,) = [r for r in store.requests if r.operation == "get" and r.key.endswith(".log")]
+    assert request.end - request.start == 2 * len(segment.log) // 100
+    run(reader.read(segment.entry, 300, bytes_max=500))
+    store.requests.clear()
+    run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 301))
+    assert store.requests == []
+
+
+# --- transactions ----------------------------------------------------------------------------
+
+
+def test_aborted_transactions_are_those_that_overlap(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    aborted = [AbortedTransaction(7, 0, 20, 10), AbortedTransaction(8, 30, 50, 51)]
+    encoded = b"".join(struct.pack(">hqqqq", 0, *one) for one in aborted)
+    log = make_log(batch_count=40)
+    segment = archive_segment(store, PARTITION, log, sections={Section.TXN_INDEX: encoded})
+    reader = make_reader(store, executor)
+
+    def overlapping(start: int, end: int) -> list[AbortedTransaction]:
+        return run(reader.aborted_transactions(segment.entry, start, end))
+
+    assert overlapping(0, 160) == aborted
+    assert overlapping(20, 30) == aborted[:1]
+    assert overlapping(21, 31) == aborted[1:]
+    assert overlapping(51, 160) == []
+    assert store.count_requests("get", r"\.meta$") == 1
+
+
+def test_a_segment_without_transactions_is_not_asked(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    store.requests.clear()
+    assert run(make_reader(store, executor).aborted_transactions(segment.entry, 0, 99)) == []
+    assert store.requests == []
