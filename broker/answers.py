@@ -15,20 +15,9 @@ from strandline.broker.protocol.schema import Part
 
 Parts: TypeAlias = Sequence[Part]
 
-# Messages quote what a client sent. A string of the protocol ends at 32,767 bytes, and a reader's
-# patience long before that.
-MESSAGE_CHARACTERS_MAX = 1000
-
 
 class CloseConnectionError(Exception):
     """Raised by a handler whose only right answer is to close, as Kafka does; says why."""
-
-
-def clipped(message: str | None) -> str | None:
-    """An error message that fits into an answer, whatever it quotes."""
-    if message is None or len(message) <= MESSAGE_CHARACTERS_MAX:
-        return message
-    return message[: MESSAGE_CHARACTERS_MAX - 3] + "..."
 
 
 class Deferred:

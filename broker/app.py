@@ -52,7 +52,13 @@ from strandline.broker.network.server import Server, ServerLimits
 from strandline.broker.protocol.api import ApiKey
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.clock import Clock, SystemClock
-from strandline.storage.errors import DiskError, StrandlineError, TierError
+from strandline.storage.errors import (
+    DiskError,
+    StorageError,
+    StrandlineError,
+    TierError,
+    TierUnavailable,
+)
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
@@ -62,6 +68,7 @@ from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.tiering.crash_points import check_environment
+from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
 
 log = logging.getLogger(__name__)
@@ -78,6 +85,8 @@ PURGE_CHECK_S = 0.5
 # Kafka's producer.id.expiration.check.interval.ms.
 PRODUCER_CHECK_S = 600.0
 CLAIM_RETRY_S = 5.0
+# Start-up waits this long for the store to say whose archive it holds, and goes on without it.
+CLAIM_WAIT_S = 10.0
 # Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
 # ListOffsets by time decompresses a batch of each partition.
@@ -163,6 +172,8 @@ class Broker:
         self._store: ObjectStore | None = None
         self._tiering: TieringManager | None = None
         self._owns_archive = False
+        # Why the archive could not be claimed so far, as far as it was logged.
+        self._unclaimed_kind = ""
         self._purged: set[TopicId] = set()
 
     # --- starting ----------------------------------------------------------------------------
@@ -173,7 +184,7 @@ class Broker:
         self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 1
         self._store = self._open_store()  # 2
         if self._store is not None:
-            self._owns_archive = await self._claim_archive()
+            self._owns_archive = await self._claim_archive(wait_s=CLAIM_WAIT_S)
         self._metadata_log = MetadataLog(
             LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
             self._store,
@@ -228,23 +239,26 @@ class Broker:
             clock=self._clock,
         )
 
-    async def _claim_archive(self) -> bool:
+    async def _claim_archive(self, *, wait_s: float | None = None) -> bool:
         """Whether the bucket is known to be this cluster's; False if it cannot be asked now.
+
+        After `wait_s` it is not waited for any more; None waits as long as the store does.
 
         Raises WrongArchive if it is another's: nothing may be written there.
         """
         store = self._store
         assert store is not None
         ours = ClusterInfo(cluster_id=self._log_dirs.cluster_id)
+        claim = partial(create_cluster_info, store, ours)
         try:
-            found = await self._in(
-                self._workers.metadata, partial(create_cluster_info, store, ours)
-            )
+            async with asyncio.timeout(wait_s):
+                # Not in the metadata thread: while the store hangs, topics can still be created.
+                found = await self._in(self._workers.manifests, claim)
+        except TimeoutError:
+            self._note_unclaimed(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
+            return False
         except TierError as error:
-            log.warning(
-                "remote tier cannot be reached; archived records wait until it can",
-                extra={"fields": {"url": store.url, "error": str(error)}},
-            )
+            self._note_unclaimed(error)
             return False
         if found.cluster_id != ours.cluster_id:
             raise WrongArchive(
@@ -253,6 +267,16 @@ class Broker:
                 f"at the folders of {found.cluster_id}"
             )
         return True
+
+    def _note_unclaimed(self, error: TierError) -> None:
+        """Says why the archive is not used yet, once per kind of reason."""
+        kind = type(error).__name__
+        log.log(
+            logging.DEBUG if kind == self._unclaimed_kind else logging.WARNING,
+            "remote tier cannot be reached; archived records wait until it can",
+            extra={"fields": {"url": self._config.remote_url, "error": str(error)}},
+        )
+        self._unclaimed_kind = kind
 
     def _load_logs(self, image: MetadataImage) -> dict[TopicPartition, LocalLog]:
         defaults = self._config.topic_defaults()
@@ -446,9 +470,15 @@ class Broker:
                 self._purged.discard(topic_id)
 
     async def _mirror_forever(self) -> None:
+        mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
-            if self._owns_archive:
-                await self._in(self._workers.manifests, self._metadata_log.mirror_once)
+            if self._owns_archive and mirroring.may_try:
+                try:
+                    await self._in(self._workers.manifests, self._metadata_log.mirror_once)
+                except StorageError as error:
+                    mirroring.failed(error)
+                else:
+                    mirroring.succeeded()
             await asyncio.sleep(MIRROR_CHECK_S)
 
     async def _tier_forever(self) -> None:

@@ -84,10 +84,10 @@ def run(screen: Screen, settings: Settings) -> None:
         screen.note(f"S3 at {settings.s3_url}, data in {settings.s3_data}")
         with broker(settings) as child:
             screen.note(f"broker at {settings.bootstrap}, archive at {settings.remote_url}")
-            sent, placement = produce(screen, settings, flights)
+            sent, placement = produce(screen, settings, flights, child)
             watcher = TierWatcher(settings, placement.end_offsets())
             wait_for_archive(screen, watcher, child)
-            read_back(screen, settings, sent, placement)
+            read_back(screen, settings, sent, placement, child)
             stop_broker(screen, child)
         ask_spark(screen, settings, archived(flights, placement, watcher))
     screen.step("Go on by hand")
@@ -117,11 +117,11 @@ def is_locked(path: Path) -> bool:
 
 
 def produce(
-    screen: Screen, settings: Settings, flights: pd.DataFrame
+    screen: Screen, settings: Settings, flights: pd.DataFrame, child: Child
 ) -> tuple[RecordSum, Placement]:
     screen.step("Produce them: key = carrier, value = JSON, timestamp = scheduled hour")
     create_topic(settings.bootstrap)
-    producer = FlightProducer(settings.bootstrap, len(flights))
+    producer = FlightProducer(settings.bootstrap, len(flights), child)
     with screen.bar("acknowledged by the broker", total=len(flights)) as bar:
         placement = producer.send_all(to_records(flights), bar)
     screen.note(str(producer.sent))
@@ -142,10 +142,12 @@ def wait_for_archive(screen: Screen, watcher: TierWatcher, child: Child) -> None
     screen.table(TIER_COLUMNS, tier_rows(partitions))
 
 
-def read_back(screen: Screen, settings: Settings, sent: RecordSum, placement: Placement) -> None:
+def read_back(
+    screen: Screen, settings: Settings, sent: RecordSum, placement: Placement, child: Child
+) -> None:
     screen.step("Read everything back from offset 0 with an ordinary consumer")
     with screen.bar("received", total=sent.record_count) as bar:
-        received = read_everything(settings.bootstrap, placement.end_offsets(), bar)
+        received = read_everything(settings.bootstrap, placement.end_offsets(), bar, child)
     screen.note(str(received))
     screen.compare("what came back is what was sent", expected=sent, actual=received)
 

@@ -63,6 +63,11 @@ class Child:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
+    def check(self) -> None:
+        """Raises DemoError if the process has ended."""
+        if not self.is_running():
+            raise self.failure("ended")
+
     def stop(self) -> int:
         """SIGTERM, and patience; the exit code. A process that does not end is killed."""
         if self.is_running():

@@ -18,6 +18,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from demo.children import Child
 from demo.flights import FlightRecord, RecordSum
 from demo.screen import Bar, DemoError
 from demo.settings import PARTITION_COUNT, STALL_SECONDS_MAX, TOPIC, TOPIC_CONFIG
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 REQUEST_SECONDS_MAX = 30.0
+# A client whose broker is gone would fill the screen; what is wrong is in the broker's log.
+QUIET = {"log_level": 2}
 # Deliveries are reported to us, and the bar is moved, each so many records.
 RECORDS_PER_POLL = 2000
 RECORDS_PER_READ = 10_000
@@ -58,11 +61,13 @@ def create_topic(bootstrap: str) -> None:
 class FlightProducer:
     """Sends records with an idempotent producer and keeps where the broker put each."""
 
-    def __init__(self, bootstrap: str, record_count: int) -> None:
+    def __init__(self, bootstrap: str, record_count: int, broker: Child) -> None:
         import numpy as np
 
+        self._broker = broker
         self._producer = Producer(
             {
+                **QUIET,
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,
                 "compression.type": "zstd",
@@ -116,6 +121,7 @@ class FlightProducer:
 
     def _poll(self, seconds: float) -> None:
         self._producer.poll(seconds)
+        self._broker.check()
         if self._error is not None:
             raise DemoError(f"a record was not accepted: {self._error}")
 
@@ -128,10 +134,13 @@ class FlightProducer:
         self.delivered_count += 1
 
 
-def read_everything(bootstrap: str, end_offsets: dict[int, int], bar: Bar) -> RecordSum:
+def read_everything(
+    bootstrap: str, end_offsets: dict[int, int], bar: Bar, broker: Child
+) -> RecordSum:
     """Reads every partition from offset 0 up to its end, as any consumer would."""
     consumer = Consumer(
         {
+            **QUIET,
             "bootstrap.servers": bootstrap,
             # librdkafka wants a name even where partitions are assigned by hand.
             "group.id": "strandline-demo",
@@ -142,12 +151,14 @@ def read_everything(bootstrap: str, end_offsets: dict[int, int], bar: Bar) -> Re
     )
     try:
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in end_offsets])
-        return _read_to_the_end(consumer, end_offsets, bar)
+        return _read_to_the_end(consumer, end_offsets, bar, broker)
     finally:
         consumer.close()
 
 
-def _read_to_the_end(consumer: Consumer, end_offsets: dict[int, int], bar: Bar) -> RecordSum:
+def _read_to_the_end(
+    consumer: Consumer, end_offsets: dict[int, int], bar: Bar, broker: Child
+) -> RecordSum:
     received = RecordSum()
     unread = {partition for partition, end_offset in end_offsets.items() if end_offset}
     moved_at = time.monotonic()
@@ -162,6 +173,7 @@ def _read_to_the_end(consumer: Consumer, end_offsets: dict[int, int], bar: Bar) 
             if offset + 1 >= end_offsets[partition]:
                 unread.discard(partition)
         bar.update(received.record_count)
+        broker.check()
         if messages:
             moved_at = time.monotonic()
         elif time.monotonic() - moved_at > STALL_SECONDS_MAX:

@@ -81,8 +81,7 @@ class TierWatcher:
                 return seen
             if still_seconds > STALL_SECONDS_MAX:
                 raise child.failure("moves nothing to the archive any more")
-            if not child.is_running():
-                raise child.failure("ended")
+            child.check()
 
     def archived_end_offsets(self) -> dict[int, int]:
         """Per partition the exclusive end of the archive."""

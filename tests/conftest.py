@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ministack import ServerProcess
 from tests.support.ministack import ministack as ministack_server
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
 
 # Emulators want credentials and do not check them; without these, boto3 would look for real ones.
 TEST_ENVIRONMENT = {
@@ -54,16 +59,17 @@ def ministack(
         yield server
 
 
-def make_bucket(endpoint_url: str) -> S3Bucket:
-    """Creates a bucket that nobody else has."""
+@functools.cache
+def _client(endpoint_url: str) -> S3Client:
     import boto3.session
 
+    return boto3.session.Session().client("s3", endpoint_url=endpoint_url, region_name="us-east-1")
+
+
+def make_bucket(endpoint_url: str) -> S3Bucket:
+    """Creates a bucket that nobody else has."""
     name = f"test-{uuid.uuid4().hex[:20]}"
-    client = boto3.session.Session().client(
-        "s3", endpoint_url=endpoint_url, region_name="us-east-1"
-    )
-    client.create_bucket(Bucket=name)
-    client.close()
+    _client(endpoint_url).create_bucket(Bucket=name)
     return S3Bucket(name=name, endpoint_url=endpoint_url)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from strandline.broker.answers import clipped
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_rows import ConfigRow, describe_broker, describe_topic
+from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.describe_configs import (

@@ -59,7 +59,7 @@ from strandline.broker.protocol.messages.fetch import (
 )
 from strandline.broker.protocol.schema import Part
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
-from strandline.storage.model import Isolation
+from strandline.storage.model import Isolation, Offset, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +100,8 @@ class FetchHandler:
         self._bytes_max = services.config.fetch_max_bytes
         self._remote_wait_s = services.config.remote_fetch_max_wait_ms / 1000
         self._loop = asyncio.get_running_loop()
+        # Partitions whose cold reads fail at present, with the kind of reason that was logged.
+        self._cold_failures: dict[TopicPartition, str] = {}
 
     def handle(self, request: FetchRequest, header: RequestHeader) -> Answer:
         """A framed answer, now or later."""
@@ -317,22 +319,14 @@ class FetchHandler:
         except RecordsRejected as error:
             answer = _error(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
-            log.warning(
-                "cold read failed",
-                extra={
-                    "fields": {
-                        "partition": str(partition.topic_partition),
-                        "offset": wanted.fetch_offset,
-                        "error": str(error),
-                    }
-                },
-            )
+            self._note_cold_failure(partition, wanted.fetch_offset, error)
             if isinstance(error, TierUnavailable):
                 # Empty, and not before its time: an error now would only make the client spin.
                 await asyncio.sleep(min(plan.wait_ms_max / 1000, self._remote_wait_s))
                 return
             answer = _error(wanted.partition, error.kafka_code, partition)
         else:
+            self._cold_failures.pop(partition.topic_partition, None)
             found.total_bytes += read.size_bytes
             answer = _records(
                 wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
@@ -348,6 +342,24 @@ class FetchHandler:
                     ],
                 )
         found.answers[position] = (wanted, answer)
+
+    def _note_cold_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
+        """Says why once per kind of reason: consumers ask again several times a second."""
+        kind = type(error).__name__
+        topic_partition = partition.topic_partition
+        is_known = self._cold_failures.get(topic_partition) == kind
+        self._cold_failures[topic_partition] = kind
+        log.log(
+            logging.DEBUG if is_known else logging.WARNING,
+            "cold read failed",
+            extra={
+                "fields": {
+                    "partition": str(topic_partition),
+                    "offset": offset,
+                    "error": str(error),
+                }
+            },
+        )
 
     def _answer(self, plan: _Plan, found: _Pass) -> Parts:
         topics: dict[str | uuid.UUID | None, list[FetchResponsePartition]] = {}

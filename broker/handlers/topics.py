@@ -11,7 +11,6 @@ The rules and their messages are in `cluster/controller.py`.
 
 from __future__ import annotations
 
-from strandline.broker.answers import clipped
 from strandline.broker.cluster import controller
 from strandline.broker.cluster.decisions import (
     Intent,
@@ -23,6 +22,7 @@ from strandline.broker.cluster.decisions import (
     TopicResult,
 )
 from strandline.broker.config_rows import ConfigRow, describe_topic
+from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.create_partitions import (

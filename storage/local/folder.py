@@ -13,6 +13,7 @@ with a data folder that is taken over from Apache Kafka.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,47 +55,46 @@ class FolderContent:
 def file_names(folder: Path) -> list[str]:
     """Names of the plain files in a folder, sorted. Raises DiskError."""
     try:
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+        # scandir knows what is a file from the listing itself; iterdir would ask for each name.
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file())
     except OSError as error:
         raise DiskError(f"cannot list {folder}: {error.strerror}") from error
 
 
 def tidy(folder: Path) -> FolderContent:
     """Removes what a stop left half done, and says what is there. Raises DiskError."""
-    removed = _remove_leftovers(folder)
-    removed += _complete_swaps(folder)
     names = file_names(folder)
+    leftovers = {
+        name for name in names if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX))
+    }
+    for name in leftovers:
+        files.remove(folder / name)
+    removed = len(leftovers)
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        removed += _complete_swaps(folder)
+        names = file_names(folder)
     bases = _offsets(names, LOG_SUFFIX)
     for name in names:
         match = _NAME.fullmatch(name)
-        if match and match[2] in _INDEX_SUFFIXES and int(match[1]) not in bases:
+        if match and match[2] in _INDEX_SUFFIXES and not match[3] and int(match[1]) not in bases:
             files.remove(folder / name)
             removed += 1
-    return list_content(folder, files_removed=removed)
-
-
-def list_content(folder: Path, *, files_removed: int = 0) -> FolderContent:
-    """The segments and snapshots in a folder. Raises DiskError."""
-    names = file_names(folder)
     return FolderContent(
-        segment_bases=tuple(sorted(_offsets(names, LOG_SUFFIX))),
+        segment_bases=tuple(sorted(bases)),
         snapshot_offsets=tuple(sorted(_offsets(names, SNAPSHOT_SUFFIX))),
-        files_removed=files_removed,
+        files_removed=removed,
     )
+
+
+def snapshot_offsets(folder: Path) -> list[int]:
+    """The offsets of the producer snapshots in a folder, sorted. Raises DiskError."""
+    return sorted(_offsets(file_names(folder), SNAPSHOT_SUFFIX))
 
 
 def _offsets(names: Sequence[str], suffix: str) -> set[int]:
     matches = (_NAME.fullmatch(name) for name in names)
     return {int(match[1]) for match in matches if match and match[2] == suffix and not match[3]}
-
-
-def _remove_leftovers(folder: Path) -> int:
-    removed = 0
-    for name in file_names(folder):
-        if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX)):
-            files.remove(folder / name)
-            removed += 1
-    return removed
 
 
 def _complete_swaps(folder: Path) -> int:

@@ -104,6 +104,15 @@ class SparseIndex:
 
     # --- file ------------------------------------------------------------------------------
 
+    def create_file(self) -> None:
+        """Makes the empty file of a new index; what an old one held is gone. Raises DiskError."""
+        file = OpenFile(self.path, writable=True, create=True)
+        try:
+            if file.size_bytes():
+                file.truncate(0)
+        finally:
+            file.close()
+
     def load_active(self) -> None:
         """Takes over what is in the file, to be appended to."""
         keys, _ = self._load()

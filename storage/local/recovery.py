@@ -123,9 +123,8 @@ def reload_producers(
 ) -> ProducerState:
     """The producers at `end_offset` of a log that was truncated; drops snapshots behind it."""
     report = RecoveryReport(clean_shutdown=True)
-    content = folder.list_content(directory)
     loader = _Loader(directory, LogConfig(), 0, report)
-    loader.snapshot_offsets = list(content.snapshot_offsets)
+    loader.snapshot_offsets = folder.snapshot_offsets(directory)
     loader.segments = list(segments)
     loader.drop_snapshots(end_offset + 1)
     return loader.producers_at(end_offset)

@@ -157,8 +157,8 @@ class LogSegment:
         if log.size_bytes():
             raise DiskError(f"{path} exists and is not empty")
         segment = cls(directory, base_offset, log=log, created_ms=now_ms, active=True)
-        segment.offset_index.clear()
-        segment.time_index.clear()
+        segment.offset_index.create_file()
+        segment.time_index.create_file()
         segment.apply_config(config)
         return segment
 

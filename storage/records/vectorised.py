@@ -45,13 +45,14 @@ INT64_MAX: Final = 2**63 - 1
 # Length, attributes, two deltas, two null lengths and a header count: one byte each.
 RECORD_BYTES_MIN: Final = 7
 
-# One output holds at most this much, so that a Spark executor's two copies of it stay small.
+# One output holds at most this much. Larger ones cost more, not less: their memory comes fresh from
+# the kernel for each of them, and the JVM behind a Spark task is slower with them.
 OUTPUT_ROWS_MAX: Final = 1 << 16
-OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
+OUTPUT_BYTES_MAX: Final = 2 * 1024 * 1024
 
-# Decompressed batches are gathered up to this size. One batch may be larger (compression bounds
-# it); together with an output limit this stays far below the 2^31 of Arrow's ends.
-RUN_BYTES_MAX: Final = 16 * 1024 * 1024
+# Payloads are gathered up to this size. One batch may be larger (compression bounds it); together
+# with an output limit this stays far below the 2^31 of Arrow's ends.
+RUN_BYTES_MAX: Final = 2 * 1024 * 1024
 
 # Headers are scanned in tables of this many rows: 320 KiB, however many batches there are.
 SCAN_ROWS_MAX: Final = 4096
@@ -253,10 +254,10 @@ class RunBuilder:
     def __init__(self, buffer: Buffer, *, run_bytes_max: int = RUN_BYTES_MAX) -> None:
         self._buffer = memoryview(buffer)
         self._run_bytes_max = run_bytes_max
-        self._plain: list[tuple[int, ...]] = []
+        self._rows: list[tuple[int, ...]] = []
+        self._payload_bytes = 0
+        # The decompressed payloads of the run; none while it is a stretch of the buffer.
         self._unpacked: list[Buffer] = []
-        self._unpacked_rows: list[tuple[int, ...]] = []
-        self._unpacked_bytes = 0
 
     def add(self, row: BatchRow) -> Iterator[Run]:
         """Decompresses if need be; yields the runs that this batch completes.
@@ -264,38 +265,38 @@ class RunBuilder:
         The CRC is the caller's (`check_crc`). Raises CorruptRecords or UnsupportedCodec.
         """
         start = row.position + batch_format.HEADER_BYTES
-        if row.codec == 0:
-            yield from self._finish_unpacked()
-            _check_payload(row, row.size_bytes - batch_format.HEADER_BYTES)
-            self._plain.append(_table_row(row, start, row.end_position))
-            return
-        yield from self._finish_plain()
-        payload = decompress(row.codec, self._buffer[start : row.end_position])
-        _check_payload(row, len(payload))
-        if self._unpacked and self._unpacked_bytes + len(payload) > self._run_bytes_max:
-            yield from self._finish_unpacked()
-        self._unpacked_rows.append(
-            _table_row(row, self._unpacked_bytes, self._unpacked_bytes + len(payload))
-        )
-        self._unpacked.append(payload)
-        self._unpacked_bytes += len(payload)
+        payload: Buffer = self._buffer[start : row.end_position]
+        if row.codec:
+            payload = decompress(row.codec, payload)
+        if row.record_count > len(payload) // RECORD_BYTES_MIN:
+            raise CorruptRecords(
+                f"batch at offset {row.base_offset} says {row.record_count} records"
+                f" in {len(payload)} bytes"
+            )
+        if (
+            bool(self._unpacked) != bool(row.codec)
+            or self._payload_bytes + len(payload) > self._run_bytes_max
+        ):
+            yield from self.finish()
+        if row.codec:
+            start = self._payload_bytes
+            self._unpacked.append(payload)
+        self._rows.append(_table_row(row, start, start + len(payload)))
+        self._payload_bytes += len(payload)
 
     def finish(self) -> Iterator[Run]:
-        """The runs that are left."""
-        yield from self._finish_plain()
-        yield from self._finish_unpacked()
-
-    def _finish_plain(self) -> Iterator[Run]:
-        if self._plain:
-            batches, self._plain = tuple(self._plain), []
-            yield Run(payloads=self._buffer, batches=batches)
-
-    def _finish_unpacked(self) -> Iterator[Run]:
-        if self._unpacked:
-            parts, self._unpacked = self._unpacked, []
-            batches, self._unpacked_rows = tuple(self._unpacked_rows), []
-            self._unpacked_bytes = 0
-            yield Run(payloads=parts[0] if len(parts) == 1 else b"".join(parts), batches=batches)
+        """The run that is left, if any."""
+        rows, self._rows = self._rows, []
+        parts, self._unpacked = self._unpacked, []
+        self._payload_bytes = 0
+        if not rows:
+            return
+        if not parts:
+            yield Run(payloads=self._buffer, batches=tuple(rows))
+        else:
+            yield Run(
+                payloads=parts[0] if len(parts) == 1 else b"".join(parts), batches=tuple(rows)
+            )
 
 
 def decode(
@@ -515,14 +516,6 @@ def _check_not_empty(header: BatchHeader) -> None:
     if header.record_count < 1:
         raise CorruptRecords(
             f"batch at offset {header.base_offset} says {header.record_count} records"
-        )
-
-
-def _check_payload(row: BatchRow, payload_bytes: int) -> None:
-    if row.record_count > payload_bytes // RECORD_BYTES_MIN:
-        raise CorruptRecords(
-            f"batch at offset {row.base_offset} says {row.record_count} records"
-            f" in {payload_bytes} bytes"
         )
 
 

@@ -6,8 +6,12 @@ and only then do its bytes count as free. So the bound on memory is a bound on w
 
     live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
 
-Eviction takes the least recently used chunk that no reader has: evicting one in use would free
-nothing. The disk cache holds the same bytes under a name made of object key and range. Object keys
+Eviction never takes a chunk that a reader has: that would free nothing. It prefers chunks that were
+read to their end, least recently used first. For a wanted chunk any other goes next; for a guess
+only one that nobody has touched for a while, or a small memory would push out the chunk that a
+consumer is in the middle of, to read ahead for the same consumer.
+
+The disk cache holds the same bytes under a name made of object key and range. Object keys
 are never reused, so an entry is never stale; it is checked like a download whenever it is read.
 """
 
@@ -39,6 +43,10 @@ log = logging.getLogger(__name__)
 
 _CHUNK_SUFFIX = ".chunk"
 
+# A consumer that reads on comes back within its fetch wait, which is half a second by default. One
+# that has not come for this long has lost its claim on what was read ahead for it.
+IDLE_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
@@ -62,8 +70,9 @@ class Chunk:
         "_pins",
         "_positions",
         "_view",
+        "is_used_up",
         "key",
-        "was_read",
+        "last_used_s",
     )
 
     def __init__(self, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> None:
@@ -73,7 +82,9 @@ class Chunk:
         pass because their CRCs are right.
         """
         self.key = key
-        self.was_read = False
+        # Both are the cache's: whether its last batch was read, and when it was last asked for.
+        self.is_used_up = False
+        self.last_used_s = 0.0
         self._view = view
         # One element per view that is in use; a deque, because views die in any thread.
         self._pins: deque[None] = deque()
@@ -98,12 +109,11 @@ class Chunk:
                 raise CorruptRecords(f"batch at {position} exceeds the chunk by {batch_end - end}")
             if crc32c.crc32c(view[position + batch_format.CRC_START : batch_end]) != crc:
                 raise CorruptRecords(f"wrong CRC of the batch at {position}, offset {found_offset}")
-            is_first = position == 0
             # The base offset is not covered by the CRC.
+            if position == 0 and found_offset != base_offset:
+                raise CorruptRecords(f"begins with offset {found_offset}, not {base_offset}")
             if last_offset_delta < 0 or found_offset < expected_offset:
                 raise CorruptRecords(f"offset {found_offset} follows {expected_offset}")
-            if is_first and found_offset != base_offset:
-                raise CorruptRecords(f"begins with offset {found_offset}, not {base_offset}")
             expected_offset = found_offset + last_offset_delta + 1
             self._base_offsets.append(found_offset)
             self._next_offsets.append(expected_offset)
@@ -143,13 +153,21 @@ class Chunk:
             return None
         return BatchRun(start, self._positions[stop], self._next_offsets[stop - 1])
 
-    def take(self, run: BatchRun) -> memoryview:
-        """The bytes of `run`, without a copy. The chunk is pinned as long as the view exists."""
+    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
+        """The bytes of `run`, without a copy. The chunk is pinned as long as the view exists.
+
+        `on_release` is called when the view dies, in whatever thread that happens.
+        """
         view = self._view[run.position : run.end_position].toreadonly()
         self._pins.append(None)
-        weakref.finalize(view, self._pins.pop).atexit = False
-        self.was_read = True
+        weakref.finalize(view, self._unpin, on_release).atexit = False
+        self.is_used_up |= run.end_position == len(self._view)
         return view
+
+    def _unpin(self, on_release: Callable[[], None] | None) -> None:
+        self._pins.pop()
+        if on_release is not None:
+            on_release()
 
     def piece(self, position: Position, end_position: Position) -> memoryview:
         """The bytes of the object's range [position, end_position); not pinned."""
@@ -183,10 +201,11 @@ class ChunkMemory:
     def chunk_count(self) -> int:
         return len(self._chunks)
 
-    def find(self, key: ChunkKey) -> Chunk | None:
+    def find(self, key: ChunkKey, *, now_s: float) -> Chunk | None:
         """The cached chunk, which becomes the most recently used."""
         chunk = self._chunks.get(key)
         if chunk is not None:
+            chunk.last_used_s = now_s
             self._chunks.move_to_end(key)
         return chunk
 
@@ -194,18 +213,23 @@ class ChunkMemory:
         """As `find`, without a trace."""
         return self._chunks.get(key)
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk, *, now_s: float) -> None:
+        """Caches a chunk that was made in a block of this memory."""
+        chunk.last_used_s = now_s
         self._chunks[chunk.key] = chunk
 
-    def reserve(self, size_bytes: int, *, may_evict_unread: bool) -> memoryview | None:
+    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> memoryview | None:
         """A writable block of `size_bytes`; None if that much cannot be made free now.
 
         A block larger than the whole bound is given when nothing else is alive: one batch may be
         larger than any sensible bound.
         """
         while self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0:
-            if not self._evict_one(may_evict_unread):
+            victim = self._find_victim(is_guess=is_guess, now_s=now_s)
+            if victim is None:
                 return None
+            del self._chunks[victim]
+            self.evicted_count += 1
         block = _new_block(size_bytes)
         self._live_bytes += size_bytes
         weakref.finalize(block, self._release, size_bytes).atexit = False
@@ -222,13 +246,15 @@ class ChunkMemory:
         while self._freed:
             self._live_bytes -= self._freed.popleft()
 
-    def _evict_one(self, may_evict_unread: bool) -> bool:
-        for key, chunk in self._chunks.items():
-            if not chunk.is_pinned and (chunk.was_read or may_evict_unread):
-                del self._chunks[key]
-                self.evicted_count += 1
-                return True
-        return False
+    def _find_victim(self, *, is_guess: bool, now_s: float) -> ChunkKey | None:
+        free = [(key, chunk) for key, chunk in self._chunks.items() if not chunk.is_pinned]
+        for key, chunk in free:
+            if chunk.is_used_up:
+                return key
+        for key, chunk in free:
+            if not is_guess or now_s - chunk.last_used_s > IDLE_S:
+                return key
+        return None
 
 
 def _new_block(size_bytes: int) -> mmap.mmap:

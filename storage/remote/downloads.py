@@ -10,7 +10,7 @@
 All state belongs to the event loop's thread; only fetching and checking run in the executor. A
 waiter that is cancelled leaves its download alone: the client will ask again and then find it.
 Guesses (read-ahead) start only while workers and memory are to spare, never push out a chunk that
-nobody has read yet, and fail silently; when somebody really asks, they are promoted.
+somebody still needs, and fail silently; when somebody really asks, they are promoted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, TierUnavailable
 from strandline.storage.model import Offset
-from strandline.storage.remote.chunk_cache import Chunk, ChunkMemory, DiskChunkCache
+from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, DiskChunkCache
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
 
@@ -109,15 +109,19 @@ class ChunkDownloads:
         may wait for it too. Raises TierUnavailable if too many wait already; the future may raise
         ObjectCorrupt, if two downloads had wrong CRCs, and what `ObjectStore.get_into` raises.
         """
-        chunk = self.memory.find(key)
+        chunk = self.find(key)
         if chunk is not None:
             self.counters.memory_hits += 1
             return chunk
         return self._want(key, base_offset).future
 
+    def take(self, chunk: Chunk, run: BatchRun) -> memoryview:
+        """The bytes of `run`; when the view is dropped, waiting downloads may go on."""
+        return chunk.take(run, on_release=self._memory_became_free)
+
     def find(self, key: ChunkKey) -> Chunk | None:
         """The chunk if it is in memory."""
-        return self.memory.find(key)
+        return self.memory.find(key, now_s=asyncio.get_running_loop().time())
 
     def guess(self, key: ChunkKey, *, base_offset: Offset) -> None:
         """Downloads the chunk if that costs nobody anything; nothing is waited for."""
@@ -169,21 +173,23 @@ class ChunkDownloads:
         """Starts what may start: wanted chunks first, guesses with what is left over."""
         while self._wanted and len(self._running) < self._parallel_max:
             download = next(iter(self._wanted.values()))
-            if not self._start(download, may_evict_unread=True):
+            if not self._start(download, is_guess=False):
                 return
             del self._wanted[download.key]
         # One worker stays free of guesses, so that a wanted chunk never waits for a whole guess.
         while not self._wanted and self._guessed and len(self._running) < self._parallel_max - 1:
             download = next(iter(self._guessed.values()))
-            if not self._start(download, may_evict_unread=False):
+            if not self._start(download, is_guess=True):
                 return
             del self._guessed[download.key]
 
-    def _start(self, download: _Download, *, may_evict_unread: bool) -> bool:
-        block = self.memory.reserve(download.key.size_bytes, may_evict_unread=may_evict_unread)
+    def _start(self, download: _Download, *, is_guess: bool) -> bool:
+        assert self._loop is not None
+        block = self.memory.reserve(
+            download.key.size_bytes, is_guess=is_guess, now_s=self._loop.time()
+        )
         if block is None:
             return False
-        assert self._loop is not None
         self._running[download.key] = download
         fetching = self._loop.run_in_executor(self._executor, self._fetch, download, block)
         fetching.add_done_callback(lambda done: self._finish(download, done))
@@ -210,14 +216,15 @@ class ChunkDownloads:
         if self._is_closed:
             _fail(download.future, TierUnavailable(download.key.log_key, "get", "shut down"))
             return
-        self.memory.add(fetched.chunk)
+        assert self._loop is not None
+        self.memory.add(fetched.chunk, now_s=self._loop.time())
         if not download.future.done():
             download.future.set_result(fetched.chunk)
         if not fetched.is_from_disk:
             self._keep_on_disk(fetched)
 
     def _memory_became_free(self) -> None:
-        """Called in whatever thread dropped the last view of a block."""
+        """Called in whatever thread dropped a view, or the last trace of a block."""
         loop = self._loop
         if loop is None or not (self._wanted or self._guessed):
             return

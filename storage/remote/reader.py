@@ -201,7 +201,7 @@ class ColdReader:
             )
             if run is None:
                 break
-            buffers.append(chunk.take(run))
+            buffers.append(self._downloads.take(chunk, run))
             size_bytes += run.size_bytes
             offset = run.next_offset
             if run.end_position < chunk.size_bytes or size_bytes >= bytes_max:
@@ -239,13 +239,16 @@ class ColdReader:
 
     def _stream_depth(self, entry: SegmentEntry, offset: Offset) -> int:
         """How many chunks to read ahead of this read."""
-        depth = self._streams.pop((_folder(entry), offset), None)
+        # Not forgotten here: other consumers may be at the same place, and a fetch whose wait ran
+        # out comes again.
+        depth = self._streams.get((_folder(entry), offset))
         if depth is None:
             return 0
         return min(max(READ_AHEAD_FIRST, 2 * depth), self._read_ahead_chunks)
 
     def _remember_stream(self, entry: SegmentEntry, next_offset: Offset, depth: int) -> None:
         self._streams[_folder(entry), next_offset] = depth
+        self._streams.move_to_end((_folder(entry), next_offset))
         while len(self._streams) > STREAMS_MAX:
             self._streams.popitem(last=False)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import boto3.session
@@ -23,6 +26,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
+from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote import s3
 from strandline.storage.remote.object_store import (
     BucketMissing,
@@ -37,8 +41,10 @@ from strandline.storage.remote.object_store import (
     check_conditional_writes,
     open_store,
 )
+from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.s3 import S3Store
 from tests.conftest import S3Bucket
+from tests.support.archived_segments import archive_segment, make_log
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.ministack import free_port
 
@@ -46,6 +52,7 @@ pytestmark = [pytest.mark.s3, pytest.mark.slow]
 
 # Everything ten times faster than in operation, so that waiting for the worst takes a second.
 QUICK = Deadlines(connect_s=0.5, read_s=0.6, request_s=3.0, upload_s=10.0, attempts_max=3)
+PARTITION = TopicIdPartition("orders", uuid.UUID("00000000-0000-4000-8000-00000000002a"), 0)
 BODY = os.urandom(200_000)
 
 
@@ -302,6 +309,26 @@ def test_an_upload_that_always_arrives_damaged_is_corrupt_and_leaves_nothing(
     took_s(lambda: store.put("a", BODY), ObjectCorrupt)
     with pytest.raises(ObjectNotFound):
         direct.head("a")
+
+
+def test_a_flipped_bit_in_a_range_is_caught_by_the_batch_checksum(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy
+) -> None:
+    """Ranges carry no checksum in S3, so nobody below the reader can notice."""
+    segment = archive_segment(direct, PARTITION, make_log(batch_count=50))
+    rule = fault_proxy.add(
+        Rule(action=Action.CORRUPT, method="GET", path=r"\.log", at_byte=5000, times=1)
+    )
+    with ThreadPoolExecutor(2) as executor:
+        reader = ColdReader(store, executor)
+        found = asyncio.run(reader.read(segment.entry, 0, bytes_max=10**6))
+        assert b"".join(found.buffers) == segment.log
+        assert (rule.hit_count, reader.statistics().corrupt_chunks) == (1, 1)
+        fault_proxy.add(
+            Rule(action=Action.CORRUPT, method="GET", path=r"\.log", at_byte=5000, times=-1)
+        )
+        again = ColdReader(store, executor)
+        took_s(lambda: asyncio.run(again.read(segment.entry, 0, bytes_max=10**6)), ObjectCorrupt)
 
 
 # --- uploads in parts ------------------------------------------------------------------------

@@ -363,9 +363,7 @@ def offset_at(
             )
         ],
     )
-    ((answer,),) = (
-        t.partitions for t in client.ask(request, ListOffsetsResponse, version).topics
-    )
+    ((answer,),) = (t.partitions for t in client.ask(request, ListOffsetsResponse, version).topics)
     return answer
 
 

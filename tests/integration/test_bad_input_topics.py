@@ -87,9 +87,7 @@ def test_the_longest_name_is_249_characters(client: WireClient) -> None:
     assert append(client, name, batch()) == 0
 
 
-def test_names_that_metrics_cannot_tell_apart_collide(
-    client: WireClient, topic_name: str
-) -> None:
+def test_names_that_metrics_cannot_tell_apart_collide(client: WireClient, topic_name: str) -> None:
     create_topic(client, f"{topic_name}.a")
     (result,) = ask_to_create(client, new_topic(f"{topic_name}_a"))
     assert result.error_code == INVALID_TOPIC
@@ -263,7 +261,10 @@ def test_what_is_right_in_a_request_is_done_and_what_is_wrong_is_refused(
 
 
 def ask_for_partitions(
-    client: WireClient, *topics: CreatePartitionsTopic, version: int = 3, validate_only: bool = False
+    client: WireClient,
+    *topics: CreatePartitionsTopic,
+    version: int = 3,
+    validate_only: bool = False,
 ) -> list[CreatePartitionsTopicResult]:
     request = CreatePartitionsRequest(topics=topics, timeout_ms=5000, validate_only=validate_only)
     return list(client.ask(request, CreatePartitionsResponse, version).results)
@@ -369,7 +370,7 @@ def test_a_topic_must_be_named_once_and_in_one_way_to_be_deleted(
         what: {result.error_code for result in ask_to_delete(client, *states)}
         for what, states in wrong.items()
     }
-    assert codes == dict.fromkeys(wrong, {INVALID_REQUEST})
+    assert codes == {what: {INVALID_REQUEST} for what in wrong}
     assert describe_topic(client, topic).error_code == 0
 
 
@@ -384,8 +385,6 @@ def test_a_topic_created_again_is_empty(client: WireClient, topic: str) -> None:
 def test_no_name_of_a_client_leaves_the_log_folder(broker: BrokerProcess) -> None:
     """Every folder is a partition of a topic that was created, or one of our own."""
     strange = [
-        path.name
-        for path in broker.folder.iterdir()
-        if path.name not in {"data", "broker.log"}
+        path.name for path in broker.folder.iterdir() if path.name not in {"data", "broker.log"}
     ]
     assert strange == []

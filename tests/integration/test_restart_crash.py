@@ -1,6 +1,6 @@
 """kill -9 and start again: everything acknowledged is there, once, and clients notice the restart.
 
-Each test starts a broker, kills it once or damages what it left, and looks at what comes back.
+Each test kills a broker once, may damage what it left, and looks at what comes back.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tests.integration.calls import (
     describe_topic,
     end_offset,
     fetch,
+    fetched_bytes,
     new_producer_id,
     offset_at,
     produce,
@@ -166,7 +167,7 @@ def restarted(mortal: BrokerProcess) -> Restarted:
             epoch=describe_topic(client, topic).partitions[0].leader_epoch,
             cluster_id=cluster_id_of(mortal),
             producer_ids=[new_producer_id(client) for _ in range(3)],
-            bytes_before=b"".join(bytes(part) for part in fetch(client, topic).records),  # type: ignore[arg-type]
+            bytes_before=fetched_bytes(fetch(client, topic)),
         )
     kill_and_start(mortal)
     return before
@@ -242,7 +243,7 @@ def test_the_same_bytes_are_fetched_after_a_restart(
     client: WireClient, restarted: Restarted
 ) -> None:
     answer = fetch(client, restarted.topic, partition_max_bytes=len(restarted.bytes_before))
-    assert b"".join(bytes(part) for part in answer.records) == restarted.bytes_before  # type: ignore[arg-type]
+    assert fetched_bytes(answer) == restarted.bytes_before
 
 
 def test_producer_ids_are_not_given_twice(client: WireClient, restarted: Restarted) -> None:
@@ -337,9 +338,7 @@ GARBAGE: dict[str, Callable[[int], bytes]] = {
 }
 
 
-def test_garbage_at_the_tail_of_a_segment_is_cut(
-    mortal: BrokerProcess, topic_name: str
-) -> None:
+def test_garbage_at_the_tail_of_a_segment_is_cut(mortal: BrokerProcess, topic_name: str) -> None:
     """One topic for each kind of garbage; all the records before it stay."""
     topics = {what: f"{topic_name}-{number}" for number, what in enumerate(GARBAGE)}
     sizes: dict[str, int] = {}
@@ -387,9 +386,7 @@ def written_segments(client: WireClient, topic: str) -> list[Record]:
         append(
             client,
             topic,
-            batch(
-                10, value=b"x" * 9000, first_timestamp_ms=FIRST_TIMESTAMP_MS + 10 * number
-            ),
+            batch(10, value=b"x" * 9000, first_timestamp_ms=FIRST_TIMESTAMP_MS + 10 * number),
         )
     return read_all(client, topic)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+
 import pytest
 
 from strandline.broker.protocol.codec import decode_response

@@ -186,7 +186,9 @@ def test_a_partition_that_comes_into_being_is_served_by_the_session_that_wanted_
     assert (news[0].error_code, len(records_in(news[0]))) == (0, 2)
 
 
-@pytest.mark.parametrize(("version", "code"), [(12, UNKNOWN_TOPIC_OR_PARTITION), (13, UNKNOWN_TOPIC_ID)])
+@pytest.mark.parametrize(
+    ("version", "code"), [(12, UNKNOWN_TOPIC_OR_PARTITION), (13, UNKNOWN_TOPIC_ID)]
+)
 def test_a_session_tells_that_its_topic_was_deleted(
     client: WireClient, topic: str, version: int, code: int
 ) -> None:
@@ -263,9 +265,7 @@ def test_a_long_poll_in_a_session_wakes_with_the_partition_that_got_records(
     with WireClient(broker.port) as consumer:
         session = Session(consumer, topic, 12)
         session.answers({0: 0, 1: 0, 2: 0})
-        request = fetch_request(
-            session_id=session.session_id, session_epoch=1, max_wait_ms=LONG_MS
-        )
+        request = fetch_request(session_id=session.session_id, session_epoch=1, max_wait_ms=LONG_MS)
         sent = consumer.send(request, 12)
         append(client, topic, batch(), partition=1)
         response = consumer.receive(FetchResponse, 12, sent)

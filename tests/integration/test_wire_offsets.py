@@ -169,9 +169,7 @@ def test_without_transactions_the_last_stable_offset_is_the_end(
 
 
 @pytest.mark.parametrize("version", range(4, 12))
-def test_list_offsets_checks_the_leader_epoch(
-    client: WireClient, topic: str, version: int
-) -> None:
+def test_list_offsets_checks_the_leader_epoch(client: WireClient, topic: str, version: int) -> None:
     ours = describe_topic(client, topic).partitions[0].leader_epoch
     codes = [
         offset_at(client, topic, LATEST, current_leader_epoch=epoch, version=version).error_code
@@ -298,9 +296,7 @@ def delete_records(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_deleting_records_moves_the_log_start(
-    client: WireClient, topic: str, version: int
-) -> None:
+def test_deleting_records_moves_the_log_start(client: WireClient, topic: str, version: int) -> None:
     append(client, topic, batch(5), batch(5))
     answer = delete_records(client, topic, 3, version=version)
     assert (answer.error_code, answer.low_watermark) == (0, 3)
@@ -362,4 +358,3 @@ def test_a_fetch_below_or_above_the_log_is_out_of_range(
         assert answer.high_watermark == 10
     # The end itself is a place to wait at.
     assert fetch(client, topic, 10, version=version).error_code == 0
-

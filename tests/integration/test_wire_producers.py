@@ -70,7 +70,9 @@ def test_every_producer_gets_an_id_of_its_own(broker: BrokerProcess) -> None:
 
 def test_more_producers_than_a_block_of_ids_has_get_distinct_ids(broker: BrokerProcess) -> None:
     with WireClient(broker.port) as client:
-        sent = [client.send(InitProducerIdRequest(transaction_timeout_ms=0), 4) for _ in range(1200)]
+        sent = [
+            client.send(InitProducerIdRequest(transaction_timeout_ms=0), 4) for _ in range(1200)
+        ]
         ids = [client.receive(InitProducerIdResponse, 4, i).producer_id for i in sent]
     assert len(set(ids)) == 1200
     assert min(ids) >= 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.records.batch import iter_batches
-from strandline.storage.remote.chunk_cache import Chunk, ChunkMemory, DiskChunkCache
+from strandline.storage.remote.chunk_cache import IDLE_S, Chunk, ChunkMemory, DiskChunkCache
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import make_log
 
@@ -144,14 +144,16 @@ class FilledMemory:
     def on_free(self) -> None:
         self.free_count += 1
 
-    def add(self, number: int, *, was_read: bool = True) -> Chunk | None:
-        view = self.memory.reserve(len(self.log), may_evict_unread=False)
+    def add(
+        self, number: int, *, is_used_up: bool = True, is_guess: bool = True, now_s: float = 0
+    ) -> Chunk | None:
+        view = self.memory.reserve(len(self.log), is_guess=is_guess, now_s=now_s)
         if view is None:
             return None
         view[:] = self.log
         chunk = Chunk(ChunkKey("k", number, number + len(self.log)), view, base_offset=0)
-        chunk.was_read = was_read
-        self.memory.add(chunk)
+        chunk.is_used_up = is_used_up
+        self.memory.add(chunk, now_s=now_s)
         return chunk
 
 
@@ -177,7 +179,7 @@ def test_the_least_recently_used_chunk_goes_first() -> None:
     fit = 5000 // len(filled.log)
     for number in range(fit):
         filled.add(number)
-    filled.memory.find(ChunkKey("k", 0, len(filled.log)))
+    filled.memory.find(ChunkKey("k", 0, len(filled.log)), now_s=0)
     filled.add(fit)
     left = {n for n in range(fit + 1) if filled.memory.peek(ChunkKey("k", n, n + len(filled.log)))}
     assert left == set(range(fit + 1)) - {1}
@@ -192,36 +194,57 @@ def test_chunks_in_use_stay_and_no_memory_is_promised_that_is_not_free() -> None
         run = chunk.find_run(0, bytes_max=10**6, end_offset=None, at_least_one=True)
         assert run is not None
         views.append(chunk.take(run))
-    assert filled.memory.reserve(len(filled.log), may_evict_unread=True) is None
+    assert filled.memory.reserve(len(filled.log), is_guess=False, now_s=0) is None
     assert filled.memory.chunk_count == len(views)
     views.pop()
     del chunk
     assert filled.add(99) is not None
 
 
-def test_guesses_do_not_push_out_what_nobody_has_read_yet() -> None:
+def test_guesses_do_not_push_out_what_somebody_still_needs() -> None:
     filled = FilledMemory()
     count = 0
-    while filled.add(count, was_read=False) is not None:
+    while filled.add(count, is_used_up=False) is not None:
         count += 1
     assert filled.memory.chunk_count == count
-    assert filled.memory.reserve(len(filled.log), may_evict_unread=True) is not None
+    assert filled.add(99, is_guess=False) is not None
+
+
+def test_guesses_push_out_what_nobody_came_back_for() -> None:
+    filled = FilledMemory()
+    count = 0
+    while filled.add(count, is_used_up=False) is not None:
+        count += 1
+    filled.memory.find(ChunkKey("k", 0, len(filled.log)), now_s=IDLE_S)
+    assert filled.add(99, is_used_up=False, now_s=IDLE_S) is None
+    assert filled.add(99, is_used_up=False, now_s=IDLE_S + 1) is not None
+    assert filled.memory.peek(ChunkKey("k", 0, len(filled.log))) is not None
+
+
+def test_chunks_read_to_their_end_go_before_older_ones_that_were_not() -> None:
+    filled = FilledMemory()
+    fit = 5000 // len(filled.log)
+    for number in range(fit):
+        filled.add(number, is_used_up=number == 2)
+    filled.add(99, is_guess=False)
+    assert filled.memory.peek(ChunkKey("k", 0, len(filled.log))) is not None
+    assert filled.memory.peek(ChunkKey("k", 2, 2 + len(filled.log))) is None
 
 
 def test_a_chunk_larger_than_all_memory_is_given_when_nothing_else_exists() -> None:
     filled = FilledMemory()
     filled.add(0)
-    block = filled.memory.reserve(50_000, may_evict_unread=True)
+    block = filled.memory.reserve(50_000, is_guess=False, now_s=0)
     assert block is not None
     assert filled.memory.chunk_count == 0
-    assert filled.memory.reserve(10, may_evict_unread=True) is None
+    assert filled.memory.reserve(10, is_guess=False, now_s=0) is None
     del block
-    assert filled.memory.reserve(10, may_evict_unread=True) is not None
+    assert filled.memory.reserve(10, is_guess=False, now_s=0) is not None
 
 
 def test_blocks_may_die_in_any_thread() -> None:
     memory = ChunkMemory(10**9, on_free=lambda: None)
-    blocks = [memory.reserve(4096, may_evict_unread=True) for _ in range(200)]
+    blocks = [memory.reserve(4096, is_guess=False, now_s=0) for _ in range(200)]
     threads = [
         threading.Thread(target=lambda part=blocks[n::4]: part.clear())  # type: ignore[misc]
         for n in range(4)

