@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import TierError
+from strandline.storage.errors import TierError, TierUnavailable
 from strandline.storage.remote.object_store import Deadlines
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Attempts:
             )
 
     def close(self) -> None:
-        """Ends all pauses; requests under way fail at their next attempt."""
+        """Ends all pauses; requests under way fail at their next attempt, new ones at once."""
         self._closing.set()
 
     def run(
@@ -104,6 +104,10 @@ class Attempts:
         `size_bytes` of transfer lengthen the deadline; `give_up_s` is the latest it may be.
         Raises the TierError of the last failure.
         """
+        if self._closing.is_set():
+            # Also the HEAD that follows a PUT of unknown outcome: a broker that stops while the
+            # store hangs waits for one timeout, not for two.
+            raise TierUnavailable(key, operation, "the store is closed")
         time_s = self._deadlines.request_s + size_bytes / TRANSFER_BYTES_PER_S_MIN
         deadline_s = self._clock.monotonic_s() + time_s
         if give_up_s is not None:

@@ -23,6 +23,7 @@ import hashlib
 import logging
 import mmap
 import os
+import struct
 import threading
 import weakref
 from array import array
@@ -42,6 +43,9 @@ from strandline.storage.remote.segment_index import ChunkKey
 log = logging.getLogger(__name__)
 
 _CHUNK_SUFFIX = ".chunk"
+
+# The head of a batch up to the last offset delta; see records/batch.py for the whole.
+_BATCH_HEAD = struct.Struct(">qiibIhi")
 
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One
 # that has not come for this long has lost its claim on what was read ahead for it.
@@ -95,27 +99,29 @@ class Chunk:
         self._check_batches(base_offset)
 
     def _check_batches(self, base_offset: Offset) -> None:
-        view, position, end = self._view, 0, len(self._view)
-        expected_offset = base_offset
+        # The only loop over batches on the way of a cold read, so its names are local.
+        view, end = self._view, len(self._view)
+        read_head, checksum = _BATCH_HEAD.unpack_from, crc32c.crc32c
+        crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
+        position, expected_offset = 0, base_offset
         while position < end:
             if end - position < batch_format.HEADER_BYTES:
                 raise CorruptRecords(f"{end - position} bytes after the last batch")
-            fields = batch_format.HEADER.unpack_from(view, position)
-            found_offset, length, _, magic, crc, _, last_offset_delta = fields[:7]
-            batch_end = position + batch_format.LOG_OVERHEAD_BYTES + length
+            offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
+            batch_end = position + overhead_bytes + length
             if magic != batch_format.MAGIC or length < batch_format.BATCH_LENGTH_MIN:
                 raise CorruptRecords(f"no batch at {position}: magic {magic}, length {length}")
             if batch_end > end:
                 raise CorruptRecords(f"batch at {position} exceeds the chunk by {batch_end - end}")
-            if crc32c.crc32c(view[position + batch_format.CRC_START : batch_end]) != crc:
-                raise CorruptRecords(f"wrong CRC of the batch at {position}, offset {found_offset}")
+            if checksum(view[position + crc_start : batch_end]) != crc:
+                raise CorruptRecords(f"wrong CRC of the batch at {position}, offset {offset}")
             # The base offset is not covered by the CRC.
-            if position == 0 and found_offset != base_offset:
-                raise CorruptRecords(f"begins with offset {found_offset}, not {base_offset}")
-            if last_offset_delta < 0 or found_offset < expected_offset:
-                raise CorruptRecords(f"offset {found_offset} follows {expected_offset}")
-            expected_offset = found_offset + last_offset_delta + 1
-            self._base_offsets.append(found_offset)
+            if position == 0 and offset != base_offset:
+                raise CorruptRecords(f"begins with offset {offset}, not {base_offset}")
+            if last_offset_delta < 0 or offset < expected_offset:
+                raise CorruptRecords(f"offset {offset} follows {expected_offset}")
+            expected_offset = offset + last_offset_delta + 1
+            self._base_offsets.append(offset)
             self._next_offsets.append(expected_offset)
             self._positions.append(batch_end)
             position = batch_end

@@ -43,7 +43,8 @@ END = end_of(DURING)
 FAILS = "tiering does not succeed"
 # What a client may have to wait while the store hangs; requests to the store take ten seconds.
 PROMPT_S = 4.0
-STOP_S_MAX = 20.0
+# A stopping broker waits for one such request at most.
+STOP_S_MAX = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

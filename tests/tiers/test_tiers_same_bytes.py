@@ -1,7 +1,7 @@
 """A batch is the same bytes whichever tier answers the fetch, for every codec and batch size.
 
-    first broker    everything is local: every batch is fetched and kept
-    second broker   everything is archived, no local copy is left: every batch is fetched again
+first broker    everything is local: every batch is fetched and kept
+second broker   everything is archived, no local copy is left: every batch is fetched again
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def batches_of_every_size(codec: Codec) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def moved(
-    ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Moved]:
+def moved(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moved]:
     bucket = make_bucket(ministack.endpoint_url)
     broker = TieredBroker(tmp_path_factory.mktemp("same-bytes"), bucket)
     sent: dict[Codec, list[bytes]] = {}
@@ -83,9 +81,7 @@ def moved(
         for codec in Codec:
             with broker.client(topic_of(codec)) as client:
                 assert broker.wait_until_all_cold(client) == end_of(sent[codec])
-        yield Moved(
-            broker=broker, archive=Archive.open(bucket), sent=sent, fetched_locally=fetched
-        )
+        yield Moved(broker=broker, archive=Archive.open(bucket), sent=sent, fetched_locally=fetched)
 
 
 @every_codec

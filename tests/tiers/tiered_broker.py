@@ -25,7 +25,13 @@ from strandline.storage.tiering.crash_points import ENVIRONMENT_VARIABLE
 from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare
 from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, eventually
-from tests.tiers.log_client import EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, LATEST, LogClient
+from tests.tiers.log_client import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LogClient,
+)
 
 REGION = "us-east-1"
 SEGMENT_BYTES = 1024 * 1024
@@ -62,9 +68,7 @@ class Archive:
 
     @classmethod
     def open(cls, bucket: S3Bucket) -> Archive:
-        return cls(
-            bucket, open_store(bucket.url, endpoint_url=bucket.endpoint_url, region=REGION)
-        )
+        return cls(bucket, open_store(bucket.url, endpoint_url=bucket.endpoint_url, region=REGION))
 
     def topic_id(self, topic: str) -> uuid.UUID | None:
         """The id of the live topic of that name; None while the bucket does not know it."""
@@ -196,3 +200,18 @@ class TieredBroker(BrokerProcess):
 
         eventually(all_cold, timeout_s=WAIT_S)
         return client.offset_at(LATEST)
+
+    def wait_until_deleted_below(self, client: LogClient, archive: Archive) -> Manifest:
+        """Returns when the bucket has nothing below the log start, and no deletion under way."""
+        found: list[Manifest] = []
+
+        def deleted() -> bool:
+            start = client.offset_at(EARLIEST)
+            manifest = archive.manifest(client.topic, client.partition)
+            if manifest is None or manifest.deleting or manifest.log_start_offset != start:
+                return False
+            found.append(manifest)
+            return all(entry.end_offset > start for entry in manifest.segments)
+
+        eventually(deleted, timeout_s=WAIT_S)
+        return found[-1]

@@ -109,10 +109,22 @@ def test_a_transfer_gets_time_for_its_size_but_never_more_than_the_whole() -> No
 
 def test_nothing_is_repeated_after_close() -> None:
     tried = make(attempts_max=1000)
-    tried.close()
+
+    def close_meanwhile(_: float) -> None:
+        tried.close()
+        raise AgainError(UNAVAILABLE)
+
     with pytest.raises(TierUnavailable):
-        tried.run("k", "get", failing(99, AgainError(UNAVAILABLE)))
+        tried.run("k", "get", close_meanwhile)
     assert tried.statistics().requests == {"get": 1}
+
+
+def test_nothing_is_begun_after_close() -> None:
+    tried = make()
+    tried.close()
+    with pytest.raises(TierUnavailable, match="closed"):
+        tried.run("k", "get", failing(0, AgainError(UNAVAILABLE)))
+    assert tried.statistics().requests == {}
 
 
 @pytest.mark.parametrize(

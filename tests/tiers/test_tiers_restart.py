@@ -1,0 +1,104 @@
+"""A broker that is started again goes on where both tiers left off."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    end_of,
+    make_batches,
+    with_epoch,
+)
+from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, Archive, TieredBroker
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+TOPIC = "restarted"
+BEFORE = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
+AFTER = [
+    with_epoch(batch, 1)
+    for batch in make_batches(base_offset=end_of(BEFORE), size_bytes=5 * SEGMENT_BYTES // 2)
+]
+
+
+def archive_half(broker: TieredBroker) -> int:
+    """Two segments in the bucket alone, the active one on disk alone; where that begins."""
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BEFORE)
+        broker.wait_until_archived(client)
+        return broker.wait_until_freed(client)
+
+
+@pytest.mark.parametrize("end", [TieredBroker.stop, TieredBroker.kill], ids=["stopped", "killed"])
+def test_a_restarted_broker_reads_cold_at_once_and_copies_no_segment_twice(
+    make_broker: MakeBroker, archive: Archive, end: Callable[[TieredBroker], object]
+) -> None:
+    broker = make_broker()
+    broker.start()
+    border = archive_half(broker)
+    segments = archive.segments(TOPIC)
+    end(broker)
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.read(0, end_of(BEFORE)) == BEFORE
+        assert (client.offset_at(EARLIEST), client.offset_at(LATEST)) == (0, end_of(BEFORE))
+        assert client.offset_at(EARLIEST_LOCAL) == client.offset_at(LATEST_TIERED) + 1 == border
+        client.produce(AFTER)
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        assert client.read(0, end_of(AFTER)) == BEFORE + AFTER
+    assert archive.segments(TOPIC)[: len(segments)] == segments
+    assert len(archive.uploads()) == len(archive.segments(TOPIC)) == 4
+    assert archive.orphans() == ()
+
+
+def test_lost_checkpoints_do_not_move_the_log_start_or_the_border(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    broker = make_broker()
+    broker.start()
+    border = archive_half(broker)
+    start = archive.segments(TOPIC)[1].base_offset + 7
+    with broker.client(TOPIC) as client:
+        assert client.delete_records(start) == start
+        broker.wait_until_deleted_below(client, archive)
+    broker.kill()
+    for checkpoint in broker.data.glob("*-checkpoint"):
+        checkpoint.unlink()
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.offset_at(EARLIEST) == start
+        assert client.offset_at(EARLIEST_LOCAL) == border
+        kept = [batch for batch in BEFORE if end_of([batch]) > start]
+        assert client.read(start, end_of(BEFORE)) == kept
+
+
+def test_a_broker_that_lost_a_partition_from_its_disk_serves_the_archive_and_goes_on_behind_it(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    broker = make_broker()
+    broker.start()
+    border = archive_half(broker)
+    archived = [batch for batch in BEFORE if end_of([batch]) <= border]
+    broker.kill()
+    shutil.rmtree(broker.data / f"{TOPIC}-0")
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert (client.offset_at(EARLIEST), client.offset_at(LATEST)) == (0, border)
+        assert client.read(0, border) == archived
+        # Offsets that the archive has are not given out again.
+        more = make_batches(base_offset=border, size_bytes=5 * SEGMENT_BYTES // 2)
+        more = [with_epoch(batch, 1) for batch in more]
+        client.produce(more)
+        broker.wait_until_archived(client)
+        assert client.read(0, end_of(more)) == archived + more
+    assert archive.orphans() == ()
