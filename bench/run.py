@@ -208,8 +208,9 @@ def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[
                     / archived_bytes,
                     cpu_s_per_gb=None,
                 )
-                # Another broker process, so that nothing is left in its cache.
+                # Another broker process and no chunks on disk: the next run is as cold as this one.
                 broker.stop()
+                shutil.rmtree(broker.data / "remote-cache", ignore_errors=True)
                 broker.start()
 
 

@@ -65,7 +65,11 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.local_directory import LocalDirectoryStore
-from strandline.storage.remote.object_store import ObjectStore, open_store
+from strandline.storage.remote.object_store import (
+    ObjectStore,
+    check_conditional_writes,
+    open_store,
+)
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.tiering.crash_points import check_environment
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
@@ -514,6 +518,15 @@ class Broker:
 
     async def _in(self, worker: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(worker, call)
+
+
+def _claim(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
+    """Whose archive it is, ours if it was nobody's; blocks.
+
+    Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked.
+    """
+    check_conditional_writes(store)
+    return create_cluster_info(store, ours)
 
 
 class _Stop(Exception):

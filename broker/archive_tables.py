@@ -117,13 +117,17 @@ def _nothing(store: ObjectStore, topic: str | None) -> int:
 
 
 def _working(what: str) -> Progress:
-    """Something that moves while the bucket answers; on standard error, so pipes stay clean."""
+    """Something that moves while the bucket answers; on standard error, so pipes stay clean.
+
+    Nothing at all where nobody looks: into a file it would write empty lines.
+    """
     progress = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
+        disable=not sys.stderr.isatty(),
     )
     progress.add_task(what, total=None)
     return progress

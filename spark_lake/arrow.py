@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TopicPartition
-from strandline.storage.records.vectorised import (
+from strandline.storage.records.columns import (
     BinaryColumn,
     DecodedRecords,
     HeaderColumns,

@@ -19,7 +19,7 @@ from strandline.spark_lake.planner import OffsetRange, archived_range, explicit_
 from strandline.spark_lake.segments import LogReader, SegmentMeta, chunk_ranges
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TimestampMs
-from strandline.storage.records.vectorised import RowLimits, RunBuilder, WantedColumns, decode
+from strandline.storage.records.columns import RowLimits, RunBuilder, WantedColumns, decode
 from strandline.storage.remote.manifest import Manifest, SegmentEntry
 
 

@@ -30,7 +30,8 @@ from pyspark.sql.datasource import (
 )
 
 from strandline.storage.model import TopicPartition
-from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN, RowLimits
+from strandline.storage.records.columns import RowLimits
+from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN
 
 # Columns that are null in no row.
 _NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from strandline.spark_lake.options import SPLIT_BYTES_MIN, AtOffset, Bound, Edge
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, Position, TopicPartition
-from strandline.storage.records.vectorised import RowLimits
+from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
 
 

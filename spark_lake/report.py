@@ -40,11 +40,14 @@ class PlanReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """What one task read, `.meta` objects included."""
+    """What one task read, `.meta` objects included.
+
+    Segments are named, because a large one is read by several tasks and is still one.
+    """
 
     rows: int
-    segments_read: int
-    segments_skipped: int
+    segments_read: list[str]
+    segments_skipped: list[str]
     chunks_skipped: int
     requests: int
     bytes_read: int
@@ -130,13 +133,15 @@ def read_scan_reports(folder: str | Path) -> tuple[ScanReport, ...]:
 def _read_scan(where: Path, scan_id: str) -> ScanReport:
     plan = PlanReport(**_load(where / f"{scan_id}{_PLAN_SUFFIX}"))
     tasks = [TaskReport(**_load(path)) for path in where.glob(f"{scan_id}.task-*.json")]
+    read = {name for task in tasks for name in task.segments_read}
+    skipped = {name for task in tasks for name in task.segments_skipped} - read
     return ScanReport(
         scan_id=scan_id,
         plan=plan,
         tasks_ended=len(tasks),
         rows=sum(task.rows for task in tasks),
-        segments_read=sum(task.segments_read for task in tasks),
-        segments_skipped=sum(task.segments_skipped for task in tasks),
+        segments_read=len(read),
+        segments_skipped=len(skipped),
         chunks_skipped=sum(task.chunks_skipped for task in tasks),
         requests=plan.requests + sum(task.requests for task in tasks),
         bytes_read=sum(task.bytes_read for task in tasks),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.spark_lake.arrow import ArrowEncoder
@@ -33,13 +33,8 @@ from strandline.spark_lake.segments import (
 )
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Isolation
-from strandline.storage.records.vectorised import (
-    BatchRow,
-    RowLimits,
-    Run,
-    RunBuilder,
-    decode,
-)
+from strandline.storage.records.columns import RowLimits, Run, RunBuilder, decode
+from strandline.storage.records.vectorised import BatchRow
 from strandline.storage.remote.manifest import SegmentEntry
 
 # Below this, reading the statistics costs about as much as the bytes they could save.
@@ -51,8 +46,8 @@ class ScanCounts:
     """What a task did so far; its owner reads it when the task ends."""
 
     rows: int = 0
-    segments_read: int = 0
-    segments_skipped: int = 0  # the statistics said that no chunk is wanted
+    segments_read: list[str] = field(default_factory=list)
+    segments_skipped: list[str] = field(default_factory=list)  # no chunk was wanted
     chunks_skipped: int = 0
 
 
@@ -87,9 +82,9 @@ class SplitScan:
         meta = SegmentMeta(self._reader, entry)
         ranges = self._wanted_ranges(piece, meta)
         if not ranges:
-            self.counts.segments_skipped += 1
+            self.counts.segments_skipped.append(entry.log_key)
             return
-        self.counts.segments_read += 1
+        self.counts.segments_read.append(entry.log_key)
         aborted = self._aborted(entry, meta)
         log = LogReader(self._reader, entry, ahead=ahead)
         for part in joined(ranges):

@@ -11,11 +11,15 @@ hold options and splits, never anything open.
 from __future__ import annotations
 
 import logging
+import shutil
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import (
     ArrayType,
@@ -52,6 +56,21 @@ def register(spark: SparkSession) -> None:
     """Makes `format("strandline")` known to this session, with filter pushdown switched on."""
     spark.conf.set(PUSHDOWN_CONF, "true")
     spark.dataSource.register(StrandlineDataSource)
+    _warn_of_another_python(spark)
+
+
+def _warn_of_another_python(spark: SparkSession) -> None:
+    """Without PYSPARK_PYTHON workers run whatever `python3` is, and fail at the first import."""
+    try:
+        workers = shutil.which(spark.sparkContext.pythonExec)
+    except PySparkException:  # Spark Connect: the server's Python is not ours to judge
+        return
+    if workers is not None and Path(workers).absolute() != Path(sys.executable).absolute():
+        log.warning(
+            "Spark's workers run another Python than this process: unless strandline[lake] is"
+            " installed there too, set PYSPARK_PYTHON before the session starts",
+            extra={"fields": {"workers": workers, "this_process": sys.executable}},
+        )
 
 
 def kafka_schema(*, include_headers: bool) -> StructType:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,7 +119,7 @@ def write_atomically(path: Path, content: Buffer, *, sync: bool = True) -> None:
             if sync:
                 file.flush()
                 os.fsync(file.fileno())  # 2
-        os.replace(temporary, path)  # 3
+        temporary.replace(path)  # 3
         if sync:
             sync_directory(path.parent)  # 4
     except OSError as error:
@@ -131,7 +132,9 @@ def create_exclusively(path: Path, content: bytes, *, sync: bool = True) -> bool
     The content is written to a private file first and then hard-linked to its name: the link
     fails if the name is taken, and nobody ever sees a partial file.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.{id(content):x}{TEMPORARY_SUFFIX}")
+    temporary = path.with_name(
+        f"{path.name}.{os.getpid()}.{threading.get_ident():x}{TEMPORARY_SUFFIX}"
+    )
     try:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -154,7 +157,7 @@ def create_exclusively(path: Path, content: bytes, *, sync: bool = True) -> bool
 def rename(source: Path, target: Path, *, sync: bool = True) -> None:
     """Moves a file or folder within one file system and syncs the folder of the new name."""
     try:
-        os.replace(source, target)
+        source.replace(target)
         if sync:
             sync_directory(target.parent)
     except OSError as error:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_rows import ConfigRow, describe_broker, describe_topic
 from strandline.broker.handlers.error_messages import clipped
+from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.describe_configs import (
@@ -37,8 +38,11 @@ class ConfigHandlers:
     def describe_configs(
         self, request: DescribeConfigsRequest, _context: RequestContext
     ) -> DescribeConfigsResponse:
+        refuse_flood(len(request.resources))
+        # A resource that is named twice is described once: a listing is long, its name is not.
+        once_each = {(r.resource_type, r.resource_name): r for r in request.resources}
         return DescribeConfigsResponse(
-            results=[self._describe(resource, request) for resource in request.resources]
+            results=[self._describe(resource, request) for resource in once_each.values()]
         )
 
     def _describe(

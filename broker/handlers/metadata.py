@@ -21,6 +21,7 @@ from strandline.broker.cluster import controller
 from strandline.broker.cluster.decisions import NewTopic, TopicDefaults
 from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.cluster.topic_names import topic_name_fault
+from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.listeners import Listener
 from strandline.broker.protocol.errors import ErrorCode
@@ -176,6 +177,7 @@ class MetadataHandlers:
         """This broker coordinates every group; transactions and share groups have nobody yet."""
         batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
         keys = request.coordinator_keys if batched else (request.key,)
+        refuse_flood(len(keys))
         coordinators = [self._coordinator(key, request.key_type) for key in keys]
         if batched:
             return FindCoordinatorResponse(coordinators=coordinators)

@@ -7,7 +7,7 @@ ListOffsets  1  first served, one offset per partition
     timestamp   answer                                             from
            -1   the end: high watermark, or last stable offset
            -2   the log start, remote tier included
-           -3   the record with the largest timestamp              KIP-734; local tier, as in Kafka
+           -3   the record with the largest timestamp              KIP-734; both tiers
            -4   the first offset on local disk                     KIP-405
            -5   the last offset in the remote tier, -1 if none     KIP-1005
            -6   the first offset that is not yet uploaded          KIP-1023
@@ -20,6 +20,9 @@ DeleteRecords        0-2   2 flexible
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.services import RequestContext, Services
@@ -62,6 +65,17 @@ _FIRST_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 HIGH_WATERMARK = -1
+_IN_MEMORY = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """A time to be looked up, and where its answer stands."""
+
+    partition: Partition
+    wanted: ListOffsetsPartition
+    answers: list[ListOffsetsResponsePartition]
+    position: int
 
 
 class OffsetHandlers:
@@ -73,90 +87,67 @@ class OffsetHandlers:
 
     # --- ListOffsets -------------------------------------------------------------------------
 
-    async def list_offsets(
+    def list_offsets(
         self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse | Coroutine[None, None, ListOffsetsResponse]:
+        """Answers at once what is known in memory, and otherwise after looking up times.
+
+        Those lookups run in parallel: each may have to decompress a batch or ask the object store.
+        """
+        times_named = Counter(
+            (topic.name, wanted.partition_index)
+            for topic in request.topics
+            for wanted in topic.partitions
+        )
+        topics: list[ListOffsetsResponseTopic] = []
+        lookups: list[_Lookup] = []
+        for topic in request.topics:
+            answers: list[ListOffsetsResponsePartition] = []
+            for wanted in topic.partitions:
+                partition = self._replicas.partition(topic.name, wanted.partition_index)
+                if times_named[topic.name, wanted.partition_index] > 1:
+                    # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
+                    answer = _no_offset(wanted, ErrorCode.INVALID_REQUEST)
+                elif partition is None:
+                    answer = _no_offset(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                elif refusal := _refusal(partition, wanted, context.api_version):
+                    answer = _no_offset(wanted, refusal)
+                elif wanted.timestamp in _IN_MEMORY:
+                    found = _known_offset(partition, wanted.timestamp, request.isolation_level)
+                    answer = _offset(wanted, found)
+                else:
+                    lookups.append(_Lookup(partition, wanted, answers, len(answers)))
+                    answer = _no_offset(wanted, ErrorCode.NONE)
+                answers.append(answer)
+            topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
+        response = ListOffsetsResponse(topics=topics)
+        return self._look_up_all(response, lookups) if lookups else response
+
+    async def _look_up_all(
+        self, response: ListOffsetsResponse, lookups: Sequence[_Lookup]
     ) -> ListOffsetsResponse:
-        """Partitions are looked up in parallel: each may have to ask the object store."""
-        answers = await asyncio.gather(
-            *(
-                self._list_offset(topic.name, wanted, request, context.api_version)
-                for topic in request.topics
-                for wanted in topic.partitions
-            )
-        )
-        in_order = iter(answers)
-        return ListOffsetsResponse(
-            topics=[
-                ListOffsetsResponseTopic(
-                    name=topic.name, partitions=[next(in_order) for _ in topic.partitions]
-                )
-                for topic in request.topics
-            ]
-        )
+        await asyncio.gather(*(self._look_up(lookup) for lookup in lookups))
+        return response
 
-    async def _list_offset(
-        self, topic: str, wanted: ListOffsetsPartition, request: ListOffsetsRequest, version: int
-    ) -> ListOffsetsResponsePartition:
-        index = wanted.partition_index
-        partition = self._replicas.partition(topic, index)
-        if partition is None:
-            return ListOffsetsResponsePartition(
-                partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-        if version < _FIRST_VERSION.get(wanted.timestamp, 0) or wanted.timestamp < min(
-            _FIRST_VERSION
-        ):
-            return ListOffsetsResponsePartition(
-                partition_index=index, error_code=ErrorCode.UNSUPPORTED_VERSION
-            )
+    async def _look_up(self, lookup: _Lookup) -> None:
+        """Puts the answer in its place."""
+        partition, wanted = lookup.partition, lookup.wanted
         try:
-            partition.check_leader_epoch(wanted.current_leader_epoch)
             async with asyncio.timeout(self._list_timeout_s):
-                found = await self._find(partition, wanted.timestamp, request.isolation_level)
+                if wanted.timestamp == MAX_TIMESTAMP:
+                    found = await partition.log.max_timestamp()
+                else:
+                    found = await partition.log.find_timestamp(wanted.timestamp)
         except TimeoutError:
-            return ListOffsetsResponsePartition(
-                partition_index=index, error_code=ErrorCode.REQUEST_TIMED_OUT
-            )
+            answer = _no_offset(wanted, ErrorCode.REQUEST_TIMED_OUT)
         except (RecordsRejected, StorageError) as error:
-            return ListOffsetsResponsePartition(partition_index=index, error_code=error.kafka_code)
-        if found is None:
-            return ListOffsetsResponsePartition(partition_index=index)
-        return ListOffsetsResponsePartition(
-            partition_index=index,
-            timestamp=found.timestamp_ms,
-            offset=found.offset,
-            leader_epoch=found.leader_epoch,
-        )
-
-    async def _find(
-        self, partition: Partition, timestamp: int, isolation: int
-    ) -> TimestampOffset | None:
-        tiers = partition.log
-        match timestamp:
-            case -1:
-                offset = (
-                    partition.last_stable_offset
-                    if isolation == Isolation.READ_COMMITTED
-                    else partition.high_watermark
-                )
-                return TimestampOffset(NO_TIMESTAMP, offset, partition.leader_epoch)
-            case -2:
-                offset = tiers.log_start_offset
-            case -3:
-                return await tiers.max_timestamp()
-            case -4:
-                offset = tiers.local_start_offset
-            case -5:
-                offset = tiers.highest_remote_offset
-            case -6:
-                offset = tiers.earliest_pending_upload
-            case _:
-                found = await tiers.find_timestamp(timestamp)
-                if found is None or found.offset >= partition.high_watermark:
-                    return None
-                return found
-        epoch = tiers.local.leader_epochs.epoch_for(offset) if offset >= 0 else NO_EPOCH
-        return TimestampOffset(NO_TIMESTAMP, offset, epoch)
+            answer = _no_offset(wanted, error.kafka_code)
+        else:
+            if found is None or found.offset >= partition.high_watermark:
+                answer = _no_offset(wanted, ErrorCode.NONE)
+            else:
+                answer = _offset(wanted, found)
+        lookup.answers[lookup.position] = answer
 
     # --- OffsetForLeaderEpoch ----------------------------------------------------------------
 
@@ -232,3 +223,54 @@ class OffsetHandlers:
         except (RecordsRejected, StorageError) as error:
             return DeleteRecordsPartitionResult(partition_index=index, error_code=error.kafka_code)
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
+
+
+def _refusal(partition: Partition, wanted: ListOffsetsPartition, version: int) -> int:
+    """Why a partition may not be asked so, as an error code; NONE if it may."""
+    timestamp = wanted.timestamp
+    if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
+        return ErrorCode.UNSUPPORTED_VERSION
+    try:
+        partition.check_leader_epoch(wanted.current_leader_epoch)
+    except RecordsRejected as error:
+        return error.kafka_code
+    return ErrorCode.NONE
+
+
+def _known_offset(partition: Partition, timestamp: int, isolation: int) -> TimestampOffset:
+    """The answer to one of the special timestamps that need no lookup."""
+    tiers = partition.log
+    match timestamp:
+        case -1:
+            offset = (
+                partition.last_stable_offset
+                if isolation == Isolation.READ_COMMITTED
+                else partition.high_watermark
+            )
+            return TimestampOffset(NO_TIMESTAMP, offset, partition.leader_epoch)
+        case -2:
+            offset = tiers.log_start_offset
+        case -4:
+            offset = tiers.local_start_offset
+        case -5:
+            offset = tiers.highest_remote_offset
+        case _:
+            assert timestamp == EARLIEST_PENDING_UPLOAD, timestamp
+            offset = tiers.earliest_pending_upload
+    epoch = tiers.local.leader_epochs.epoch_for(offset) if offset >= 0 else NO_EPOCH
+    return TimestampOffset(NO_TIMESTAMP, offset, epoch)
+
+
+def _offset(wanted: ListOffsetsPartition, found: TimestampOffset) -> ListOffsetsResponsePartition:
+    return ListOffsetsResponsePartition(
+        partition_index=wanted.partition_index,
+        timestamp=found.timestamp_ms,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def _no_offset(wanted: ListOffsetsPartition, error_code: int) -> ListOffsetsResponsePartition:
+    return ListOffsetsResponsePartition(
+        partition_index=wanted.partition_index, error_code=error_code
+    )

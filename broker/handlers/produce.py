@@ -221,6 +221,15 @@ class ProduceHandler:
             try:
                 await entry.partition.flush()
             except StorageError as error:
+                log.error(
+                    "flush failed",
+                    extra={
+                        "fields": {
+                            "partition": str(entry.partition.topic_partition),
+                            "error": str(error),
+                        }
+                    },
+                )
                 entry.answers[entry.position] = ProduceResponsePartition(
                     index=entry.answers[entry.position].index,
                     error_code=error.kafka_code,

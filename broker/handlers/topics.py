@@ -60,6 +60,9 @@ class TopicHandlers:
     async def create_topics(
         self, request: CreateTopicsRequest, _context: RequestContext
     ) -> CreateTopicsResponse:
+        if len(request.topics) > controller.PARTITIONS_PER_REQUEST_MAX:
+            # Each has a partition at least, so not even their configurations are looked at.
+            return CreateTopicsResponse(topics=[_one_of_too_many(t.name) for t in request.topics])
         topics = [_new_topic(topic) for topic in request.topics]
         decision = await self._metadata.change(
             lambda image: controller.create_topics(
@@ -143,6 +146,15 @@ class TopicHandlers:
                 for result in decision.results
             ]
         )
+
+
+def _one_of_too_many(name: str) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name,
+        error_code=ErrorCode.POLICY_VIOLATION,
+        error_message=f"more than {controller.PARTITIONS_PER_REQUEST_MAX} topics in one request",
+        configs=None,
+    )
 
 
 def _intent(validate_only: bool) -> Intent:

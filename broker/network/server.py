@@ -26,6 +26,9 @@ SWEEP_INTERVAL_S = 5.0
 # A connection that is quiet this long gives its receive buffer back.
 SHRINK_AFTER_S = 10.0
 ACCEPTS_PER_EVENT_MAX = 64
+# Out of descriptors or memory: until a connection ends, there is nothing to be had.
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ACCEPT_PAUSE_S = 0.5
 LISTEN_BACKLOG = 512
 
 
@@ -94,10 +97,12 @@ class Server:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                # Out of descriptors: the client waits in the backlog, the sweep frees some.
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
+                if error.errno == errno.ECONNABORTED:
+                    continue  # That client went away again; others may wait behind it.
+                if error.errno not in OUT_OF_RESOURCES:
                     raise
-                log.warning("accept failed", extra={"fields": {"error": error.strerror}})
+                log.warning("accepting paused", extra={"fields": {"error": error.strerror}})
+                self._pause_accepting(listening)
                 return
             self._accepted_total += 1
             if len(self._connections) >= self._limits.connections_max:
@@ -119,6 +124,19 @@ class Server:
                     on_close=self._connections.discard,
                 )
             )
+
+    def _pause_accepting(self, listening: socket.socket) -> None:
+        """Leaves clients in the backlog for a while.
+
+        The listening socket stays readable as long as one waits there, so trying on would be a
+        busy loop, and each round of it a line in the log.
+        """
+        self._loop.remove_reader(listening.fileno())
+        self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting, listening)
+
+    def _resume_accepting(self, listening: socket.socket) -> None:
+        if listening in self._listening:
+            self._loop.add_reader(listening.fileno(), self._on_acceptable, listening)
 
     async def sweep_forever(self) -> None:
         """Drops idle and stalled connections until cancelled."""

@@ -3,9 +3,13 @@
 This table is the single place where a version range is written down: the message classes, the
 headers, ApiVersions and docs/protocol.md take it from here.
 
-    supported     we have a schema and a handler: a request of this version is served
+    supported     we have a schema for it; a request of this version is served, if the API is
     advertised    what ApiVersions tells clients; wider than `supported` for Produce only
     flexible      compact lengths and tagged fields, and with them the newer header (KIP-482)
+    served        a handler is there; without one the API is for the codec alone, as a client's tool
+
+    SCHEMAS       every row: what can be encoded and decoded
+    SPECS         the rows that are served: what is routed, advertised and documented
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
+from typing import Final
 
 
 class ApiKey(IntEnum):
@@ -118,23 +123,34 @@ class ApiSpec:
     supported: VersionRange
     advertised: VersionRange
     flexible_from: int
+    served: bool
 
     def is_flexible(self, version: int) -> bool:
         return version >= self.flexible_from
 
 
 def _row(
-    key: ApiKey, lowest: int, highest: int, flexible_from: int, advertised_from: int | None = None
+    key: ApiKey,
+    lowest: int,
+    highest: int,
+    *,
+    flexible_from: int,
+    advertised_from: int | None = None,
+    served: bool = True,
 ) -> ApiSpec:
     return ApiSpec(
         key=key,
         supported=VersionRange(lowest, highest),
         advertised=VersionRange(lowest if advertised_from is None else advertised_from, highest),
         flexible_from=flexible_from,
+        served=served,
     )
 
 
-SPECS: Mapping[int, ApiSpec] = MappingProxyType(
+# The flexible version of an API that never became flexible.
+_NEVER: Final = 32767
+
+SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
     {
         row.key: row
         for row in (
@@ -144,7 +160,15 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.FETCH, 4, 18, flexible_from=12),
             _row(ApiKey.LIST_OFFSETS, 1, 11, flexible_from=6),
             _row(ApiKey.METADATA, 0, 13, flexible_from=9),
+            _row(ApiKey.OFFSET_COMMIT, 2, 10, flexible_from=8, served=False),
+            _row(ApiKey.OFFSET_FETCH, 1, 10, flexible_from=6, served=False),
             _row(ApiKey.FIND_COORDINATOR, 0, 6, flexible_from=3),
+            _row(ApiKey.JOIN_GROUP, 0, 9, flexible_from=6, served=False),
+            _row(ApiKey.HEARTBEAT, 0, 4, flexible_from=4, served=False),
+            _row(ApiKey.LEAVE_GROUP, 0, 5, flexible_from=4, served=False),
+            _row(ApiKey.SYNC_GROUP, 0, 5, flexible_from=4, served=False),
+            _row(ApiKey.DESCRIBE_GROUPS, 0, 6, flexible_from=5, served=False),
+            _row(ApiKey.LIST_GROUPS, 0, 5, flexible_from=3, served=False),
             _row(ApiKey.API_VERSIONS, 0, 4, flexible_from=3),
             _row(ApiKey.CREATE_TOPICS, 2, 7, flexible_from=5),
             _row(ApiKey.DELETE_TOPICS, 1, 6, flexible_from=4),
@@ -153,10 +177,28 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2),
             _row(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible_from=4),
             _row(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4),
+            _row(ApiKey.ALTER_CONFIGS, 0, 2, flexible_from=2, served=False),
+            _row(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, flexible_from=2, served=False),
             _row(ApiKey.CREATE_PARTITIONS, 0, 3, flexible_from=2),
+            _row(ApiKey.DELETE_GROUPS, 0, 2, flexible_from=2, served=False),
+            _row(ApiKey.ELECT_LEADERS, 0, 2, flexible_from=2, served=False),
+            _row(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible_from=1, served=False),
+            _row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, flexible_from=0, served=False),
+            _row(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, flexible_from=0, served=False),
+            _row(ApiKey.OFFSET_DELETE, 0, 0, flexible_from=_NEVER, served=False),
+            _row(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, flexible_from=1, served=False),
+            _row(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, flexible_from=1, served=False),
             _row(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_from=0),
+            _row(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0, served=False),
+            _row(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_from=0, served=False),
+            _row(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_from=0, served=False),
+            _row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, flexible_from=0, served=False),
         )
     }
+)
+
+SPECS: Mapping[int, ApiSpec] = MappingProxyType(
+    {row.key: row for row in SCHEMAS.values() if row.served}
 )
 
 SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(

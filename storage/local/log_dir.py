@@ -190,7 +190,7 @@ class LogDirs:
                 continue
             key = partition_of(path.name)
             if key is None:
-                log.info("folder is no partition", extra={"fields": {"folder": str(path)}})
+                log.debug("folder is no partition", extra={"fields": {"folder": str(path)}})
                 continue
             if key in found:
                 raise CorruptFile(

@@ -1,8 +1,8 @@
-"""The compiled loops over batch headers and records; only `vectorised` calls them.
+"""The compiled loops over batch headers and records; only `vectorised` and `columns` call them.
 
 This module imports numba (0.3 s) at its top, so `vectorised` imports it when it is first needed.
 
-    batches   i64[batch][BATCH_FIELDS]   what `vectorised` knows of each batch's records
+    batches   i64[batch][BATCH_FIELDS]   what `columns` knows of each batch's records
     cursor    i64[CURSOR_FIELDS]         where decoding stands, what it filled, what was wrong
     limits    i64[4]                     rows outside [offset, offset) or [ms, ms) are left out
 
@@ -262,6 +262,47 @@ def record_bounds(buffer: Bytes, record_count: int, base_timestamp: int, bounds:
     return DONE if position == buffer.size else SPARE_BATCH_BYTES
 
 
+@_part
+def _copy_headers(
+    buffer: Bytes,
+    position: int,
+    end: int,
+    count: int,
+    header: int,
+    key_at: int,
+    value_at: int,
+    key_ends: Int32s,
+    key_bytes: Bytes,
+    value_ends: Int32s,
+    value_bytes: Bytes,
+    value_valid: Bytes,
+) -> tuple[int, int, int, int, int]:
+    """Copies headers that `_parse_record` has walked already.
+
+    Returns the next header, key and value positions, null values, and the bytes of the keys or-ed.
+    """
+    nulls = 0
+    high_bits = 0
+    for _ in range(count):
+        length, position = _varint(buffer, position, end)
+        _copy(buffer, position, length, key_bytes, key_at)
+        for step in range(length):
+            high_bits |= int(buffer[position + step])
+        key_at += length
+        key_ends[header] = key_at
+        length, position = _varint(buffer, position + length, end)
+        if length >= 0:
+            _copy(buffer, position, length, value_bytes, value_at)
+            value_at += length
+            position += length
+            value_valid[header >> 3] |= np.uint8(1 << (header & 7))
+        else:
+            nulls += 1
+        value_ends[header] = value_at
+        header += 1
+    return header, key_at, value_at, nulls, high_bits
+
+
 @_compiled
 def decode_records(
     buffer: Bytes,
@@ -309,7 +350,7 @@ def decode_records(
     value_nulls = 0
     headerless_rows = 0
     header_value_nulls = 0
-    high_bits = np.uint8(0)
+    high_bits = 0
     status = DONE
     batch = first_batch
     record = first_record
@@ -338,7 +379,7 @@ def decode_records(
             ) = _parse_record(buffer, position, payload_end)
             if status != DONE:
                 break
-            # The base offset cannot wrap: `vectorised` checked base + last delta.
+            # The offset cannot wrap: `scan_batches` refuses base offsets for which it could.
             if offset_delta <= previous_delta or offset_delta > last_offset_delta:
                 status = BAD_OFFSET
                 break
@@ -379,24 +420,28 @@ def decode_records(
                         headerless_rows += 1
                     else:
                         headers_valid[row >> 3] |= np.uint8(1 << (row & 7))
-                    place = headers_position
-                    for _ in range(header_count):
-                        length, place = _varint(buffer, place, record_end)
-                        _copy(buffer, place, length, header_key_bytes, header_key_at)
-                        for step in range(length):
-                            high_bits |= buffer[place + step]
-                        header_key_at += length
-                        header_key_ends[header] = header_key_at
-                        length, place = _varint(buffer, place + length, record_end)
-                        if length >= 0:
-                            _copy(buffer, place, length, header_value_bytes, header_value_at)
-                            header_value_at += length
-                            place += length
-                            header_value_valid[header >> 3] |= np.uint8(1 << (header & 7))
-                        else:
-                            header_value_nulls += 1
-                        header_value_ends[header] = header_value_at
-                        header += 1
+                    (
+                        header,
+                        header_key_at,
+                        header_value_at,
+                        nulls,
+                        bits,
+                    ) = _copy_headers(
+                        buffer,
+                        headers_position,
+                        record_end,
+                        header_count,
+                        header,
+                        header_key_at,
+                        header_value_at,
+                        header_key_ends,
+                        header_key_bytes,
+                        header_value_ends,
+                        header_value_bytes,
+                        header_value_valid,
+                    )
+                    header_value_nulls += nulls
+                    high_bits |= bits
                     header_ends[row] = header
                 row += 1
             position = record_end

@@ -98,10 +98,12 @@ class Attempts:
         *,
         size_bytes: int = 0,
         give_up_s: float | None = None,
+        attempts_max: int | None = None,
     ) -> T:
         """Calls `attempt(deadline_s)`; the deadline is of the clock's monotonic time.
 
-        `size_bytes` of transfer lengthen the deadline; `give_up_s` is the latest it may be.
+        `size_bytes` of transfer lengthen the deadline; `give_up_s` is the latest it may be;
+        `attempts_max` replaces the store's own for what is not worth as many.
         Raises the TierError of the last failure.
         """
         if self._closing.is_set():
@@ -112,6 +114,7 @@ class Attempts:
         deadline_s = self._clock.monotonic_s() + time_s
         if give_up_s is not None:
             deadline_s = min(deadline_s, give_up_s)
+        last_number = attempts_max or self._deadlines.attempts_max
         number = 1
         while True:
             with self._lock:
@@ -124,7 +127,7 @@ class Attempts:
                 failure = self._classify(error, key, operation)
                 with self._lock:
                     self._failed_attempt_count += 1
-                is_last = number >= self._deadlines.attempts_max or not failure.is_worth_repeating
+                is_last = number >= last_number or not failure.is_worth_repeating
                 log.debug(
                     "attempt failed",
                     extra={

@@ -5,41 +5,33 @@ is our own first attempt whose answer was lost, it does not repeat a GET whose b
 it has no deadline over its attempts. So each request is tried here:
 
     attempt ──ok──► done
-       │ 404, 403, archived ───────────────────► that error
-       │ 412 ──► HEAD: our write id? ──yes─────► done (the answer was lost)
-       │                             └─no──────► PreconditionFailed
-       │ timeout, reset, 5xx, 409, broken body ► pause, next attempt; out of attempts or time:
-       ▼                                         a PUT asks HEAD once more, else TierUnavailable
+       │ 404, 403, archived, 412 ──────────────► that error
+       │ timeout, reset, 5xx, 409, broken body ► pause, next attempt
+       ▼ out of attempts or time ──────────────► TierUnavailable
 
-Every `put` carries a write id of its own in the object's metadata. A HEAD that shows it is proof
-that the object is ours, which length and checksum alone are not: two brokers may well write the
-same bytes. The metadata hold the CRC-32C too, for servers that do not report one.
+What a `put` does with 412 and with an unknown outcome is in `s3_uploads`.
 
-Checksums: CRC-32C goes with every PUT and every part, computed here (the SDK would want awscrt),
-and the server refuses what arrives damaged. Whole objects are checked when they are read. Ranges
-carry no checksum in S3: the readers of ranges check batch CRCs or section checksums.
+Whole objects are checked against their CRC-32C when they are read. Ranges carry no checksum in S3:
+the readers of ranges check batch CRCs or section checksums.
 
-The client is made with the first request: loading the SDK costs half a second and 40 MB.
+The client is made with the first request: loading the SDK costs half a second and 26 MB.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import (
     AccessDenied,
     ObjectCorrupt,
     ObjectNotFound,
-    PreconditionFailed,
     TierError,
     TierUnavailable,
 )
@@ -47,52 +39,36 @@ from strandline.storage.remote.attempts import AgainError, Attempts, DeadlineErr
 from strandline.storage.remote.object_store import (
     BucketMissing,
     Deadlines,
-    FileBody,
-    IfAbsent,
-    IfMatches,
     ObjectInfo,
     PutBody,
     PutCondition,
     StoredObject,
     check_key,
     checksum,
-    new_write_id,
 )
+from strandline.storage.remote.s3_access import S3Access, info_of
 from strandline.storage.remote.s3_failures import failure_of_code
-from strandline.storage.remote.upload_body import BodyPart, BodyReader, measure_body
+from strandline.storage.remote.s3_uploads import S3Uploads
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import (
-        CompletedPartTypeDef,
-        CompleteMultipartUploadRequestTypeDef,
         GetObjectOutputTypeDef,
         GetObjectRequestTypeDef,
-        HeadObjectOutputTypeDef,
         ListObjectsV2OutputTypeDef,
         ListObjectsV2RequestTypeDef,
-        PutObjectRequestTypeDef,
     )
     from urllib3.response import HTTPResponse
 
 DEFAULT_REGION = "us-east-1"
 
-# One PUT is one request and atomic; above this size the parallelism of parts is worth theirs.
-SINGLE_PUT_BYTES_MAX = 64 * 1024 * 1024
-# 10,000 parts of this size are 160 GiB, far above any segment.
-PART_BYTES = 16 * 1024 * 1024
-PARTS_PARALLEL = 4
-# A smaller body fits the socket's buffer, so sending it cannot block for long.
-SMALL_BODY_BYTES = 64 * 1024
 # At most this much is received at once; the deadline is looked at in between.
 RECEIVE_BYTES = 256 * 1024
 # S3 returns and deletes at most this many keys per request.
 PAGE_KEYS_MAX = 1000
 # More threads than this waiting for one store are a mistake elsewhere.
 CONNECTIONS_MAX = 64
-WRITE_ID_FIELD = "strandline-write-id"
-CRC32C_FIELD = "strandline-crc32c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,9 +102,17 @@ class S3Store:
         self._clock = clock
         self._lock = threading.Lock()
         self._attempts = Attempts(deadlines=deadlines, clock=clock, classify=self._failure)
+        self._access = S3Access(
+            bucket=bucket,
+            prefix=self._prefix,
+            client=self._client,
+            attempts=self._attempts,
+            deadlines=deadlines,
+            clock=clock,
+        )
+        self._uploads = S3Uploads(self._access)
         self._lazy_client: S3Client | None = None
         self._read_bytes = 0
-        self._written_bytes = 0
 
     @property
     def url(self) -> str:
@@ -146,7 +130,7 @@ class S3Store:
                 requests=attempts.requests,
                 failed_attempt_count=attempts.failed_attempt_count,
                 read_bytes=self._read_bytes,
-                written_bytes=self._written_bytes,
+                written_bytes=self._uploads.written_bytes,
             )
 
     def __repr__(self) -> str:
@@ -181,7 +165,7 @@ class S3Store:
             response = self._get_response(key, range_header)
             body = bytearray(response["ContentLength"])
             self._receive(key, response, memoryview(body), deadline_s)
-            info = _info_of(key, response)
+            info = info_of(key, response)
             if range_header is None and info.crc32c not in (None, checksum(body)):
                 raise AgainError(ObjectCorrupt(key, "get", "checksum differs from the stored one"))
             return StoredObject(info=info, body=bytes(body))
@@ -209,7 +193,10 @@ class S3Store:
         self._attempts.run(key, "get", attempt, size_bytes=len(target))
 
     def _get_response(self, key: str, range_header: str | None) -> GetObjectOutputTypeDef:
-        request: GetObjectRequestTypeDef = {"Bucket": self._bucket, "Key": self._full(key)}
+        request: GetObjectRequestTypeDef = {
+            "Bucket": self._bucket,
+            "Key": self._access.full_key(key),
+        }
         if range_header is None:
             request["ChecksumMode"] = "ENABLED"
         else:
@@ -248,17 +235,12 @@ class S3Store:
 
     def head(self, key: str) -> ObjectInfo:
         try:
-            return _info_of(key, self._attempts.run(key, "head", lambda _: self._head(key)))
+            return info_of(key, self._attempts.run(key, "head", lambda _: self._access.head(key)))
         except ObjectNotFound:
             # A HEAD has no body to say what is missing, and a lost bucket is no lost object.
             with contextlib.suppress(AccessDenied):
                 self.check()
             raise
-
-    def _head(self, key: str) -> HeadObjectOutputTypeDef:
-        return self._client().head_object(
-            Bucket=self._bucket, Key=self._full(key), ChecksumMode="ENABLED"
-        )
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
@@ -270,7 +252,7 @@ class S3Store:
                     return
                 left = None if left is None else left - 1
                 yield ObjectInfo(
-                    key=found["Key"][len(self._prefix) :],
+                    key=self._access.own_key(found["Key"]),
                     size_bytes=found["Size"],
                     etag=found["ETag"],
                     modified_ms=int(found["LastModified"].timestamp() * 1000),
@@ -280,7 +262,7 @@ class S3Store:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
-        start = len(self._full(prefix))
+        start = len(self._access.full_key(prefix))
         for page in self._pages(prefix, delimiter="/"):
             for found in page.get("CommonPrefixes", []):
                 yield found["Prefix"][start:].rstrip("/")
@@ -295,11 +277,11 @@ class S3Store:
     ) -> Iterator[ListObjectsV2OutputTypeDef]:
         request: ListObjectsV2RequestTypeDef = {
             "Bucket": self._bucket,
-            "Prefix": self._full(prefix),
+            "Prefix": self._access.full_key(prefix),
             "MaxKeys": min(keys_max or PAGE_KEYS_MAX, PAGE_KEYS_MAX),
         }
         if start_after:
-            request["StartAfter"] = self._full(start_after)
+            request["StartAfter"] = self._access.full_key(start_after)
         if delimiter:
             request["Delimiter"] = delimiter
         while True:
@@ -315,196 +297,10 @@ class S3Store:
     # --- writing -----------------------------------------------------------------------------
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
-        check_key(key)
-        is_multipart = isinstance(body, FileBody) and body.size_bytes > SINGLE_PUT_BYTES_MAX
-        parts = measure_body(
-            key, body, part_bytes=PART_BYTES if is_multipart else SINGLE_PUT_BYTES_MAX
-        )
-        upload = _Upload(
-            key=key,
-            body=body,
-            parts=parts,
-            condition=condition,
-            write_id=new_write_id(),
-            size_bytes=sum(part.size_bytes for part in parts),
-            crc32c=body.crc32c if isinstance(body, FileBody) else parts[0].crc32c,
-        )
-        if is_multipart:
-            return self._put_parts(upload)
-        return self._settle(upload, lambda deadline_s: self._put_whole(upload, deadline_s))
-
-    def _put_whole(self, upload: _Upload, deadline_s: float) -> str:
-        request: PutObjectRequestTypeDef = {
-            "Bucket": self._bucket,
-            "Key": self._full(upload.key),
-            "ContentLength": upload.size_bytes,
-            "ChecksumCRC32C": _base64_crc(upload.crc32c),
-            "Metadata": upload.metadata,
-        }
-        match upload.condition:
-            case IfAbsent():
-                request["IfNoneMatch"] = "*"
-            case IfMatches(etag=etag):
-                request["IfMatch"] = etag
-        if upload.size_bytes <= SMALL_BODY_BYTES and not isinstance(upload.body, FileBody):
-            request["Body"] = bytes(upload.body)
-            response = self._client().put_object(**request)
-        else:
-            with self._reader(upload, upload.parts[0], deadline_s) as reader:
-                request["Body"] = _as_file(reader)
-                response = self._client().put_object(**request)
-        self._count_written(upload.size_bytes)
-        return response["ETag"]
-
-    def _reader(self, upload: _Upload, part: BodyPart, deadline_s: float) -> BodyReader:
-        return BodyReader(upload.body, part, clock=self._clock, deadline_s=deadline_s)
-
-    def _settle(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:
-        """Carries out the write; a failure that may be a lost answer is resolved by HEAD."""
-        try:
-            etag = self._attempts.run(upload.key, "put", attempt, size_bytes=upload.size_bytes)
-        except BucketMissing:
-            raise
-        except (PreconditionFailed, TierUnavailable) as error:
-            return self._settle_doubt(upload, error)
-        except ObjectNotFound as error:
-            # S3 answers If-Match on a missing key with 404 instead of 412.
-            return self._settle_doubt(upload, PreconditionFailed(upload.key, "put", error.detail))
-        return upload.info(etag)
-
-    def _settle_doubt(
-        self, upload: _Upload, error: PreconditionFailed | TierUnavailable
-    ) -> ObjectInfo:
-        """Success if the object is our own; else the error, as far as it can be believed."""
-        try:
-            found = self._attempts.run(upload.key, "head", lambda _: self._head(upload.key))
-        except ObjectNotFound:
-            raise error from None
-        except TierError:
-            detail = f"outcome unknown after: {error.detail}"
-            raise TierUnavailable(upload.key, "put", detail) from error
-        info = _info_of(upload.key, found)
-        is_ours = (
-            found["Metadata"].get(WRITE_ID_FIELD) == upload.write_id
-            and info.size_bytes == upload.size_bytes
-            and info.crc32c in (None, upload.crc32c)
-        )
-        if is_ours:
-            return upload.info(info.etag)
-        raise error
-
-    # --- multipart ---------------------------------------------------------------------------
-
-    def _put_parts(self, upload: _Upload) -> ObjectInfo:
-        """1 create   2 upload the parts, some in parallel   3 complete, under the condition"""
-        key = upload.key
-        created = self._attempts.run(
-            key,
-            "put",
-            lambda _: self._client().create_multipart_upload(
-                Bucket=self._bucket,
-                Key=self._full(key),
-                ChecksumAlgorithm="CRC32C",
-                Metadata=upload.metadata,
-            ),
-        )
-        upload_id = created["UploadId"]
-        try:
-            completed = self._send_parts(upload, upload_id)
-            return self._settle(upload, lambda _: self._complete(upload, upload_id, completed))
-        except BaseException:
-            self._abort(key, upload_id)
-            raise
-
-    def _send_parts(self, upload: _Upload, upload_id: str) -> Sequence[CompletedPartTypeDef]:
-        give_up_s = self._clock.monotonic_s() + self._deadlines.upload_s
-        failed = threading.Event()
-
-        def send(numbered: tuple[int, BodyPart]) -> CompletedPartTypeDef:
-            number, part = numbered
-            if failed.is_set():
-                raise TierUnavailable(upload.key, "put", "another part of the upload failed")
-            try:
-                return self._attempts.run(
-                    upload.key,
-                    "put",
-                    lambda deadline_s: self._send_part(upload, upload_id, number, part, deadline_s),
-                    size_bytes=part.size_bytes,
-                    give_up_s=give_up_s,
-                )
-            except BaseException:
-                failed.set()
-                raise
-
-        with ThreadPoolExecutor(PARTS_PARALLEL, thread_name_prefix="s3-part") as executor:
-            return tuple(executor.map(send, enumerate(upload.parts, start=1)))
-
-    def _send_part(
-        self, upload: _Upload, upload_id: str, number: int, part: BodyPart, deadline_s: float
-    ) -> CompletedPartTypeDef:
-        encoded_crc = _base64_crc(part.crc32c)
-        with self._reader(upload, part, deadline_s) as reader:
-            response = self._client().upload_part(
-                Bucket=self._bucket,
-                Key=self._full(upload.key),
-                UploadId=upload_id,
-                PartNumber=number,
-                ContentLength=part.size_bytes,
-                ChecksumCRC32C=encoded_crc,
-                Body=_as_file(reader),
-            )
-        self._count_written(part.size_bytes)
-        return {"PartNumber": number, "ETag": response["ETag"], "ChecksumCRC32C": encoded_crc}
-
-    def _complete(
-        self, upload: _Upload, upload_id: str, parts: Sequence[CompletedPartTypeDef]
-    ) -> str:
-        request: CompleteMultipartUploadRequestTypeDef = {
-            "Bucket": self._bucket,
-            "Key": self._full(upload.key),
-            "UploadId": upload_id,
-            "MultipartUpload": {"Parts": parts},
-        }
-        match upload.condition:
-            case IfAbsent():
-                request["IfNoneMatch"] = "*"
-            case IfMatches(etag=etag):
-                request["IfMatch"] = etag
-        return self._client().complete_multipart_upload(**request)["ETag"]
-
-    def _abort(self, key: str, upload_id: str) -> None:
-        """Tries once; what stays is found by `abort_uploads` or the bucket's lifecycle rule."""
-        try:
-            self._client().abort_multipart_upload(
-                Bucket=self._bucket, Key=self._full(key), UploadId=upload_id
-            )
-        except Exception as error:
-            self._failure(error, key, "abort")  # raises only what is our own mistake
+        return self._uploads.put(check_key(key), body, condition=condition)
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
-        before_ms = self._clock.now_ms() - older_than_ms
-        aborted_count = 0
-        key_marker = upload_marker = ""
-        while True:
-            page = self._attempts.run(
-                prefix,
-                "abort_uploads",
-                lambda _, key=key_marker, upload=upload_marker: (  # type: ignore[misc]
-                    self._client().list_multipart_uploads(
-                        Bucket=self._bucket,
-                        Prefix=self._full(prefix),
-                        KeyMarker=key,
-                        UploadIdMarker=upload,
-                    )
-                ),
-            )
-            for found in page.get("Uploads", []):
-                if found["Initiated"].timestamp() * 1000 < before_ms:
-                    self._abort(found["Key"][len(self._prefix) :], found["UploadId"])
-                    aborted_count += 1
-            if not page.get("IsTruncated"):
-                return aborted_count
-            key_marker, upload_marker = page["NextKeyMarker"], page["NextUploadIdMarker"]
+        return self._uploads.abort_uploads(prefix, older_than_ms=older_than_ms)
 
     def delete(self, keys: Sequence[str]) -> None:
         for start in range(0, len(keys), PAGE_KEYS_MAX):
@@ -514,11 +310,14 @@ class S3Store:
                 "delete",
                 lambda _, batch=batch: self._client().delete_objects(  # type: ignore[misc]
                     Bucket=self._bucket,
-                    Delete={"Objects": [{"Key": self._full(key)} for key in batch], "Quiet": True},
+                    Delete={
+                        "Objects": [{"Key": self._access.full_key(key)} for key in batch],
+                        "Quiet": True,
+                    },
                 ),
             )
             for failure in response.get("Errors", []):
-                key = failure.get("Key", "")[len(self._prefix) :]
+                key = self._access.own_key(failure.get("Key", ""))
                 code = failure.get("Code", "")
                 detail = f"{code}: {failure.get('Message', '')}"
                 error = failure_of_code(code, 0, key, "delete", detail).error
@@ -561,13 +360,6 @@ class S3Store:
             return Failure(BucketMissing(key, operation, text))
         return failure_of_code(code, status, key, operation, f"{status} {code}: {message}")
 
-    def _count_written(self, size_bytes: int) -> None:
-        with self._lock:
-            self._written_bytes += size_bytes
-
-    def _full(self, key: str) -> str:
-        return self._prefix + key
-
     def _client(self) -> S3Client:
         with self._lock:
             if self._lazy_client is None:
@@ -597,58 +389,3 @@ class S3Store:
             "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
         )
         return client
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Upload:
-    """One `put` with all its attempts."""
-
-    key: str
-    body: PutBody
-    parts: tuple[BodyPart, ...]
-    condition: PutCondition | None
-    write_id: str
-    size_bytes: int
-    crc32c: int
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        return {WRITE_ID_FIELD: self.write_id, CRC32C_FIELD: f"{self.crc32c:08x}"}
-
-    def info(self, etag: str) -> ObjectInfo:
-        return ObjectInfo(key=self.key, size_bytes=self.size_bytes, etag=etag, crc32c=self.crc32c)
-
-
-def _info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> ObjectInfo:
-    return ObjectInfo(
-        key=key,
-        size_bytes=answer["ContentLength"],
-        etag=answer["ETag"],
-        crc32c=_crc_of(answer),
-        modified_ms=int(answer["LastModified"].timestamp() * 1000),
-    )
-
-
-def _crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
-    """CRC-32C of the whole object: the server's if it has one, else what we wrote beside it."""
-    encoded = answer.get("ChecksumCRC32C", "")
-    # That of an upload in parts is a checksum of their checksums, unless it says otherwise. Not
-    # every server marks it, but the etag of such an object ends in the number of parts everywhere.
-    stated_type: str = answer.get("ChecksumType", "")
-    is_whole = stated_type == "FULL_OBJECT" or (not stated_type and "-" not in answer["ETag"])
-    if encoded and is_whole and "-" not in encoded:
-        return int.from_bytes(base64.b64decode(encoded), "big")
-    recorded = answer["Metadata"].get(CRC32C_FIELD)
-    try:
-        return None if recorded is None else int(recorded, 16)
-    except ValueError:
-        return None
-
-
-def _as_file(reader: BodyReader) -> IO[bytes]:
-    """The stubs ask for `typing.IO`, which no class of `io` is; the SDK wants read, tell, seek."""
-    return cast("IO[bytes]", reader)
-
-
-def _base64_crc(crc: int) -> str:
-    return base64.b64encode(crc.to_bytes(4, "big")).decode()

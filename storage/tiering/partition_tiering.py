@@ -209,7 +209,7 @@ class PartitionTiering:
             errors.add()
             state.failed(error)
             if not self.remote.known:
-                self.remote.load_failure = f"manifest not loaded: {error}"
+                self.remote.load_error = error
             if isinstance(error, TierUnavailable):
                 self._tools.health.failed(error)
             return False

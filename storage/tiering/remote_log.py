@@ -17,7 +17,12 @@ import bisect
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 
-from strandline.storage.errors import TierUnavailable
+from strandline.storage.errors import (
+    CorruptFile,
+    StrandlineError,
+    TierUnavailable,
+    UnsupportedFormat,
+)
 from strandline.storage.model import (
     AbortedTransaction,
     Offset,
@@ -49,8 +54,9 @@ class RemoteLog:
         self.partition = partition
         self.known = False
         self.fenced = False
-        # Why the manifest is not known, for those who have to be refused meanwhile.
-        self.load_failure = "manifest not loaded yet"
+        # Why the manifest is not known, for those who have to be refused meanwhile; None if
+        # nobody has tried to load it.
+        self.load_error: StrandlineError | None = None
         self.stored: StoredManifest | None = None
         self._pages = pages
         self._reader = reader
@@ -88,7 +94,7 @@ class RemoteLog:
     async def find_entry(self, offset: Offset) -> SegmentEntry | None:
         """The entry that holds `offset`; None if it is not archived.
 
-        Raises TierUnavailable while the manifest is not known.
+        Raises TierUnavailable while the manifest is not known, CorruptFile if it is damaged.
         """
         manifest = self._known_manifest()
         if manifest is None:
@@ -141,9 +147,14 @@ class RemoteLog:
         return known[index : index + FOLLOWING_ENTRIES_MAX]
 
     def _known_manifest(self) -> Manifest | None:
-        if not self.known:
-            raise TierUnavailable(manifest_key(self.partition), "read", self.load_failure)
-        return self.manifest
+        if self.known:
+            return self.manifest
+        key, error = manifest_key(self.partition), self.load_error
+        if isinstance(error, CorruptFile | UnsupportedFormat):
+            # Waiting does not mend it: readers are told, or they would ask for ever.
+            raise CorruptFile(f"read {key}: manifest not loaded: {error}")
+        detail = "manifest not loaded yet" if error is None else f"manifest not loaded: {error}"
+        raise TierUnavailable(key, "read", detail)
 
     # --- records -----------------------------------------------------------------------------
 

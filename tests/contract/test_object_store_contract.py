@@ -17,7 +17,7 @@ from strandline.storage.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
-from strandline.storage.remote import s3
+from strandline.storage.remote import s3, s3_uploads
 from strandline.storage.remote.object_store import (
     BucketMissing,
     FileBody,
@@ -281,8 +281,8 @@ def test_a_large_file_is_archived_in_parts(
     under_test: StoreUnderTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part_bytes = 5 * 1024 * 1024  # the least that S3 allows
-    monkeypatch.setattr(s3, "SINGLE_PUT_BYTES_MAX", part_bytes)
-    monkeypatch.setattr(s3, "PART_BYTES", part_bytes)
+    monkeypatch.setattr(s3_uploads, "SINGLE_PUT_BYTES_MAX", part_bytes)
+    monkeypatch.setattr(s3_uploads, "PART_BYTES", part_bytes)
     store = under_test.store
     content = os.urandom(2 * part_bytes + 12_345)
     body = write_file(tmp_path / "segment.log", content)

@@ -27,7 +27,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.remote import s3
+from strandline.storage.remote import s3_uploads
 from strandline.storage.remote.object_store import (
     BucketMissing,
     Deadlines,
@@ -337,8 +337,8 @@ def test_a_flipped_bit_in_a_range_is_caught_by_the_batch_checksum(
 @pytest.fixture
 def parts_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileBody:
     """A file of five parts, which the store sends in parts."""
-    monkeypatch.setattr(s3, "SINGLE_PUT_BYTES_MAX", 100_000)
-    monkeypatch.setattr(s3, "PART_BYTES", 100_000)
+    monkeypatch.setattr(s3_uploads, "SINGLE_PUT_BYTES_MAX", 100_000)
+    monkeypatch.setattr(s3_uploads, "PART_BYTES", 100_000)
     path = tmp_path / "segment.log"
     content = os.urandom(450_000)
     path.write_bytes(content)

@@ -43,7 +43,7 @@ SEED = 20
 
 @dataclass(slots=True)
 class KeenProducer:
-    """An idempotent librdkafka producer in a thread, that goes on whatever happens to the broker."""
+    """An idempotent librdkafka producer in a thread; it goes on whatever the broker does."""
 
     bootstrap: str
     acknowledged: dict[tuple[str, int, int], bytes] = field(default_factory=dict)

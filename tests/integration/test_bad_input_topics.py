@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
@@ -27,6 +28,7 @@ from strandline.broker.protocol.messages.delete_topics import (
 from tests.integration.calls import (
     append,
     ask_to_create,
+    assert_serves,
     batch,
     create_topic,
     delete_topic,
@@ -134,6 +136,18 @@ def test_one_request_makes_at_most_ten_thousand_partitions(
 ) -> None:
     (result,) = ask_to_create(client, new_topic(topic_name, partitions))
     assert result.error_code == POLICY_VIOLATION
+
+
+def test_more_topics_than_partitions_may_be_are_refused_unseen(
+    broker: BrokerProcess, client: WireClient, topic_name: str
+) -> None:
+    wanted = [new_topic(f"{topic_name}-{n}", configs={"retention.mz": "1"}) for n in range(10_001)]
+    began_s = time.monotonic()
+    results = ask_to_create(client, *wanted)
+    assert {result.error_code for result in results} == {POLICY_VIOLATION}
+    # Looking for the nearest name of each unknown config would take seconds.
+    assert time.monotonic() - began_s < 1.5
+    assert_serves(broker.port)
 
 
 @pytest.mark.parametrize("factor", [3, 2, 0, -2])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -32,6 +33,8 @@ from tests.integration.calls import (
     describe_topic,
     end_offset,
     fetch,
+    fetch_request,
+    fetch_topic,
     fetched_bytes,
     new_producer_id,
     offset_at,
@@ -232,6 +235,27 @@ def test_the_epoch_of_before_ended_where_the_new_one_begins(
     code, epoch, ended_at = epoch_end(client, topic, old)
     assert (code, epoch, ended_at) == (0, old, 5)
     assert epoch_end(client, topic, new) == (0, new, end_offset(client, topic))
+
+
+def test_a_reader_of_records_that_were_never_here_is_told_where_the_logs_part(
+    client: WireClient, restarted: Restarted
+) -> None:
+    """KIP-595: it says which epoch it read last, and that epoch ended before its offset."""
+    append(client, restarted.topic, batch(5))
+    offset = end_offset(client, restarted.topic) - 1
+    for last_fetched_epoch, diverges in ((restarted.epoch, True), (-1, False)):
+        wanted = fetch_topic(restarted.topic, {0: offset}, last_fetched_epoch=last_fetched_epoch)
+        request = fetch_request(wanted, max_wait_ms=60_000, min_bytes=10**6 * diverges)
+        response = client.ask(request, FetchResponse, 12)
+        ((answer,),) = (answered.partitions for answered in response.topics)
+        assert answer.error_code == 0
+        assert bool(records_in(answer)) != diverges
+        if diverges:
+            assert answer.diverging_epoch is not None
+            assert answer.diverging_epoch.epoch == restarted.epoch
+            assert answer.diverging_epoch.end_offset == 5
+        else:
+            assert answer.diverging_epoch is None
 
 
 def test_topic_ids_and_the_cluster_id_stay(client: WireClient, restarted: Restarted) -> None:

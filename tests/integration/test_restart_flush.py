@@ -167,7 +167,7 @@ def test_without_flush_messages_nobody_waits_for_a_device(
     assert watched.sync_count(topic_name) == 0
 
 
-def test_a_failed_fsync_is_told_to_the_producer(
+def test_a_failed_fsync_is_told_to_the_producer_and_to_the_operator(
     watched: WatchedBroker, client: WireClient, topic_name: str
 ) -> None:
     create_topic(client, topic_name, 1, EACH_RECORD)
@@ -177,6 +177,7 @@ def test_a_failed_fsync_is_told_to_the_producer(
     watched.withdraw("fail")
     assert (answer.error_code, answer.base_offset) == (KAFKA_STORAGE_ERROR, -1)
     assert answer.error_message
+    assert "Input/output error" in watched.log_text()
     assert_serves(watched.port)
 
 

@@ -35,8 +35,10 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from strandline.broker.protocol.schema import Request
 from tests.integration.calls import (
     ask_to_create,
+    assert_serves,
     create_topic,
     delete_topic,
     describe_topic,
@@ -353,6 +355,48 @@ def test_unknown_resources_are_refused_each_for_itself(
         assert result.error_message
         assert list(result.configs) == []
     assert describe_configs(client, ConfigResourceType.TOPIC, topic).error_code == 0
+
+
+def test_a_resource_that_is_named_twice_is_described_once(client: WireClient, topic: str) -> None:
+    request = DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(resource_type=kind, resource_name=name)
+            for kind, name in [(2, topic), (4, "1"), (2, topic), (2, topic)]
+        ]
+    )
+    results = client.ask(request, DescribeConfigsResponse, 4).results
+    assert [(result.resource_type, result.resource_name) for result in results] == [
+        (2, topic),
+        (4, "1"),
+    ]
+
+
+# --- floods ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (FindCoordinatorRequest(coordinator_keys=[""] * 500_000), 4),
+        (
+            DescribeConfigsRequest(
+                resources=[DescribeConfigsResource(resource_type=2, resource_name="t")] * 300_000
+            ),
+            4,
+        ),
+    ],
+    ids=["coordinators", "configurations"],
+)
+def test_a_small_request_for_an_enormous_answer_closes_the_connection(
+    broker: BrokerProcess, request_: Request, version: int
+) -> None:
+    """Two bytes of a request may ask for kilobytes; the broker's memory is not for that."""
+    memory_mib = broker.resident_mib()
+    with WireClient(broker.port) as client:
+        client.send(request_, version)
+        assert client.closed_by_broker()
+    assert_serves(broker.port)
+    assert broker.resident_mib() - memory_mib < 64
 
 
 # --- headers ---------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ pytestmark = pytest.mark.slow
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 UNSUPPORTED_VERSION = 35
+INVALID_REQUEST = 42
 UNKNOWN_LEADER_EPOCH = 75
 
 MAX_TIMESTAMP = -3
@@ -208,6 +209,31 @@ def test_list_offsets_answers_every_partition_that_was_asked_in_order(
         (topic, 0, 0, 0),
         (topic, 3, UNKNOWN_TOPIC_OR_PARTITION, -1),
         (topic_name, 0, UNKNOWN_TOPIC_OR_PARTITION, -1),
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 5, 7, 11])
+def test_a_partition_named_twice_is_an_invalid_request_and_the_others_are_answered(
+    client: WireClient, make_topic: MakeTopic, version: int
+) -> None:
+    topic = make_topic(2)
+    append(client, topic, batch(4))
+    asked = [(0, LATEST), (1, LATEST), (0, FIRST_TIMESTAMP_MS)]
+    request = ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[ListOffsetsPartition(partition_index=i, timestamp=t) for i, t in asked],
+            )
+        ]
+    )
+    ((*answers,),) = (
+        t.partitions for t in client.ask(request, ListOffsetsResponse, version).topics
+    )
+    assert [(a.partition_index, a.error_code, a.offset) for a in answers] == [
+        (0, INVALID_REQUEST, -1),
+        (1, 0, 0),
+        (0, INVALID_REQUEST, -1),
     ]
 
 

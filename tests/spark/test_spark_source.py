@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from strandline.spark_lake import read_scan_reports
+from strandline.spark_lake import read_scan_reports, register
 from strandline.storage.records.compression import Codec
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
@@ -125,6 +125,18 @@ def test_wrong_options_are_explained(
     with pytest.raises(PySparkException) as caught:
         load(spark, archive, **options).count()
     assert says in str(caught.value)
+
+
+def test_another_python_for_the_workers_is_warned_of(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    register(spark)
+    assert not caplog.records
+    with monkeypatch.context() as patch:
+        patch.setattr(spark.sparkContext, "pythonExec", "/bin/sh")
+        register(spark)
+    assert "PYSPARK_PYTHON" in caplog.text
+    register(spark)  # what is registered last, and with which Python, is what runs
 
 
 def test_a_damaged_segment_fails_the_query_and_is_named(

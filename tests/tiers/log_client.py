@@ -1,4 +1,4 @@
-"""One partition over the wire, byte for byte: produce, fetch, list and delete without a client library.
+"""One partition over the wire, byte for byte: produce, fetch, list, delete; no client library.
 
 A fetched batch is compared as bytes, so nothing here decodes records unless it is asked to.
 """
@@ -32,6 +32,7 @@ from strandline.broker.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchResponsePartition,
     FetchTopic,
 )
 from strandline.broker.protocol.messages.list_offsets import (
@@ -154,26 +155,27 @@ class LogClient:
 
     def fetch(self, offset: int, *, bytes_max: int = 1 << 20, wait_ms: int = 500) -> Fetched:
         """One request."""
-        wanted = FetchPartition(
-            partition=self.partition, fetch_offset=offset, partition_max_bytes=bytes_max
-        )
-        response = self._wire.ask(
-            FetchRequest(
-                max_wait_ms=wait_ms,
-                min_bytes=1,
-                max_bytes=bytes_max,
-                topics=[FetchTopic(name=self.topic, partitions=[wanted])],
-            ),
-            FetchResponse,
-            FETCH_VERSION,
-        )
-        answer = response.topics[0].partitions[0]
-        return Fetched(
-            error_code=answer.error_code,
-            records=b"".join(bytes(part) for part in answer.records),  # type: ignore[arg-type]
-            high_watermark=answer.high_watermark,
-            log_start_offset=answer.log_start_offset,
-        )
+        answers = self.fetch_many({self.topic: offset}, bytes_max=bytes_max, wait_ms=wait_ms)
+        return answers[self.topic]
+
+    def fetch_many(
+        self, offsets: Mapping[str, int], *, bytes_max: int = 16 << 20, wait_ms: int = 500
+    ) -> dict[str, Fetched]:
+        """One request for the same partition of several topics."""
+        topics = [
+            FetchTopic(
+                name=topic,
+                partitions=[
+                    FetchPartition(
+                        partition=self.partition, fetch_offset=offset, partition_max_bytes=bytes_max
+                    )
+                ],
+            )
+            for topic, offset in offsets.items()
+        ]
+        request = FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=bytes_max, topics=topics)
+        response = self._wire.ask(request, FetchResponse, FETCH_VERSION)
+        return {topic.name: _fetched(topic.partitions[0]) for topic in response.topics}
 
     def fetch_records(self, offset: int, *, bytes_max: int = 1 << 20) -> bytes:
         """As `fetch`, but asks again while the answer is empty; fails for an error."""
@@ -244,6 +246,15 @@ class LogClient:
         answer = response.topics[0].partitions[0]
         assert answer.error_code == 0, answer
         return answer.low_watermark
+
+
+def _fetched(answer: FetchResponsePartition) -> Fetched:
+    return Fetched(
+        error_code=answer.error_code,
+        records=b"".join(bytes(part) for part in answer.records),  # type: ignore[arg-type]
+        high_watermark=answer.high_watermark,
+        log_start_offset=answer.log_start_offset,
+    )
 
 
 def split_batches(records: bytes) -> list[bytes]:

@@ -45,7 +45,7 @@ JUMBLED_SPAN_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A topic at rest: [0, local_start) is read from the archive, all below `remote_end` is there."""
+    """A topic at rest: [0, local_start) is read from the archive, [0, remote_end) is there."""
 
     client: LogClient
     batches: list[bytes]

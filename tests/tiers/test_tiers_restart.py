@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.support.broker import eventually
+from tests.support.fault_proxy import FaultProxy
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import (
     EARLIEST,
@@ -17,7 +20,14 @@ from tests.tiers.log_client import (
     make_batches,
     with_epoch,
 )
-from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, Archive, TieredBroker
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
@@ -57,7 +67,7 @@ def test_a_restarted_broker_reads_cold_at_once_and_copies_no_segment_twice(
         broker.wait_until_freed(client)
         assert client.read(0, end_of(AFTER)) == BEFORE + AFTER
     assert archive.segments(TOPIC)[: len(segments)] == segments
-    assert len(archive.uploads()) == len(archive.segments(TOPIC)) == 4
+    assert len(archive.uploads()) == len(archive.segments(TOPIC)) == 2 * len(segments) + 1
     assert archive.orphans() == ()
 
 
@@ -80,6 +90,42 @@ def test_lost_checkpoints_do_not_move_the_log_start_or_the_border(
         assert client.offset_at(EARLIEST_LOCAL) == border
         kept = [batch for batch in BEFORE if end_of([batch]) > start]
         assert client.read(start, end_of(BEFORE)) == kept
+
+
+def test_chunks_on_disk_outlive_a_kill_and_damaged_ones_are_fetched_again(
+    make_broker: MakeBroker, fault_proxy: FaultProxy
+) -> None:
+    broker = make_broker(
+        endpoint_url=fault_proxy.endpoint_url,
+        settings={"strandline.remote.cache.disk.bytes": str(64 * SEGMENT_BYTES)},
+    )
+    cache = broker.data / "remote-cache"
+    broker.start()
+    border = archive_half(broker)
+    with broker.client(TOPIC) as client:
+        assert client.read(0, end_of(BEFORE)) == BEFORE
+        eventually(lambda: cached_bytes(cache) >= 2 * SEGMENT_BYTES * 0.9, timeout_s=WAIT_S)
+    broker.kill()
+    fault_proxy.clear()
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.read(0, end_of(BEFORE)) == BEFORE
+    assert fault_proxy.count("GET", r"\.log") == 0
+    broker.kill()
+    for path in cache.rglob("*"):
+        if path.is_file():
+            content = bytearray(path.read_bytes())
+            content[len(content) // 2] ^= 1
+            path.write_bytes(content)
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.offset_at(EARLIEST_LOCAL) == border
+        assert client.read(0, end_of(BEFORE)) == BEFORE
+    assert fault_proxy.count("GET", r"\.log") > 0
+
+
+def cached_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_broker_that_lost_a_partition_from_its_disk_serves_the_archive_and_goes_on_behind_it(

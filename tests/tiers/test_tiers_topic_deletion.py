@@ -6,7 +6,6 @@ import uuid
 
 import pytest
 
-from strandline.storage.remote.keys import topic_folder
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.tiers.conftest import MakeBroker

@@ -105,6 +105,10 @@ class Archive:
         prefix = "" if topic is None or topic_id is None else topic_folder(topic, topic_id)
         return [info.key for info in self.store.list(prefix)]
 
+    def contents(self) -> dict[str, bytes]:
+        """The whole bucket."""
+        return {info.key: self.store.get(info.key) for info in self.store.list("")}
+
     def uploads(self, kind: ObjectKind = ObjectKind.LOG) -> list[str]:
         """Keys of all segment objects of that kind, committed or not."""
         found = ((key, parse_partition_object(key)) for key in self.keys())

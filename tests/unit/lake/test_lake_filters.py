@@ -26,7 +26,8 @@ from pyspark.sql.datasource import (
 
 from strandline.spark_lake.filters import push_down
 from strandline.storage.model import TopicPartition
-from strandline.storage.records.vectorised import INT64_MAX, RowLimits
+from strandline.storage.records.columns import RowLimits
+from strandline.storage.records.vectorised import INT64_MAX
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 COMPARISONS = {

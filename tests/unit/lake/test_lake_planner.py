@@ -22,7 +22,7 @@ from strandline.spark_lake.planner import (
 )
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import EpochStart, TopicPartition
-from strandline.storage.records.vectorised import RowLimits
+from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry, page_ref
 
 MIB = 1 << 20

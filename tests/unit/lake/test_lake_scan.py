@@ -393,6 +393,7 @@ def test_topic_and_partition_filters_prune_partitions(lake: Lake) -> None:
 def test_slices_of_segments_meet_without_gap_or_overlap(large: Lake, split_bytes: int) -> None:
     rows = large.query(splitBytes=str(split_bytes))
     assert offsets(rows) == list(range(1200))
+    assert large.report.segments_read == 3
     limited = large.query(GreaterThan(("offset",), 399), splitBytes=str(split_bytes))
     assert offsets(limited) == list(range(400, 1200))
 

@@ -14,7 +14,7 @@ import uuid
 from typing import Any, TypeVar
 
 from strandline.broker.protocol import codec
-from strandline.broker.protocol.api import SUPPORTED
+from strandline.broker.protocol.api import SCHEMAS
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.schema import (
     ArrayOf,
@@ -45,11 +45,11 @@ _INTEGER_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 
 
 def every_message() -> list[tuple[type[Message], int]]:
-    """All classes and versions that we speak."""
+    """All classes and versions that we have tables for."""
     return [
         (cls, version)
-        for key, versions in SUPPORTED.items()
-        for version in versions
+        for key, row in SCHEMAS.items()
+        for version in row.supported
         for cls in (codec.request_class(key), codec.response_class(key))
     ]
 
@@ -80,7 +80,7 @@ def _struct(rng: random.Random, cls: type[M], version: int, flexible: bool) -> M
 def _field(rng: random.Random, field: Field, version: int, flexible: bool) -> object:
     if field.name.endswith("error_code"):
         return rng.choice(_CODES)
-    if field.name == "log_append_time_ms":
+    if field.name in ("log_append_time_ms", "retention_time_ms"):
         return rng.choice([-1, rng.randrange(2**40)])
     if field.tag is not None and rng.random() < 0.5:
         return field.default

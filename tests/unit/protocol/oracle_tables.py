@@ -19,8 +19,9 @@ from typing import Any
 from kio.static.constants import EntityType
 
 from strandline.broker.protocol import codec, source
-from strandline.broker.protocol.api import SPECS
+from strandline.broker.protocol.api import SCHEMAS, ApiKey
 from strandline.broker.protocol.schema import ArrayOf, Message, Struct, StructOf, WireType
+from tests.unit.protocol.message_values import every_message
 
 with warnings.catch_warnings():
     # kafka-python reads its definitions in a way that Python is going to drop.
@@ -43,7 +44,11 @@ OUR_NAMES = {
     ("FetchResponse", "topics"): "responses",
     ("FetchResponseTopic", "name"): "topic",
     ("FetchResponsePartition", "index"): "partition_index",
+    ("DescribedQuota", "quotas"): "values",
 }
+
+# kafka-python does not speak the group protocol of KIP-848; for these kio is the only oracle.
+UNKNOWN_TO_KAFKA_PYTHON = {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Row:
     tag: int | None
 
 
-# kafka-python renames and retypes the operations of its responses before it compiles them.
+# kafka-python renames and retypes the operations of most responses before it compiles them.
 KAFKA_PYTHON_OPERATIONS = "authorized_operations"
 
 
@@ -100,6 +105,14 @@ def _our_kind(kind: WireType[object]) -> str:
 
 
 # --- kafka-python ----------------------------------------------------------------------------
+
+
+def messages_of_kafka_python() -> list[tuple[type[Message], int]]:
+    return [
+        (cls, version)
+        for cls, version in every_message()
+        if cls.spec.key not in UNKNOWN_TO_KAFKA_PYTHON
+    ]
 
 
 def kafka_python_class(cls: type[Message]) -> Any:
@@ -184,7 +197,7 @@ def snake_case(name: str) -> str:
 
 
 def kio_class(cls: type[Message], version: int) -> Any:
-    key = SPECS[cls.spec.key].key
+    key = SCHEMAS[cls.spec.key].key
     direction = "request" if cls is codec.request_class(key) else "response"
     return getattr(
         importlib.import_module(f"kio.schema.{key.name.lower()}.v{version}.{direction}"),

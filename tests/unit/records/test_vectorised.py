@@ -19,19 +19,17 @@ from strandline.storage.model import TimestampType
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import kernels, vectorised
 from strandline.storage.records.batch import iter_batches, read_header
-from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Header, Record, encode_batch, iter_records, with_crc
-from strandline.storage.records.vectorised import (
+from strandline.storage.records.columns import (
     BinaryColumn,
     DecodedRecords,
     RowLimits,
     RunBuilder,
     WantedColumns,
-    check_crc,
     decode,
-    record_bounds,
-    scan_batches,
 )
+from strandline.storage.records.compression import Codec
+from strandline.storage.records.record import Header, Record, encode_batch, iter_records, with_crc
+from strandline.storage.records.vectorised import check_crc, record_bounds, scan_batches
 from tests.unit.records.test_record import MALFORMED, batch_of, records
 
 EVERYTHING = WantedColumns(headers=True)

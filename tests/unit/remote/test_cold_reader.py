@@ -294,6 +294,26 @@ def test_read_ahead_goes_on_into_the_next_segment(
     assert store.count_requests("get", second.entry.log_key) == 1
 
 
+def test_the_next_index_is_there_long_before_it_is_needed(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    first = archive(store, batch_count=200)
+    second = archive(store, base_offset=800, batch_count=8)
+    reader = make_reader(store, executor)
+
+    async def begin() -> None:
+        offset = 0
+        for _ in range(2):
+            found = await reader.read(
+                first.entry, offset, bytes_max=500, next_entries=[second.entry]
+            )
+            offset = found.next_offset
+        await eventually(lambda: store.count_requests("get", second.entry.meta_key) == 1)
+
+    run(begin())
+    assert store.count_requests("get", second.entry.log_key) == 0
+
+
 def test_a_failed_guess_is_nobodys_error(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
     segment = archive(store, batch_count=100)
     reader = make_reader(store, executor)

@@ -33,7 +33,7 @@ from strandline.storage.remote.segment_meta import (
     read_section,
 )
 
-sections_dicts = st.dictionaries(st.sampled_from(list(Section)), st.binary(max_size=300))
+sections_dicts = st.dictionaries(st.sampled_from(list(Section)), st.binary(max_size=50))
 
 
 def statistics(chunk_count: int) -> SegmentStatistics:
@@ -56,11 +56,13 @@ def statistics(chunk_count: int) -> SegmentStatistics:
     )
 
 
+@settings(max_examples=40)
 @given(sections_dicts)
 def test_sections_are_read_as_they_were_written(sections: dict[Section, bytes]) -> None:
     assert decode(encode(sections)) == sections
 
 
+@settings(max_examples=40)
 @given(sections_dicts, st.sampled_from(list(Section)))
 def test_each_section_is_read_alone(sections: dict[Section, bytes], wanted: Section) -> None:
     store = MemoryStore()
@@ -204,6 +206,7 @@ def test_statistics_out_of_order_are_corrupt() -> None:
             SegmentStatistics.decode(encoded)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))))
 def test_leader_epochs_are_read_as_they_were_written(pairs: list[tuple[int, int]]) -> None:
     epochs = tuple(EpochStart(*pair) for pair in pairs)

@@ -152,7 +152,7 @@ def test_deleting_while_writing_does_not_lose_the_folder(tmp_path: Path) -> None
     thread = threading.Thread(target=delete_neighbours)
     thread.start()
     try:
-        for number in range(50):
+        for number in range(20):
             store.put(f"f/{number}", b"")
             store.delete([f"f/{number}"])
     finally:

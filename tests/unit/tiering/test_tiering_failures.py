@@ -11,6 +11,7 @@ import pytest
 
 from strandline.storage.errors import (
     AccessDenied,
+    CorruptFile,
     ObjectNotFound,
     TierError,
     TierUnavailable,
@@ -254,7 +255,7 @@ async def test_a_damaged_manifest_is_named_to_whoever_reads_and_never_written_ov
         damaged = rig.store.get(rig.manifest_key)
         await rig.crash()
         await rig.settle()
-        with pytest.raises(TierUnavailable, match=r"manifest\.json: checksum"):
+        with pytest.raises(CorruptFile, match=r"manifest\.json: checksum"):
             await rig.log.read_remote(0, bytes_max=1000)
         rig.produce()
         assert rig.log.read(20, bytes_max=1000) is not None

@@ -1,0 +1,21 @@
+"""How many things one request may name, where an answer about each is dear.
+
+The codec bounds a request's bytes, but one byte may stand for much: a topic's name for its whole
+configuration, an empty key for a coordinator with its address. Two million of them in one request
+would hold up every other client for many seconds, and fill the memory with the answer.
+"""
+
+from __future__ import annotations
+
+from strandline.broker.answers import CloseConnectionError
+
+# More groups or topics than one broker serves.
+NAMES_MAX = 10_000
+
+
+def refuse_flood(name_count: int) -> None:
+    """Raises CloseConnectionError for a request that names more than NAMES_MAX things."""
+    if name_count > NAMES_MAX:
+        raise CloseConnectionError(
+            f"{name_count} things are named in one request, at most {NAMES_MAX} may be"
+        )

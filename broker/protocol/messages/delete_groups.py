@@ -1,0 +1,31 @@
+"""DeleteGroups: groups without members, and their offsets. Flexible from v2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class DeleteGroupsRequest(Request, api=ApiKey.DELETE_GROUPS):
+    groups_names: Sequence[str] = wire(array(string))
+
+
+class DeletableGroupResult(Struct):
+    group_id: str = wire(string)
+    error_code: int = wire(int16, default=0)
+
+
+class DeleteGroupsResponse(Response, api=ApiKey.DELETE_GROUPS):
+    throttle_time_ms: int = wire(int32, default=0)
+    results: Sequence[DeletableGroupResult] = wire(array(DeletableGroupResult))

@@ -1,0 +1,70 @@
+"""DescribeClientQuotas: quotas by user, client id, address and defaults. Flexible from v1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    float64,
+    int8,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class QuotaMatchType(IntEnum):
+    """EXACT a name, DEFAULT the entity's default, ANY every entity that names this type."""
+
+    EXACT = 0
+    DEFAULT = 1
+    ANY = 2
+
+
+class QuotaComponent(Struct):
+    """`match` is None unless the match is exact."""
+
+    entity_type: str = wire(string)
+    match_type: int = wire(int8)
+    match: str | None = wire(string, nullable="0+", default=None)
+
+
+class DescribeClientQuotasRequest(Request, api=ApiKey.DESCRIBE_CLIENT_QUOTAS):
+    """`strict` leaves out entities that have further types than those asked for."""
+
+    components: Sequence[QuotaComponent] = wire(array(QuotaComponent))
+    strict: bool = wire(boolean, default=False)
+
+
+class DescribedQuotaEntity(Struct):
+    """`entity_name` None is the default of its type."""
+
+    entity_type: str = wire(string)
+    entity_name: str | None = wire(string, nullable="0+")
+
+
+class QuotaValue(Struct):
+    key: str = wire(string)
+    value: float = wire(float64)
+
+
+class DescribedQuota(Struct):
+    entity: Sequence[DescribedQuotaEntity] = wire(array(DescribedQuotaEntity))
+    quotas: Sequence[QuotaValue] = wire(array(QuotaValue))
+
+
+class DescribeClientQuotasResponse(Response, api=ApiKey.DESCRIBE_CLIENT_QUOTAS):
+    """`entries` is None with an error."""
+
+    throttle_time_ms: int = wire(int32, default=0)
+    error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, nullable="0+", default=None)
+    entries: Sequence[DescribedQuota] | None = wire(array(DescribedQuota), nullable="0+")

@@ -1,0 +1,59 @@
+"""DescribeGroups: classic groups with their members.
+
+v1  throttle time    v3  authorized operations    v4  static members    v5  flexible
+v6  error message, and GROUP_ID_NOT_FOUND instead of a group in state Dead
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.messages.metadata import OPERATIONS_UNKNOWN
+from strandline.broker.protocol.schema import (
+    Buffer,
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    byte_string,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class DescribeGroupsRequest(Request, api=ApiKey.DESCRIBE_GROUPS):
+    groups: Sequence[str] = wire(array(string))
+    include_authorized_operations: bool = wire(boolean, "3+", default=False)
+
+
+class DescribedGroupMember(Struct):
+    """Metadata and assignment are empty while the group is not stable."""
+
+    member_id: str = wire(string)
+    group_instance_id: str | None = wire(string, "4+", nullable="4+", default=None)
+    client_id: str = wire(string)
+    client_host: str = wire(string)
+    member_metadata: Buffer = wire(byte_string, default=b"")
+    member_assignment: Buffer = wire(byte_string, default=b"")
+
+
+class DescribedGroup(Struct):
+    """`protocol_data` is the name of the chosen protocol, empty while there is none."""
+
+    error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, "6+", nullable="6+", default=None)
+    group_id: str = wire(string)
+    group_state: str = wire(string, default="")
+    protocol_type: str = wire(string, default="")
+    protocol_data: str = wire(string, default="")
+    members: Sequence[DescribedGroupMember] = wire(array(DescribedGroupMember), default=())
+    authorized_operations: int = wire(int32, "3+", default=OPERATIONS_UNKNOWN)
+
+
+class DescribeGroupsResponse(Response, api=ApiKey.DESCRIBE_GROUPS):
+    throttle_time_ms: int = wire(int32, "1+", default=0)
+    groups: Sequence[DescribedGroup] = wire(array(DescribedGroup))

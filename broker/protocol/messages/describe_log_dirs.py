@@ -1,0 +1,66 @@
+"""DescribeLogDirs: the folders of a broker, and the size of each partition in them.
+
+v2  flexible    v3  top-level error    v4  size of the volume    v5  cordoned folders
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    wire,
+)
+
+
+class DescribableLogDirTopic(Struct):
+    topic: str = wire(string)
+    partitions: Sequence[int] = wire(array(int32))
+
+
+class DescribeLogDirsRequest(Request, api=ApiKey.DESCRIBE_LOG_DIRS):
+    """`topics` None asks for all of them."""
+
+    topics: Sequence[DescribableLogDirTopic] | None = wire(
+        array(DescribableLogDirTopic), nullable="0+"
+    )
+
+
+class DescribeLogDirsPartition(Struct):
+    """`is_future_key`: a copy that is being moved here from another folder."""
+
+    partition_index: int = wire(int32)
+    partition_size: int = wire(int64)
+    offset_lag: int = wire(int64)
+    is_future_key: bool = wire(boolean, default=False)
+
+
+class DescribeLogDirsTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[DescribeLogDirsPartition] = wire(array(DescribeLogDirsPartition))
+
+
+class DescribeLogDirsResult(Struct):
+    """Sizes in bytes; -1 is unknown."""
+
+    error_code: int = wire(int16, default=0)
+    log_dir: str = wire(string)
+    topics: Sequence[DescribeLogDirsTopic] = wire(array(DescribeLogDirsTopic), default=())
+    total_bytes: int = wire(int64, "4+", default=-1)
+    usable_bytes: int = wire(int64, "4+", default=-1)
+    is_cordoned: bool = wire(boolean, "5+", default=False)
+
+
+class DescribeLogDirsResponse(Response, api=ApiKey.DESCRIBE_LOG_DIRS):
+    throttle_time_ms: int = wire(int32, default=0)
+    error_code: int = wire(int16, "3+", default=0)
+    results: Sequence[DescribeLogDirsResult] = wire(array(DescribeLogDirsResult))

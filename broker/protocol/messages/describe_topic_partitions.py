@@ -1,0 +1,73 @@
+"""DescribeTopicPartitions: partitions of topics, page by page (KIP-966). Flexible from v0."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.messages.metadata import OPERATIONS_UNKNOWN
+from strandline.broker.protocol.schema import (
+    ZERO_UUID,
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    string,
+    struct,
+    uuid_,
+    wire,
+)
+
+
+class DescribeTopicPartitionsTopic(Struct):
+    name: str = wire(string)
+
+
+class Cursor(Struct):
+    """The first partition of the next page."""
+
+    topic_name: str = wire(string)
+    partition_index: int = wire(int32)
+
+
+class DescribeTopicPartitionsRequest(Request, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
+    """No topics at all asks for all of them."""
+
+    topics: Sequence[DescribeTopicPartitionsTopic] = wire(array(DescribeTopicPartitionsTopic))
+    response_partition_limit: int = wire(int32, default=2000)
+    cursor: Cursor | None = wire(struct(Cursor), nullable="0+", default=None)
+
+
+class DescribedTopicPartition(Struct):
+    """`eligible_leader_replicas` and `last_known_elr` are None where the broker has none."""
+
+    error_code: int = wire(int16, default=0)
+    partition_index: int = wire(int32)
+    leader_id: int = wire(int32)
+    leader_epoch: int = wire(int32, default=-1)
+    replica_nodes: Sequence[int] = wire(array(int32))
+    isr_nodes: Sequence[int] = wire(array(int32))
+    eligible_leader_replicas: Sequence[int] | None = wire(array(int32), nullable="0+", default=None)
+    last_known_elr: Sequence[int] | None = wire(array(int32), nullable="0+", default=None)
+    offline_replicas: Sequence[int] = wire(array(int32), default=())
+
+
+class DescribedTopic(Struct):
+    error_code: int = wire(int16, default=0)
+    name: str | None = wire(string, nullable="0+")
+    topic_id: uuid.UUID = wire(uuid_, default=ZERO_UUID)
+    is_internal: bool = wire(boolean, default=False)
+    partitions: Sequence[DescribedTopicPartition] = wire(array(DescribedTopicPartition), default=())
+    topic_authorized_operations: int = wire(int32, default=OPERATIONS_UNKNOWN)
+
+
+class DescribeTopicPartitionsResponse(Response, api=ApiKey.DESCRIBE_TOPIC_PARTITIONS):
+    """`next_cursor` None: this was the last page."""
+
+    throttle_time_ms: int = wire(int32, default=0)
+    topics: Sequence[DescribedTopic] = wire(array(DescribedTopic))
+    next_cursor: Cursor | None = wire(struct(Cursor), nullable="0+", default=None)

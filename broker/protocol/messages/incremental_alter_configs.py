@@ -1,0 +1,65 @@
+"""IncrementalAlterConfigs: changes single configurations, leaves the others. Flexible from v1.
+
+Resource types are those of DescribeConfigs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class ConfigOperation(IntEnum):
+    """APPEND and SUBTRACT are for configurations that are lists."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class IncrementalConfig(Struct):
+    """`value` is None for DELETE."""
+
+    name: str = wire(string)
+    config_operation: int = wire(int8)
+    value: str | None = wire(string, nullable="0+")
+
+
+class IncrementalAlterConfigsResource(Struct):
+    resource_type: int = wire(int8)
+    resource_name: str = wire(string)
+    configs: Sequence[IncrementalConfig] = wire(array(IncrementalConfig))
+
+
+class IncrementalAlterConfigsRequest(Request, api=ApiKey.INCREMENTAL_ALTER_CONFIGS):
+    resources: Sequence[IncrementalAlterConfigsResource] = wire(
+        array(IncrementalAlterConfigsResource)
+    )
+    validate_only: bool = wire(boolean, default=False)
+
+
+class IncrementalAlterConfigsResult(Struct):
+    error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, nullable="0+", default=None)
+    resource_type: int = wire(int8)
+    resource_name: str = wire(string)
+
+
+class IncrementalAlterConfigsResponse(Response, api=ApiKey.INCREMENTAL_ALTER_CONFIGS):
+    throttle_time_ms: int = wire(int32, default=0)
+    responses: Sequence[IncrementalAlterConfigsResult] = wire(array(IncrementalAlterConfigsResult))

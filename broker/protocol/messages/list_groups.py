@@ -1,0 +1,40 @@
+"""ListGroups: the groups that this broker coordinates.
+
+v1  throttle time    v3  flexible    v4  states, as answer and filter    v5  types, likewise
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class ListGroupsRequest(Request, api=ApiKey.LIST_GROUPS):
+    """An empty filter lets everything pass; names are compared without regard to case."""
+
+    states_filter: Sequence[str] = wire(array(string), "4+", default=())
+    types_filter: Sequence[str] = wire(array(string), "5+", default=())
+
+
+class ListedGroup(Struct):
+    group_id: str = wire(string)
+    protocol_type: str = wire(string)
+    group_state: str = wire(string, "4+", default="")
+    group_type: str = wire(string, "5+", default="")
+
+
+class ListGroupsResponse(Response, api=ApiKey.LIST_GROUPS):
+    throttle_time_ms: int = wire(int32, "1+", default=0)
+    error_code: int = wire(int16, default=0)
+    groups: Sequence[ListedGroup] = wire(array(ListedGroup), default=())

@@ -1,0 +1,50 @@
+"""ListPartitionReassignments: the moves that are going on. Flexible from v0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class ListPartitionReassignmentsTopic(Struct):
+    name: str = wire(string)
+    partition_indexes: Sequence[int] = wire(array(int32))
+
+
+class ListPartitionReassignmentsRequest(Request, api=ApiKey.LIST_PARTITION_REASSIGNMENTS):
+    """`topics` None asks for all of them."""
+
+    timeout_ms: int = wire(int32, default=60_000)
+    topics: Sequence[ListPartitionReassignmentsTopic] | None = wire(
+        array(ListPartitionReassignmentsTopic), nullable="0+", default=None
+    )
+
+
+class OngoingPartitionReassignment(Struct):
+    partition_index: int = wire(int32)
+    replicas: Sequence[int] = wire(array(int32))
+    adding_replicas: Sequence[int] = wire(array(int32), default=())
+    removing_replicas: Sequence[int] = wire(array(int32), default=())
+
+
+class OngoingTopicReassignment(Struct):
+    name: str = wire(string)
+    partitions: Sequence[OngoingPartitionReassignment] = wire(array(OngoingPartitionReassignment))
+
+
+class ListPartitionReassignmentsResponse(Response, api=ApiKey.LIST_PARTITION_REASSIGNMENTS):
+    throttle_time_ms: int = wire(int32, default=0)
+    error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, nullable="0+", default=None)
+    topics: Sequence[OngoingTopicReassignment] = wire(array(OngoingTopicReassignment), default=())

@@ -1,0 +1,49 @@
+"""OffsetDelete: forgets offsets of topics that the group is not reading. Never flexible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class OffsetDeleteRequestPartition(Struct):
+    partition_index: int = wire(int32)
+
+
+class OffsetDeleteRequestTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[OffsetDeleteRequestPartition] = wire(array(OffsetDeleteRequestPartition))
+
+
+class OffsetDeleteRequest(Request, api=ApiKey.OFFSET_DELETE):
+    group_id: str = wire(string)
+    topics: Sequence[OffsetDeleteRequestTopic] = wire(array(OffsetDeleteRequestTopic))
+
+
+class OffsetDeleteResponsePartition(Struct):
+    partition_index: int = wire(int32)
+    error_code: int = wire(int16, default=0)
+
+
+class OffsetDeleteResponseTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[OffsetDeleteResponsePartition] = wire(array(OffsetDeleteResponsePartition))
+
+
+class OffsetDeleteResponse(Response, api=ApiKey.OFFSET_DELETE):
+    """`topics` is empty where the error is that of the whole group."""
+
+    error_code: int = wire(int16, default=0)
+    throttle_time_ms: int = wire(int32, default=0)
+    topics: Sequence[OffsetDeleteResponseTopic] = wire(array(OffsetDeleteResponseTopic), default=())

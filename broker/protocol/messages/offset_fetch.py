@@ -1,0 +1,121 @@
+"""OffsetFetch: the offsets that groups have committed.
+
+v2  null asks for all topics; top-level error    v7   require_stable: no offset under a transaction
+v3  throttle time                                v8   several groups; `groups` replaces `topics`
+v5  leader epoch                                 v9   member id and epoch (KIP-848)
+v6  flexible                                     v10  topics by id
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    ZERO_UUID,
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid_,
+    wire,
+)
+
+
+class OffsetFetchRequestTopic(Struct):
+    name: str = wire(string, "0-7", default="")
+    partition_indexes: Sequence[int] = wire(array(int32), "0-7", default=())
+
+
+class OffsetFetchRequestTopics(Struct):
+    """A topic within a group: by name, or (v10) by id."""
+
+    name: str = wire(string, "8-9", default="")
+    topic_id: uuid.UUID = wire(uuid_, "10+", default=ZERO_UUID)
+    partition_indexes: Sequence[int] = wire(array(int32), "8+", default=())
+
+
+class OffsetFetchRequestGroup(Struct):
+    """`topics` None asks for everything that the group has committed."""
+
+    group_id: str = wire(string, "8+")
+    member_id: str | None = wire(string, "9+", nullable="9+", default=None)
+    member_epoch: int = wire(int32, "9+", default=-1)
+    topics: Sequence[OffsetFetchRequestTopics] | None = wire(
+        array(OffsetFetchRequestTopics), "8+", nullable="8+", default=()
+    )
+
+
+class OffsetFetchRequest(Request, api=ApiKey.OFFSET_FETCH):
+    """Up to v7 `group_id` and `topics` (None: everything), from v8 on `groups`."""
+
+    group_id: str = wire(string, "0-7", default="")
+    topics: Sequence[OffsetFetchRequestTopic] | None = wire(
+        array(OffsetFetchRequestTopic), "0-7", nullable="2-7", default=()
+    )
+    groups: Sequence[OffsetFetchRequestGroup] = wire(
+        array(OffsetFetchRequestGroup), "8+", default=()
+    )
+    require_stable: bool = wire(boolean, "7+", default=False)
+
+
+class OffsetFetchResponsePartition(Struct):
+    """Offset -1 with the empty text and no error: nothing is committed."""
+
+    partition_index: int = wire(int32, "0-7")
+    committed_offset: int = wire(int64, "0-7")
+    committed_leader_epoch: int = wire(int32, "5-7", default=-1)
+    metadata: str | None = wire(string, "0-7", nullable="0-7")
+    error_code: int = wire(int16, "0-7", default=0)
+
+
+class OffsetFetchResponseTopic(Struct):
+    name: str = wire(string, "0-7")
+    partitions: Sequence[OffsetFetchResponsePartition] = wire(
+        array(OffsetFetchResponsePartition), "0-7"
+    )
+
+
+class OffsetFetchResponsePartitions(Struct):
+    """A partition within a group; see `OffsetFetchResponsePartition`."""
+
+    partition_index: int = wire(int32, "8+")
+    committed_offset: int = wire(int64, "8+")
+    committed_leader_epoch: int = wire(int32, "8+", default=-1)
+    metadata: str | None = wire(string, "8+", nullable="8+")
+    error_code: int = wire(int16, "8+", default=0)
+
+
+class OffsetFetchResponseTopics(Struct):
+    name: str = wire(string, "8-9", default="")
+    topic_id: uuid.UUID = wire(uuid_, "10+", default=ZERO_UUID)
+    partitions: Sequence[OffsetFetchResponsePartitions] = wire(
+        array(OffsetFetchResponsePartitions), "8+"
+    )
+
+
+class OffsetFetchResponseGroup(Struct):
+    group_id: str = wire(string, "8+")
+    topics: Sequence[OffsetFetchResponseTopics] = wire(
+        array(OffsetFetchResponseTopics), "8+", default=()
+    )
+    error_code: int = wire(int16, "8+", default=0)
+
+
+class OffsetFetchResponse(Response, api=ApiKey.OFFSET_FETCH):
+    """In v1 there is no top-level error: every partition asked for has to carry it."""
+
+    throttle_time_ms: int = wire(int32, "3+", default=0)
+    topics: Sequence[OffsetFetchResponseTopic] = wire(
+        array(OffsetFetchResponseTopic), "0-7", default=()
+    )
+    error_code: int = wire(int16, "2-7", default=0)
+    groups: Sequence[OffsetFetchResponseGroup] = wire(
+        array(OffsetFetchResponseGroup), "8+", default=()
+    )

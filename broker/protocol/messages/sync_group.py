@@ -1,0 +1,51 @@
+"""SyncGroup: the leader hands in the assignments of a generation, every member takes its own.
+
+v1  throttle time    v3  static members    v4  flexible    v5  protocol type and name, checked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Buffer,
+    Request,
+    Response,
+    Struct,
+    array,
+    byte_string,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class SyncGroupRequestAssignment(Struct):
+    """`assignment` is a slice of the request: what outlives the request must copy it."""
+
+    member_id: str = wire(string)
+    assignment: Buffer = wire(byte_string)
+
+
+class SyncGroupRequest(Request, api=ApiKey.SYNC_GROUP):
+    """`assignments` is filled by the leader only."""
+
+    group_id: str = wire(string)
+    generation_id: int = wire(int32)
+    member_id: str = wire(string)
+    group_instance_id: str | None = wire(string, "3+", nullable="3+", default=None)
+    protocol_type: str | None = wire(string, "5+", nullable="5+", default=None)
+    protocol_name: str | None = wire(string, "5+", nullable="5+", default=None)
+    assignments: Sequence[SyncGroupRequestAssignment] = wire(
+        array(SyncGroupRequestAssignment), default=()
+    )
+
+
+class SyncGroupResponse(Response, api=ApiKey.SYNC_GROUP):
+    throttle_time_ms: int = wire(int32, "1+", default=0)
+    error_code: int = wire(int16, default=0)
+    protocol_type: str | None = wire(string, "5+", nullable="5+", default=None)
+    protocol_name: str | None = wire(string, "5+", nullable="5+", default=None)
+    assignment: Buffer = wire(byte_string, default=b"")

@@ -1,0 +1,73 @@
+"""What reading and writing S3 share: the client, the names, and how answers are understood."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.storage.clock import Clock
+from strandline.storage.remote.attempts import Attempts
+from strandline.storage.remote.object_store import Deadlines, ObjectInfo
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+    from types_boto3_s3.type_defs import GetObjectOutputTypeDef, HeadObjectOutputTypeDef
+
+# Fields of every object's metadata that we write.
+WRITE_ID_FIELD = "strandline-write-id"
+CRC32C_FIELD = "strandline-crc32c"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Access:
+    """One bucket with a key prefix. `client` makes the SDK's client when it is first called."""
+
+    bucket: str
+    prefix: str
+    client: Callable[[], S3Client]
+    attempts: Attempts
+    deadlines: Deadlines
+    clock: Clock
+
+    def full_key(self, key: str) -> str:
+        """The key in the bucket."""
+        return self.prefix + key
+
+    def own_key(self, full_key: str) -> str:
+        """The key as our callers know it."""
+        return full_key[len(self.prefix) :]
+
+    def head(self, key: str) -> HeadObjectOutputTypeDef:
+        """One attempt at a HEAD, with whatever the SDK raises."""
+        return self.client().head_object(
+            Bucket=self.bucket, Key=self.full_key(key), ChecksumMode="ENABLED"
+        )
+
+
+def info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> ObjectInfo:
+    """What an answer to HEAD or GET says about the object."""
+    return ObjectInfo(
+        key=key,
+        size_bytes=answer["ContentLength"],
+        etag=answer["ETag"],
+        crc32c=crc_of(answer),
+        modified_ms=int(answer["LastModified"].timestamp() * 1000),
+    )
+
+
+def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
+    """CRC-32C of the whole object: the server's if it has one, else what we wrote beside it."""
+    encoded = answer.get("ChecksumCRC32C", "")
+    # That of an upload in parts is a checksum of their checksums, unless it says otherwise. Not
+    # every server marks it, but the etag of such an object ends in the number of parts everywhere.
+    stated_type: str = answer.get("ChecksumType", "")
+    is_whole = stated_type == "FULL_OBJECT" or (not stated_type and "-" not in answer["ETag"])
+    if encoded and is_whole and "-" not in encoded:
+        return int.from_bytes(base64.b64decode(encoded), "big")
+    recorded = answer["Metadata"].get(CRC32C_FIELD)
+    try:
+        return None if recorded is None else int(recorded, 16)
+    except ValueError:
+        return None

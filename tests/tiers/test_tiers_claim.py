@@ -1,0 +1,156 @@
+"""A bucket belongs to one cluster: another one is refused before it could write anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3.session
+import pytest
+
+from tests.conftest import S3Bucket
+from tests.support.broker import REPOSITORY, eventually
+from tests.support.ministack import ServerProcess
+from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import end_of, make_batches, with_epoch
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    REGION,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+START_TIMEOUT_S = 40.0
+BATCHES = make_batches(size_bytes=3 * SEGMENT_BYTES // 2)
+
+
+def refused_start(broker: TieredBroker) -> subprocess.CompletedProcess[str]:
+    """Starts a broker that is expected to end by itself, as a user would see it."""
+    command = [sys.executable, *broker.entry, "serve", "--set", f"log.dirs={broker.data}"]
+    command += ["--set", "listeners=PLAINTEXT://127.0.0.1:0"]
+    for name, value in broker.settings.items():
+        command += ["--set", f"{name}={value}"]
+    return run(command, broker.folder)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_the_bucket_of_another_cluster_is_refused_and_not_touched(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    owner = make_broker(name="owner")
+    owner.start()
+    with owner.client("owned") as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BATCHES)
+        owner.wait_until_archived(client)
+    owner.stop()
+    cluster_id = cluster_id_of(owner)
+    before = archive.contents()
+
+    stranger = make_broker(name="stranger")
+    ended = refused_start(stranger)
+    assert ended.returncode != 0
+    assert ended.stdout == ""
+    message = ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+    assert archive.bucket.url in message
+    assert cluster_id in message
+    assert cluster_id_of(stranger) in message
+    assert archive.contents() == before
+
+    # The owner is not disturbed by the attempt.
+    owner.start()
+    with owner.client("owned") as client:
+        assert client.read(0, end_of(BATCHES)) == BATCHES
+
+
+def cluster_id_of(broker: TieredBroker) -> str:
+    found = re.search(r"^cluster\.id=(\S+)$", properties_of(broker), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def properties_of(broker: TieredBroker) -> str:
+    return (broker.data / "meta.properties").read_text()
+
+
+def test_two_clusters_share_a_bucket_under_two_prefixes(
+    make_broker: MakeBroker, s3_bucket: S3Bucket
+) -> None:
+    brokers = [make_broker(name=name) for name in ("one", "two")]
+    for broker in brokers:
+        broker.settings["strandline.remote.url"] = f"s3://{s3_bucket.name}/{broker.folder.name}"
+        broker.start()
+        with broker.client("same-name") as client:
+            client.create_topic({**TIERED, **FREE_LOCALLY})
+    for seed, broker in enumerate(brokers):
+        batches = make_batches(size_bytes=3 * SEGMENT_BYTES // 2, seed=seed)
+        with broker.client("same-name") as client:
+            client.produce(batches)
+            broker.wait_until_archived(client)
+            broker.wait_until_freed(client)
+            assert client.read(0, end_of(batches)) == batches
+
+
+def test_a_missing_bucket_is_named_when_a_new_broker_is_started(
+    make_broker: MakeBroker, ministack: ServerProcess
+) -> None:
+    broker = make_broker()
+    broker.settings["strandline.remote.url"] = "s3://nobody-made-this-bucket/archive"
+    ended = refused_start(broker)
+    assert ended.returncode != 0
+    assert "Traceback" not in ended.stderr
+    message = ended.stderr.splitlines()[-1]
+    assert "bucket 'nobody-made-this-bucket' does not exist" in message
+    assert ministack.endpoint_url in message
+
+
+def test_a_broker_whose_bucket_was_lost_says_so_and_goes_on_once_there_is_one(
+    make_broker: MakeBroker, ministack: ServerProcess
+) -> None:
+    broker = make_broker()
+    broker.start()
+    with broker.client("kept") as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        first = client.produce(BATCHES[:1])
+    broker.stop()
+    lost = f"lost-{broker.settings['strandline.remote.url'].split('/')[2]}"
+    broker.settings["strandline.remote.url"] = f"s3://{lost}/archive"
+    broker.start()
+    batches = first + [with_epoch(batch, 1) for batch in BATCHES[1:]]
+    with broker.client("kept") as client:
+        client.produce(batches[1:])
+        eventually(lambda: broker.warnings(f"bucket '{lost}' does not exist"), timeout_s=WAIT_S)
+        assert client.read(0, end_of(batches)) == batches
+        create_bucket(ministack.endpoint_url, lost)
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        assert client.read(0, end_of(batches)) == batches
+    bucket = S3Bucket(name=lost, endpoint_url=ministack.endpoint_url)
+    assert Archive.open(bucket).orphans() == ()
+
+
+def create_bucket(endpoint_url: str, name: str) -> None:
+    client = boto3.session.Session().client("s3", endpoint_url=endpoint_url, region_name=REGION)
+    client.create_bucket(Bucket=name)
+    client.close()

@@ -1,0 +1,203 @@
+"""`strandline archive` and `strandline dump-log` on what a broker really made."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.archive_tables import human_bytes, human_time
+from strandline.storage.model import TopicIdPartition
+from strandline.storage.records.batch import read_header
+from strandline.storage.remote import segment_meta
+from strandline.storage.remote.keys import manifest_key
+from tests.conftest import S3Bucket, make_bucket
+from tests.support.broker import REPOSITORY
+from tests.support.ministack import ServerProcess
+from tests.tiers.log_client import make_batches, timestamp_of
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    REGION,
+    SEGMENT_BYTES,
+    TIERED,
+    Archive,
+    TieredBroker,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+TIMEOUT_S = 60.0
+TOPICS = ["apples", "pears"]
+BATCHES = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """What a broker left behind: a bucket and a folder."""
+
+    archive: Archive
+    data: Path
+
+    @property
+    def bucket(self) -> S3Bucket:
+        return self.archive.bucket
+
+
+@pytest.fixture(scope="module")
+def stopped(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    bucket = make_bucket(ministack.endpoint_url)
+    with TieredBroker(tmp_path_factory.mktemp("tools"), bucket) as broker:
+        for topic in TOPICS:
+            with broker.client(topic) as client:
+                client.create_topic({**TIERED, **FREE_LOCALLY})
+                client.produce(BATCHES)
+                broker.wait_until_archived(client)
+                broker.wait_until_freed(client)
+        broker.stop()
+    return Stopped(archive=Archive.open(bucket), data=broker.data)
+
+
+def strandline(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "strandline", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def look(bucket: S3Bucket, action: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return strandline(
+        "archive",
+        action,
+        *("--remote", bucket.url, "--endpoint-url", bucket.endpoint_url, "--region", REGION),
+        *arguments,
+    )
+
+
+def rows(output: str, first_word: str) -> Iterator[list[str]]:
+    """The cells of every line that begins with that word; columns are two blanks apart."""
+    for line in output.splitlines():
+        cells = re.split(r"\s{2,}", line.strip())
+        if cells[0] == first_word:
+            yield cells
+
+
+def test_archive_ls_agrees_with_the_manifests(stopped: Stopped) -> None:
+    ended = look(stopped.bucket, "ls")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    for topic in TOPICS:
+        (row,) = rows(ended.stdout, topic)
+        manifest = stopped.archive.manifest(topic)
+        assert manifest is not None
+        assert row == [
+            topic,
+            "0",
+            str(manifest.segment_count),
+            human_bytes(manifest.size_bytes),
+            str(manifest.log_start_offset),
+            str(manifest.end_offset),
+            human_time(timestamp_of(0)),
+            human_time(timestamp_of(manifest.end_offset - 1)),
+            "ok",
+        ]
+    one = look(stopped.bucket, "ls", "--topic", "pears")
+    assert one.returncode == 0
+    assert "apples" not in one.stdout
+
+
+def test_archive_show_lists_every_segment_as_its_manifest_has_it(stopped: Stopped) -> None:
+    ended = look(stopped.bucket, "show", "--topic", "apples")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    entries = stopped.archive.segments("apples")
+    found = list(rows(ended.stdout, "apples-0"))
+    assert len(found) == len(entries) == 2
+    for row, entry in zip(found, entries, strict=True):
+        assert row[1:5] == [
+            str(entry.base_offset),
+            str(entry.end_offset),
+            f"{entry.record_count:,}",
+            human_bytes(entry.size_bytes),
+        ]
+        assert row[-2:] == [f"{entry.log_crc32c:08x}", entry.log_key]
+
+
+def test_an_unknown_topic_and_a_missing_bucket_are_failures_in_one_line(stopped: Stopped) -> None:
+    nothing = look(stopped.bucket, "ls", "--topic", "plums")
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert "plums" in nothing.stderr
+    nowhere = S3Bucket(name="no-such-bucket", endpoint_url=stopped.bucket.endpoint_url)
+    for action in ("ls", "show"):
+        missing = look(nowhere, action)
+        assert (missing.returncode, missing.stdout) == (1, "")
+        assert missing.stderr.count("\n") == 1
+        assert "'no-such-bucket' does not exist" in missing.stderr
+
+
+def test_archive_ls_shows_a_damaged_manifest_beside_the_others_and_fails(
+    stopped: Stopped, ministack: ServerProcess
+) -> None:
+    copy = Archive.open(make_bucket(ministack.endpoint_url))
+    for info in stopped.archive.store.list(""):
+        copy.store.put(info.key, stopped.archive.store.get(info.key))
+    topic_id = copy.topic_id("pears")
+    assert topic_id is not None
+    copy.store.put(manifest_key(TopicIdPartition("pears", topic_id, 0)), b"{}")
+    ended = look(copy.bucket, "ls")
+    assert ended.returncode == 1
+    (good,) = rows(ended.stdout, "apples")
+    assert good[-1] == "ok"
+    (bad,) = rows(ended.stdout, "pears")
+    assert "manifest.json" in bad[-1]
+
+
+def test_dump_log_reads_an_archived_segment_as_it_reads_a_local_one(
+    stopped: Stopped, tmp_path: Path
+) -> None:
+    entry = stopped.archive.segments("apples")[0]
+    downloaded = tmp_path / Path(entry.log_key).name
+    downloaded.write_bytes(stopped.archive.store.get(entry.log_key))
+    ended = strandline("dump-log", "--verify", "--records", str(downloaded))
+    assert ended.returncode == 0, ended.stderr
+    headers = [read_header(b) for b in BATCHES if read_header(b).next_offset <= entry.end_offset]
+    for header in headers:
+        assert re.search(rf"\b{header.base_offset}\b", ended.stdout)
+    for offset in range(entry.base_offset, entry.end_offset):
+        assert f"key-{offset}" in ended.stdout
+    assert "DAMAGED" not in ended.stdout
+    assert f"{entry.record_count}" in ended.stdout.splitlines()[-1]
+
+
+def test_dump_log_reads_the_local_files_and_the_index_that_was_archived(
+    stopped: Stopped, tmp_path: Path
+) -> None:
+    folder = stopped.data / "apples-0"
+    files = sorted(p for p in folder.iterdir() if p.suffix in (".log", ".index", ".timeindex"))
+    assert len(files) == 3
+    meta = stopped.archive.store.get(stopped.archive.segments("apples")[0].meta_key)
+    sections = segment_meta.decode(meta)
+    index = tmp_path / "00000000000000000000.index"
+    index.write_bytes(sections[segment_meta.Section.OFFSET_INDEX])
+    for path in [*files, index]:
+        ended = strandline("dump-log", "--verify", str(path))
+        assert ended.returncode == 0, ended.stderr
+        assert "DAMAGED" not in ended.stdout
+        assert ended.stdout
+
+
+def test_dump_log_says_where_a_file_is_damaged(stopped: Stopped, tmp_path: Path) -> None:
+    entry = stopped.archive.segments("apples")[0]
+    content = bytearray(stopped.archive.store.get(entry.log_key))
+    content[len(content) // 2] ^= 1
+    broken = tmp_path / Path(entry.log_key).name
+    broken.write_bytes(content)
+    assert "DAMAGED" in strandline("dump-log", "--verify", str(broken)).stdout
+    assert strandline("dump-log", str(tmp_path / "nothing.log")).returncode == 2
