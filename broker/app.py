@@ -253,7 +253,7 @@ class Broker:
         store = self._store
         assert store is not None
         ours = ClusterInfo(cluster_id=self._log_dirs.cluster_id)
-        claim = partial(create_cluster_info, store, ours)
+        claim = partial(_claim, store, ours)
         try:
             async with asyncio.timeout(wait_s):
                 # Not in the metadata thread: while the store hangs, topics can still be created.
