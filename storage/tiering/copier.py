@@ -43,8 +43,15 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.local.segment import LogSegment
-from strandline.storage.local.txn_index import decode_entries
-from strandline.storage.model import Buffer, Epoch, EpochStart, Offset, TopicIdPartition
+from strandline.storage.local.txn_index import decode_entries, encode_entries
+from strandline.storage.model import (
+    AbortedTransaction,
+    Buffer,
+    Epoch,
+    EpochStart,
+    Offset,
+    TopicIdPartition,
+)
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest import SegmentEntry
@@ -82,6 +89,9 @@ class _Source:
     segment: LogSegment
     keys: SegmentKeys
     leader_epochs: tuple[EpochStart, ...]
+    # Every aborted transaction that touches the segment, wherever its marker lies. All of them are
+    # decided: the segment ends below the last stable offset.
+    aborted: tuple[AbortedTransaction, ...]
     deadline_s: float
 
 
@@ -127,6 +137,7 @@ class SegmentCopier:
             leader_epochs=tuple(
                 s for s in local.leader_epochs.starts if s.start_offset < segment.end_offset
             ),
+            aborted=tuple(local.aborted_transactions(base_offset, segment.end_offset)),
             deadline_s=self._clock.monotonic_s() + self._timeout_s,
         )
         loop = asyncio.get_running_loop()
@@ -253,10 +264,15 @@ def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:
         Section.LEADER_EPOCHS: segment_meta.encode_leader_epochs(source.leader_epochs),
         Section.STATISTICS: _statistics(facts).encode(),
     }
+    aborted = set(source.aborted)
     if segment.txn_index_path.exists():
-        entries = _read(segment.txn_index_path)
-        decode_entries(entries)  # A torn index would show aborted records for ever: refuse it.
-        sections[Section.TXN_INDEX] = entries
+        # A torn index would show aborted records for ever: decoding refuses it.
+        aborted.update(decode_entries(_read(segment.txn_index_path)))
+    if aborted:
+        # Unlike Kafka's index of the segment it also names those whose marker lies in a later one:
+        # who reads this segment alone, as the lake does, must know them.
+        in_order = sorted(aborted, key=lambda transaction: transaction.last_offset)
+        sections[Section.TXN_INDEX] = encode_entries(in_order)
     snapshot = _producer_snapshot(segment.snapshot_path)
     if snapshot is not None:
         sections[Section.PRODUCER_SNAPSHOT] = snapshot

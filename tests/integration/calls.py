@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from strandline.broker.protocol import codec
 from strandline.broker.protocol.header import encode_request_header, frame
@@ -17,6 +18,13 @@ from strandline.broker.protocol.messages.create_topics import (
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+)
+from strandline.broker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
 )
 from strandline.broker.protocol.messages.delete_topics import (
     DeletableTopicResult,
@@ -61,6 +69,11 @@ from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records
 from tests.support.wire import WireClient
+
+# Records of the tests have timestamps of long ago; no retention may take them meanwhile.
+KEEP_EVERYTHING = {"log.retention.ms": "-1"}
+# What the fixture `make_topic` is: (partitions, configs) to the name of a fresh topic.
+MakeTopic: TypeAlias = Callable[..., str]
 
 EARLIEST = -2
 LATEST = -1
@@ -371,3 +384,21 @@ def end_offset(client: WireClient, topic: str, *, partition: int = 0) -> int:
     answer = offset_at(client, topic, LATEST, partition=partition)
     assert answer.error_code == 0, answer
     return answer.offset
+
+
+def delete_records(
+    client: WireClient, topic: str, before: int, *, partition: int = 0, version: int = 2
+) -> DeleteRecordsPartitionResult:
+    """DeleteRecords for one partition."""
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsTopic(
+                name=topic,
+                partitions=[DeleteRecordsPartition(partition_index=partition, offset=before)],
+            )
+        ],
+        timeout_ms=5000,
+    )
+    response = client.ask(request, DeleteRecordsResponse, version)
+    ((answer,),) = (t.partitions for t in response.topics)
+    return answer

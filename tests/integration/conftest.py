@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
-from tests.integration.calls import create_topic, software
+from tests.integration.calls import KEEP_EVERYTHING, MakeTopic, create_topic, software
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
-
-# Records of the tests have timestamps of long ago; no retention may take them meanwhile.
-KEEP_EVERYTHING = {"log.retention.ms": "-1"}
-MakeTopic = Callable[..., str]
 
 
 @pytest.fixture(scope="session")

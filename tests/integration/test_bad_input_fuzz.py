@@ -57,6 +57,7 @@ from strandline.broker.protocol.schema import Request
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.record import with_crc
 from tests.integration.calls import (
+    KEEP_EVERYTHING,
     append,
     assert_serves,
     batch,
@@ -72,7 +73,6 @@ from tests.integration.calls import (
     produce_request,
     software,
 )
-from tests.integration.conftest import KEEP_EVERYTHING
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 

@@ -20,6 +20,7 @@ from strandline.storage.records import batch as batch_format
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import encode_batch, with_crc
 from tests.integration.calls import (
+    MakeTopic,
     append,
     assert_serves,
     batch,
@@ -32,7 +33,6 @@ from tests.integration.calls import (
     records,
     software,
 )
-from tests.integration.conftest import MakeTopic
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 

@@ -26,6 +26,7 @@ from strandline.broker.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from tests.integration.calls import (
+    MakeTopic,
     append,
     ask_to_create,
     assert_serves,
@@ -37,7 +38,6 @@ from tests.integration.calls import (
     new_topic,
     produce,
 )
-from tests.integration.conftest import MakeTopic
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 

@@ -9,6 +9,7 @@ import pytest
 
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from tests.integration.calls import (
+    KEEP_EVERYTHING,
     append,
     batch,
     create_topic,
@@ -20,7 +21,6 @@ from tests.integration.calls import (
     produce,
     read_all,
 )
-from tests.integration.conftest import KEEP_EVERYTHING
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 
@@ -107,10 +107,3 @@ def test_a_producer_is_known_after_a_clean_stop(stoppable: BrokerProcess, topic_
         assert send(client, 4) == (0, 4)
         assert send(client, 8)[0] == OUT_OF_ORDER_SEQUENCE_NUMBER
         assert send(client, 6) == (0, 6)
-
-
-def test_an_empty_broker_stops_and_starts(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with BrokerProcess(tmp_path_factory.mktemp("empty")) as broker:
-        assert broker.stop() == 0
-        broker.start()
-        assert broker.stop() == 0

@@ -14,6 +14,7 @@ import pytest
 
 from strandline.broker.protocol.messages.produce import ProduceResponse
 from tests.integration.calls import (
+    KEEP_EVERYTHING,
     append,
     assert_serves,
     batch,
@@ -23,7 +24,6 @@ from tests.integration.calls import (
     produce_request,
     read_all,
 )
-from tests.integration.conftest import KEEP_EVERYTHING
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
 from tests.support.wire import WireClient
 

@@ -30,6 +30,7 @@ from strandline.broker.protocol.messages.produce import ProduceResponse
 from strandline.broker.protocol.schema import Request, Response
 from tests.integration.calls import (
     LATEST,
+    MakeTopic,
     append,
     assert_serves,
     batch,
@@ -43,7 +44,6 @@ from tests.integration.calls import (
     records_in,
     software,
 )
-from tests.integration.conftest import MakeTopic
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 

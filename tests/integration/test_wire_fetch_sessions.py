@@ -7,28 +7,23 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from strandline.broker.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from strandline.broker.protocol.messages.fetch import (
     FetchResponse,
     FetchResponsePartition,
     ForgottenTopic,
 )
 from tests.integration.calls import (
+    MakeTopic,
     append,
     batch,
     create_topic,
+    delete_records,
     delete_topic,
     describe_topic,
     fetch_request,
     fetch_topic,
     records_in,
 )
-from tests.integration.conftest import MakeTopic
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 
@@ -109,19 +104,6 @@ class Session:
         }
 
 
-def delete_records(client: WireClient, topic: str, partition: int, before: int) -> None:
-    request = DeleteRecordsRequest(
-        topics=[
-            DeleteRecordsTopic(
-                name=topic,
-                partitions=[DeleteRecordsPartition(partition_index=partition, offset=before)],
-            )
-        ],
-        timeout_ms=5000,
-    )
-    client.ask(request, DeleteRecordsResponse, 2)
-
-
 @pytest.mark.parametrize("version", INCREMENTAL_VERSIONS)
 def test_a_session_answers_with_what_is_new_and_nothing_else(
     client: WireClient, make_topic: MakeTopic, version: int
@@ -154,7 +136,7 @@ def test_a_session_answers_with_what_is_new_and_nothing_else(
     assert session.answers({3: 1}) == {}
 
     # A log start that moved is news without records.
-    delete_records(client, topic, 0, 1)
+    delete_records(client, topic, 1)
     news = session.answers()
     assert {index: answer.log_start_offset for index, answer in news.items()} == {0: 1}
     assert records_in(news[0]) == []

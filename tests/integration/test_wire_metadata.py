@@ -37,6 +37,7 @@ from strandline.broker.protocol.messages.metadata import (
 )
 from strandline.broker.protocol.schema import Request
 from tests.integration.calls import (
+    MakeTopic,
     ask_to_create,
     assert_serves,
     create_topic,
@@ -44,7 +45,6 @@ from tests.integration.calls import (
     describe_topic,
     new_topic,
 )
-from tests.integration.conftest import MakeTopic
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsPartitionResult,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -30,14 +23,15 @@ from tests.integration.calls import (
     EARLIEST,
     FIRST_TIMESTAMP_MS,
     LATEST,
+    MakeTopic,
     append,
     batch,
+    delete_records,
     describe_topic,
     fetch,
     offset_at,
     read_all,
 )
-from tests.integration.conftest import MakeTopic
 from tests.support.wire import WireClient
 
 pytestmark = pytest.mark.slow
@@ -302,23 +296,6 @@ def test_offset_for_leader_epoch_checks_leader_epoch_and_partition(
 
 
 # --- DeleteRecords ---------------------------------------------------------------------------
-
-
-def delete_records(
-    client: WireClient, topic: str, before: int, *, partition: int = 0, version: int = 2
-) -> DeleteRecordsPartitionResult:
-    request = DeleteRecordsRequest(
-        topics=[
-            DeleteRecordsTopic(
-                name=topic,
-                partitions=[DeleteRecordsPartition(partition_index=partition, offset=before)],
-            )
-        ],
-        timeout_ms=5000,
-    )
-    response = client.ask(request, DeleteRecordsResponse, version)
-    ((answer,),) = (t.partitions for t in response.topics)
-    return answer
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

@@ -9,6 +9,7 @@ from strandline.broker.protocol.messages.init_producer_id import (
     InitProducerIdResponse,
 )
 from tests.integration.calls import (
+    MakeTopic,
     append,
     batch,
     end_offset,
@@ -16,7 +17,6 @@ from tests.integration.calls import (
     produce,
     read_all,
 )
-from tests.integration.conftest import MakeTopic
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 

@@ -1,0 +1,857 @@
+"""One classic group as a state machine: events and the time in, answers and records out.
+
+              join of the first member                       the leader's assignment is written
+    EMPTY ---------------------------> PREPARING_REBALANCE      +-----------------------> STABLE
+      ^                                  |     ^   |            |                           |
+      |      everybody has left          |     |   | all have   |                           |
+      +----------------------------------+     |   v joined     |                           |
+                                               |  COMPLETING_REBALANCE                      |
+                                               |            |                               |
+                                               +------------+-------------------------------+
+                              join, leave or silence of a member; the leader joins again
+
+                          any state --- the group is unloaded ---> DEAD
+
+PREPARING waits for the joins of all members, COMPLETING for the assignment of the leader. Both are
+bounded by the longest rebalance timeout of the members. The first rebalance of an empty group
+waits a little longer than it must, since members of a new application come in a bunch.
+
+Three kinds of deadline drive it: one per member (session), one for the joins, one for the syncs.
+`next_deadline_ms` is never later than the earliest of them; `tick` does what is due. A heartbeat
+only moves a deadline back, which leaves `next_deadline_ms` as it is, so it costs nothing.
+
+Invariants: a ticket is answered exactly once; a generation number never comes twice; the leader is
+a member; nobody learns an assignment before it is written (`AssignmentWrite`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from strandline.broker.coordination.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
+from strandline.broker.coordination.group_members import Member, Members
+from strandline.broker.coordination.group_values import (
+    NO_EFFECTS,
+    NO_GENERATION,
+    NO_MEMBER_ID,
+    Answer,
+    AssignmentWrite,
+    CreationWrite,
+    DescribedMember,
+    Effects,
+    EmptyWrite,
+    GroupDescription,
+    GroupRules,
+    GroupSnapshot,
+    GroupState,
+    GroupWrite,
+    JoinAnswer,
+    JoinedMember,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    Moment,
+    PreviousMember,
+    ReplacementWrite,
+    SyncAnswer,
+    SyncRequest,
+    Ticket,
+)
+from strandline.broker.protocol.errors import ErrorCode
+
+log = logging.getLogger(__name__)
+
+EMPTY = GroupState.EMPTY
+PREPARING = GroupState.PREPARING_REBALANCE
+COMPLETING = GroupState.COMPLETING_REBALANCE
+STABLE = GroupState.STABLE
+DEAD = GroupState.DEAD
+
+MayFollow = {
+    EMPTY: {PREPARING, DEAD},
+    PREPARING: {EMPTY, COMPLETING, DEAD},
+    COMPLETING: {PREPARING, STABLE, DEAD},
+    STABLE: {PREPARING, DEAD},
+    DEAD: {DEAD},
+}
+
+
+class Group:
+    """One group; see the top of this file. Not thread-safe, never waits."""
+
+    def __init__(
+        self,
+        group_id: str,
+        now: Moment,
+        *,
+        rules: GroupRules,
+        make_id: Callable[[], str],
+    ) -> None:
+        """An empty group. `make_id` gives the unique part of member ids."""
+        self.group_id = group_id
+        self.state = EMPTY
+        self.state_since_ms = now.wall_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.subscribed_topics: frozenset[str] | None = None
+        self.next_deadline_ms: int | None = None
+        self._rules = rules
+        self._make_id = make_id
+        self._members = Members()
+        self._now = now
+        self._answers: list[Answer] = []
+        self._write: GroupWrite | None = None
+        # The rebalance under way began with an empty group: it waits its delay out.
+        self._is_initial = False
+        self._initial_remaining_ms = 0
+        self._initial_has_newcomers = False
+        self._join_deadline_ms: int | None = None
+        self._sync_deadline_ms: int | None = None
+
+    @classmethod
+    def restored(
+        cls,
+        group_id: str,
+        snapshot: GroupSnapshot,
+        now: Moment,
+        *,
+        rules: GroupRules,
+        make_id: Callable[[], str],
+    ) -> Group:
+        """The group as it was written; `loaded` must follow once all records are read."""
+        group = cls(group_id, now, rules=rules, make_id=make_id)
+        group.generation = snapshot.generation
+        group.protocol_type = snapshot.protocol_type or None
+        group.protocol_name = snapshot.protocol_name
+        group.leader = snapshot.leader
+        group.state_since_ms = snapshot.state_since_ms
+        for member in snapshot.members:
+            group._members.add(Member.restored(member, snapshot.protocol_name))
+        if snapshot.members:
+            group.state = STABLE
+            if group.leader not in group._members:
+                group.leader = snapshot.members[0].member_id
+        group.subscribed_topics = group._find_subscribed_topics()
+        return group
+
+    def __repr__(self) -> str:
+        return (
+            f"<Group {self.group_id} {self.state.value} generation={self.generation}"
+            f" members={len(self._members)} pending={len(self._members.pending)}>"
+        )
+
+    # --- asking ------------------------------------------------------------------------------
+
+    @property
+    def member_count(self) -> int:
+        return len(self._members)
+
+    @property
+    def has_pending_members(self) -> bool:
+        return bool(self._members.pending)
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        return self.protocol_type == PROTOCOL_TYPE
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether members read this topic; of consumers that cannot be read, all is assumed."""
+        if self.subscribed_topics is not None:
+            return topic in self.subscribed_topics
+        return self.uses_consumer_protocol
+
+    def describe(self) -> GroupDescription:
+        is_stable = self.state is STABLE
+        return GroupDescription(
+            group_id=self.group_id,
+            state=self.state,
+            protocol_type=self.protocol_type or "",
+            protocol_name=(self.protocol_name or "") if is_stable else "",
+            members=tuple(
+                DescribedMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    metadata=member.metadata_for(self.protocol_name) if is_stable else b"",
+                    assignment=member.assignment,
+                )
+                for member in self._members
+            ),
+        )
+
+    def creation_snapshot(self) -> GroupSnapshot:
+        """What is written of a group that was just made: that it exists."""
+        return GroupSnapshot(
+            protocol_type="",
+            generation=0,
+            protocol_name=None,
+            leader=None,
+            state_since_ms=self.state_since_ms,
+        )
+
+    def check_commit(
+        self, *, member_id: str, group_instance_id: str | None, generation: int
+    ) -> ErrorCode:
+        """Whether this member may commit offsets now."""
+        if self.state is DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if generation < 0 and self.state is EMPTY:
+            # A consumer that assigns its partitions itself, or an administrator.
+            return ErrorCode.NONE
+        if generation < 0 and member_id == NO_MEMBER_ID and group_instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        fault = self._members.identity_fault(member_id, group_instance_id)
+        if fault is not ErrorCode.NONE:
+            return fault
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if self.state is COMPLETING:
+            # The member knows the new generation, but not yet what is its own in it.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    # --- joining -----------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest, ticket: Ticket, now: Moment) -> Effects:
+        """A member wants to be in the next generation; it may have to wait for the others."""
+        self._begin(now)
+        member_id = request.member_id
+        if self.state is DEAD:
+            self._refuse_join(ticket, member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif not self._has_room_for(member_id):
+            self._turn_away(member_id)
+            self._refuse_join(ticket, NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        elif not self._supports(request):
+            self._refuse_join(ticket, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif member_id == NO_MEMBER_ID:
+            self._join_new(request, ticket)
+        elif member_id in self._members.pending:
+            if request.group_instance_id is not None:
+                # Ids are kept ready for dynamic members only.
+                self._refuse_join(ticket, member_id, ErrorCode.INVALID_REQUEST)
+            else:
+                self._add(member_id, request, ticket)
+        else:
+            self._join_again(request, ticket)
+        return self._end()
+
+    def _has_room_for(self, member_id: str) -> bool:
+        if self.state is EMPTY:
+            return True
+        member = self._members.get(member_id)
+        if self.state is PREPARING:
+            # Those who wait count, not those who are members: when the limit was lowered, the
+            # last to come back are the ones who lose their place.
+            if member is not None and member.is_awaiting_join:
+                return True
+            return self._members.awaiting_join_count < self._rules.size_max
+        return member is not None or len(self._members) < self._rules.size_max
+
+    def _turn_away(self, member_id: str) -> None:
+        self._members.pending.pop(member_id, None)
+        member = self._members.get(member_id)
+        if member is not None:
+            self._remove(member)
+        self._complete_join_if_ready()
+
+    def _supports(self, request: JoinRequest) -> bool:
+        if self.state is EMPTY:
+            return bool(request.protocol_type and request.protocols)
+        return request.protocol_type == self.protocol_type and self._members.have_in_common(
+            request.protocols
+        )
+
+    def _join_new(self, request: JoinRequest, ticket: Ticket) -> None:
+        instance_id = request.group_instance_id
+        prefix = request.client_id if instance_id is None else instance_id
+        member_id = f"{prefix}-{self._make_id()}"
+        if instance_id is not None:
+            existing = self._members.static_member_id(instance_id)
+            if existing is not None:
+                self._replace(self._members[existing], member_id, request, ticket)
+            else:
+                self._add(member_id, request, ticket)
+        elif request.needs_member_id:
+            # KIP-394: a client whose first answer is lost would otherwise leave a member behind
+            # each time it tries again.
+            self._members.pending[member_id] = self._due_in(request.session_timeout_ms)
+            self._refuse_join(ticket, member_id, ErrorCode.MEMBER_ID_REQUIRED)
+        else:
+            self._add(member_id, request, ticket)
+
+    def _add(self, member_id: str, request: JoinRequest, ticket: Ticket) -> None:
+        if self.state is PREPARING and self._is_initial:
+            self._initial_has_newcomers = True
+        if not len(self._members):
+            self.protocol_type = request.protocol_type
+        member = Member.joining(member_id, request)
+        self._members.add(member)
+        self._members.park_join(member, ticket)
+        if self.leader is None:
+            self.leader = member_id
+        member.deadline_ms = self._due_in(self._rules.new_member_join_timeout_ms)
+        self._rebalance(f"new member {member_id}")
+
+    def _join_again(self, request: JoinRequest, ticket: Ticket) -> None:
+        member_id = request.member_id
+        fault = self._members.identity_fault(member_id, request.group_instance_id)
+        if fault is ErrorCode.NONE and self.state is EMPTY:
+            fault = ErrorCode.UNKNOWN_MEMBER_ID
+        if fault is not ErrorCode.NONE:
+            self._refuse_join(ticket, member_id, fault)
+            return
+        member = self._members[member_id]
+        is_unchanged = member.protocols == request.protocols
+        # A stable leader joins again when something changed that only it sees, such as the
+        # partitions of a topic. Followers without news only lost our answer.
+        if (
+            self.state is PREPARING
+            or not is_unchanged
+            or (self.state is STABLE and member_id == self.leader)
+        ):
+            self._update(member, request, ticket)
+            self._rebalance(f"member {member_id} joins again")
+        else:
+            self._answer_join_of(member, ticket)
+
+    def _update(self, member: Member, request: JoinRequest, ticket: Ticket) -> None:
+        self._members.update(
+            member,
+            request.protocols,
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+        )
+        displaced = self._members.park_join(member, ticket)
+        if displaced is not None:
+            # The same member asked on another connection before; whoever still listens there
+            # must not wait for ever.
+            self._refuse_join(displaced, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def _replace(
+        self, member: Member, member_id: str, request: JoinRequest, ticket: Ticket
+    ) -> None:
+        """A static member is back without its member id: the new one takes the old one's place."""
+        previous = PreviousMember(
+            member_id=member.member_id,
+            protocols=member.protocols,
+            session_timeout_ms=member.session_timeout_ms,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+        )
+        leader_before = self.leader
+        self._release(member, ErrorCode.FENCED_INSTANCE_ID)
+        self._members.rename(member, member_id)
+        if self.leader == previous.member_id:
+            self.leader = member_id
+        self._update(member, request, ticket)
+        member.is_new = False
+        self._extend_session(member)
+        if self.state is STABLE and self._members.select_protocol() == self.protocol_name:
+            self._write_replacement(member, previous, leader_before, request, ticket)
+        elif self.state in (STABLE, COMPLETING):
+            # COMPLETING: the leader may be assigning to the old member id at this moment.
+            self._prepare_rebalance(f"static member {member_id} is back")
+        else:
+            self._complete_join_if_ready()
+
+    def _write_replacement(
+        self,
+        member: Member,
+        previous: PreviousMember,
+        leader_before: str | None,
+        request: JoinRequest,
+        ticket: Ticket,
+    ) -> None:
+        """The member keeps its assignment: no rebalance, only a record of its new id."""
+        answer = self._join_answer(member, ticket)
+        is_leader = member.member_id == self.leader
+        if request.can_skip_assignment:
+            answer = replace(answer, skip_assignment=is_leader)
+        else:
+            # Clients before v9 cannot be told to keep the assignment. They are told the old
+            # leader's id, so that a returning leader takes itself for a follower.
+            answer = replace(answer, leader=leader_before or "", members=())
+        self._set_write(
+            ReplacementWrite(
+                snapshot=self._snapshot({m.member_id: m.assignment for m in self._members}),
+                member_id=member.member_id,
+                previous=previous,
+                answer=answer,
+            )
+        )
+
+    # --- rebalancing -------------------------------------------------------------------------
+
+    def _rebalance(self, reason: str) -> None:
+        if self.state in (STABLE, COMPLETING, EMPTY):
+            self._prepare_rebalance(reason)
+        else:
+            self._complete_join_if_ready()
+
+    def _prepare_rebalance(self, reason: str) -> None:
+        if self.state is COMPLETING:
+            self._reset_assignments(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._members.pending_sync.clear()
+        self._sync_deadline_ms = None
+        self._is_initial = self.state is EMPTY
+        self._become(PREPARING)
+        log.info(
+            "group prepares to rebalance",
+            extra={
+                "fields": {
+                    "group": self.group_id,
+                    "generation": self.generation,
+                    "reason": reason,
+                }
+            },
+        )
+        if self._is_initial:
+            delay_ms = self._rules.initial_rebalance_delay_ms
+            self._initial_remaining_ms = max(self._members.rebalance_timeout_ms - delay_ms, 0)
+            self._initial_has_newcomers = False
+            self._join_deadline_ms = self._due_in(delay_ms)
+        elif self._members.all_joined:
+            self._complete_join()
+        else:
+            self._join_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
+
+    def _complete_join_if_ready(self) -> None:
+        if self.state is PREPARING and not self._is_initial and self._members.all_joined:
+            self._complete_join()
+
+    def _on_join_deadline(self) -> None:
+        if self._is_initial and self._initial_has_newcomers and self._initial_remaining_ms:
+            # Members are still coming: wait once more, within what they all allow.
+            self._initial_has_newcomers = False
+            delay_ms = min(self._rules.initial_rebalance_delay_ms, self._initial_remaining_ms)
+            self._initial_remaining_ms -= delay_ms
+            self._join_deadline_ms = self._due_in(delay_ms)
+        else:
+            self._complete_join()
+
+    def _complete_join(self) -> None:
+        """The members that came are the next generation."""
+        self._join_deadline_ms = None
+        # A static member that did not come keeps its place until its session ends.
+        for member in tuple(self._members):
+            if not member.is_awaiting_join and not member.is_static:
+                self._remove(member)
+        if len(self._members) and not self._elect_leader():
+            # Only static members are left, and none of them came. Their sessions will end.
+            self._join_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
+            return
+        self.generation += 1
+        self._members.pending_sync.clear()
+        if not len(self._members):
+            self.protocol_name = None
+            self._become(EMPTY)
+            self.subscribed_topics = self._find_subscribed_topics()
+            self._set_write(EmptyWrite(snapshot=self._snapshot({})))
+            return
+        self.protocol_name = self._members.select_protocol()
+        self._become(COMPLETING)
+        self.subscribed_topics = self._find_subscribed_topics()
+        for member in self._members:
+            ticket = self._members.take_join(member)
+            if ticket is not None:
+                self._answer_join_of(member, ticket)
+            self._extend_session(member)
+            member.is_new = False
+            self._members.pending_sync.add(member.member_id)
+        self._sync_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
+
+    def _elect_leader(self) -> bool:
+        """Keeps the leader if it came, else takes the first who did; False if nobody came."""
+        assert self.leader is not None, self
+        if self._members[self.leader].is_awaiting_join:
+            return True
+        for member in self._members:
+            if member.is_awaiting_join:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def _on_sync_deadline(self) -> None:
+        self._sync_deadline_ms = None
+        late = tuple(self._members.pending_sync)
+        for member_id in late:
+            self._remove(self._members[member_id])
+        if late:
+            self._prepare_rebalance(f"{len(late)} members did not ask for their assignment")
+
+    def _reset_assignments(self, error_code: ErrorCode) -> None:
+        for member in self._members:
+            member.assignment = b""
+        self._answer_syncs(error_code)
+
+    # --- syncing -----------------------------------------------------------------------------
+
+    def sync(self, request: SyncRequest, ticket: Ticket, now: Moment) -> Effects:
+        """A member asks for its assignment; the leader brings everybody's."""
+        self._begin(now)
+        fault = self._sync_fault(request)
+        if fault is not ErrorCode.NONE:
+            self._answers.append(SyncAnswer(ticket=ticket, error_code=fault))
+            return self._end()
+        member = self._members[request.member_id]
+        self._members.pending_sync.discard(member.member_id)
+        if not self._members.pending_sync:
+            self._sync_deadline_ms = None
+        if self.state is STABLE:
+            self._answers.append(self._sync_answer(member, ticket))
+            return self._end()
+        if member.sync_ticket is not None:
+            self._answers.append(
+                SyncAnswer(ticket=member.sync_ticket, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            )
+        member.sync_ticket = ticket
+        if member.member_id == self.leader:
+            # Members that the leader forgot get nothing, and what it made up is dropped.
+            assignments = {
+                known.member_id: request.assignments.get(known.member_id, b"")
+                for known in self._members
+            }
+            self._set_write(
+                AssignmentWrite(snapshot=self._snapshot(assignments), assignments=assignments)
+            )
+        return self._end()
+
+    def _sync_fault(self, request: SyncRequest) -> ErrorCode:
+        if self.state is DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if self.state is EMPTY:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        fault = self._members.identity_fault(request.member_id, request.group_instance_id)
+        if fault is not ErrorCode.NONE:
+            return fault
+        if request.generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        # Clients before v5 do not say what they believe was chosen.
+        if request.protocol_type not in (None, self.protocol_type) or (
+            request.protocol_name not in (None, self.protocol_name)
+        ):
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is PREPARING else ErrorCode.NONE
+
+    # --- records -----------------------------------------------------------------------------
+
+    def written(self, write: GroupWrite, now: Moment) -> Effects:
+        """The record is durable: whoever waited for it is told."""
+        self._begin(now)
+        if isinstance(write, AssignmentWrite):
+            # The group may have moved on while the record was on its way.
+            if self.state is COMPLETING and self.generation == write.snapshot.generation:
+                for member in self._members:
+                    member.assignment = write.assignments.get(member.member_id, b"")
+                self._become(STABLE)
+                self._answer_syncs(ErrorCode.NONE)
+        elif isinstance(write, ReplacementWrite):
+            self._finish_replacement(write, write.answer)
+        return self._end()
+
+    def write_failed(self, write: GroupWrite, error_code: ErrorCode, now: Moment) -> Effects:
+        """The record is not in the log: nobody may go on as if it were."""
+        self._begin(now)
+        if isinstance(write, AssignmentWrite):
+            if self.state is COMPLETING and self.generation == write.snapshot.generation:
+                self._reset_assignments(error_code)
+                self._prepare_rebalance("the assignment could not be written")
+        elif isinstance(write, ReplacementWrite):
+            self._finish_replacement(
+                write,
+                JoinAnswer(
+                    ticket=write.answer.ticket, error_code=error_code, member_id=NO_MEMBER_ID
+                ),
+            )
+            self._undo_replacement(write)
+        else:
+            # An empty generation that is not in the log harms nobody: it has no members, and
+            # what the log says instead times out after a restart.
+            assert isinstance(write, EmptyWrite | CreationWrite), write
+        return self._end()
+
+    def _finish_replacement(self, write: ReplacementWrite, answer: JoinAnswer) -> None:
+        member = self._members.get(write.member_id)
+        if member is not None and member.join_ticket == answer.ticket:
+            self._members.take_join(member)
+            member.is_new = False
+            self._answers.append(answer)
+
+    def _undo_replacement(self, write: ReplacementWrite) -> None:
+        member = self._members.get(write.member_id)
+        if member is None:
+            return
+        previous = write.previous
+        self._members.rename(member, previous.member_id)
+        if self.leader == write.member_id:
+            self.leader = previous.member_id
+        self._members.update(
+            member,
+            previous.protocols,
+            session_timeout_ms=previous.session_timeout_ms,
+            rebalance_timeout_ms=previous.rebalance_timeout_ms,
+        )
+        self._extend_session(member)
+
+    # --- staying and leaving -----------------------------------------------------------------
+
+    def heartbeat(
+        self, *, member_id: str, group_instance_id: str | None, generation: int, now: Moment
+    ) -> ErrorCode:
+        """A sign of life; the answer tells the member whether it must join again."""
+        if self.state is DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        fault = self._members.identity_fault(member_id, group_instance_id)
+        if fault is not ErrorCode.NONE:
+            return fault
+        if generation != self.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        self._now = now
+        self._extend_session(self._members[member_id])
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is PREPARING else ErrorCode.NONE
+
+    def note_commit(self, member_id: str, now: Moment) -> None:
+        """A member that commits is alive."""
+        member = self._members.get(member_id)
+        if member is not None and self.state in (STABLE, PREPARING):
+            self._now = now
+            self._extend_session(member)
+
+    def leave(
+        self, leaving: Sequence[LeavingMember], now: Moment
+    ) -> tuple[tuple[LeaveResult, ...], Effects]:
+        """Members go, or are sent by an administrator."""
+        self._begin(now)
+        results = tuple(
+            LeaveResult(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=self._let_go(member),
+            )
+            for member in leaving
+        )
+        if any(result.error_code is ErrorCode.NONE for result in results):
+            if self.state in (STABLE, COMPLETING):
+                self._prepare_rebalance("members left")
+            else:
+                self._complete_join_if_ready()
+        return results, self._end()
+
+    def _let_go(self, leaving: LeavingMember) -> ErrorCode:
+        if self.state is DEAD:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        member_id = leaving.member_id
+        if member_id == NO_MEMBER_ID:
+            bound = self._members.static_member_id(leaving.group_instance_id or "")
+            if leaving.group_instance_id is None or bound is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            member_id = bound
+        elif self._members.pending.pop(member_id, None) is not None:
+            return ErrorCode.NONE
+        else:
+            fault = self._members.identity_fault(member_id, leaving.group_instance_id)
+            if fault is not ErrorCode.NONE:
+                return fault
+        self._remove(self._members[member_id])
+        return ErrorCode.NONE
+
+    def _remove(self, member: Member) -> None:
+        """Takes a member out. Should it be alive after all, it joins again as a new one."""
+        self._release(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._members.remove(member)
+        if self.leader == member.member_id:
+            self.leader = next((known.member_id for known in self._members), None)
+
+    def _release(self, member: Member, error_code: ErrorCode) -> None:
+        """Answers what the member waits for with an error."""
+        ticket = self._members.take_join(member)
+        if ticket is not None:
+            is_fenced = error_code is ErrorCode.FENCED_INSTANCE_ID
+            self._refuse_join(ticket, member.member_id if is_fenced else NO_MEMBER_ID, error_code)
+        if member.sync_ticket is not None:
+            self._answers.append(SyncAnswer(ticket=member.sync_ticket, error_code=error_code))
+            member.sync_ticket = None
+
+    # --- time --------------------------------------------------------------------------------
+
+    def tick(self, now: Moment) -> Effects:
+        """Does what is due; safe to call at any time."""
+        if self.next_deadline_ms is None or now.monotonic_ms < self.next_deadline_ms:
+            return NO_EFFECTS
+        self._begin(now)
+        if self._is_due(self._join_deadline_ms):
+            self._on_join_deadline()
+        if self._is_due(self._sync_deadline_ms):
+            self._on_sync_deadline()
+        for member_id, deadline_ms in tuple(self._members.pending.items()):
+            if self._is_due(deadline_ms):
+                self._members.pending.pop(member_id, None)
+                self._complete_if_all_joined()
+        for member in tuple(self._members):
+            if self._is_due(member.deadline_ms) and member.member_id in self._members:
+                self._on_session_end(member)
+        self.next_deadline_ms = min(self._deadlines(), default=None)
+        return self._end()
+
+    def _on_session_end(self, member: Member) -> None:
+        member.deadline_ms = None
+        if member.satisfies_session:
+            return
+        log.info(
+            "group member is silent",
+            extra={"fields": {"group": self.group_id, "member": member.member_id}},
+        )
+        self._remove(member)
+        if self.state in (STABLE, COMPLETING):
+            self._prepare_rebalance(f"member {member.member_id} is silent")
+        else:
+            self._complete_if_all_joined()
+
+    def _complete_if_all_joined(self) -> None:
+        """As `_complete_join_if_ready`, but does not wait for others in a first rebalance."""
+        if self.state is PREPARING and self._members.all_joined:
+            self._complete_join()
+
+    def _deadlines(self) -> list[int]:
+        deadlines = [member.deadline_ms for member in self._members]
+        deadlines += (self._join_deadline_ms, self._sync_deadline_ms)
+        return [d for d in deadlines if d is not None] + list(self._members.pending.values())
+
+    def _is_due(self, deadline_ms: int | None) -> bool:
+        return deadline_ms is not None and deadline_ms <= self._now.monotonic_ms
+
+    def _due_in(self, delay_ms: int) -> int:
+        deadline_ms = self._now.monotonic_ms + delay_ms
+        if self.next_deadline_ms is None or deadline_ms < self.next_deadline_ms:
+            self.next_deadline_ms = deadline_ms
+        return deadline_ms
+
+    def _extend_session(self, member: Member) -> None:
+        member.deadline_ms = self._due_in(member.session_timeout_ms)
+
+    # --- loading and unloading ---------------------------------------------------------------
+
+    def loaded(self, now: Moment) -> Effects:
+        """The log is read: sessions begin, and a group that is too large by now shrinks."""
+        self._begin(now)
+        for member in self._members:
+            self._extend_session(member)
+        if len(self._members) > self._rules.size_max:
+            self._prepare_rebalance("the group is larger than group.max.size")
+        return self._end()
+
+    def unload(self, error_code: ErrorCode, now: Moment) -> Effects:
+        """The group ends here: everybody who waits is told `error_code`."""
+        self._begin(now)
+        for member in self._members:
+            self._release(member, error_code)
+        self._join_deadline_ms = self._sync_deadline_ms = self.next_deadline_ms = None
+        self._become(DEAD)
+        return self._end()
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _begin(self, now: Moment) -> None:
+        assert not self._answers, self._answers
+        assert self._write is None, self._write
+        self._now = now
+
+    def _end(self) -> Effects:
+        if not self._answers and self._write is None:
+            return NO_EFFECTS
+        effects = Effects(answers=tuple(self._answers), write=self._write)
+        self._answers.clear()
+        self._write = None
+        return effects
+
+    def _set_write(self, write: GroupWrite) -> None:
+        assert self._write is None, (self._write, write)
+        self._write = write
+
+    def _become(self, state: GroupState) -> None:
+        assert state in MayFollow[self.state], (self, state)
+        self.state = state
+        self.state_since_ms = self._now.wall_ms
+
+    def _find_subscribed_topics(self) -> frozenset[str] | None:
+        if not self.uses_consumer_protocol:
+            return None
+        topics: set[str] = set()
+        for member in self._members:
+            found = subscribed_topics(member.metadata_for(self.protocol_name))
+            if found is None:
+                return None
+            topics |= found
+        return frozenset(topics)
+
+    def _snapshot(self, assignments: dict[str, bytes]) -> GroupSnapshot:
+        return GroupSnapshot(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol_name=self.protocol_name,
+            leader=self.leader,
+            state_since_ms=self.state_since_ms,
+            members=tuple(
+                member.snapshot(self.protocol_name, assignments[member.member_id])
+                for member in self._members
+            ),
+        )
+
+    def _refuse_join(self, ticket: Ticket, member_id: str, error_code: ErrorCode) -> None:
+        self._answers.append(
+            JoinAnswer(
+                ticket=ticket,
+                error_code=error_code,
+                member_id=member_id,
+                generation=NO_GENERATION,
+            )
+        )
+
+    def _answer_join_of(self, member: Member, ticket: Ticket) -> None:
+        self._answers.append(self._join_answer(member, ticket))
+
+    def _join_answer(self, member: Member, ticket: Ticket) -> JoinAnswer:
+        members: tuple[JoinedMember, ...] = ()
+        # In a stable group only a returning leader needs the list; see `_write_replacement`.
+        if member.member_id == self.leader:
+            members = tuple(
+                JoinedMember(
+                    member_id=known.member_id,
+                    group_instance_id=known.group_instance_id,
+                    metadata=known.metadata_for(self.protocol_name),
+                )
+                for known in self._members
+            )
+        return JoinAnswer(
+            ticket=ticket,
+            member_id=member.member_id,
+            generation=self.generation,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader=self.leader or "",
+            members=members,
+        )
+
+    def _sync_answer(self, member: Member, ticket: Ticket) -> SyncAnswer:
+        return SyncAnswer(
+            ticket=ticket,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            assignment=member.assignment,
+        )
+
+    def _answer_syncs(self, error_code: ErrorCode) -> None:
+        for member in self._members:
+            ticket, member.sync_ticket = member.sync_ticket, None
+            if ticket is None:
+                continue
+            if error_code is ErrorCode.NONE:
+                self._answers.append(self._sync_answer(member, ticket))
+            else:
+                self._answers.append(SyncAnswer(ticket=ticket, error_code=error_code))
+            # Sessions that ended while we waited were not looked at; they begin anew.
+            self._extend_session(member)
