@@ -13,7 +13,7 @@ from strandline.storage.local.log import AppendOrigin
 from strandline.storage.local.producer_state import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.model import Isolation
 from strandline.storage.records.record import Record, encode_batch
-from strandline.storage.remote import manifest_store
+from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.memory import Fault
 from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, PARTITION, Rig, asynchronous, keys_of
 
@@ -177,6 +177,32 @@ async def test_aborts_are_found_in_later_segments_and_over_the_border_of_the_tie
             (1, aborted_early),
             (2, aborted_late),
         }
+
+
+@asynchronous
+async def test_the_meta_of_a_segment_alone_tells_which_of_its_records_were_aborted(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        producer = Producer(rig, 1)
+        first_offset = producer.send()
+        rig.roll()
+        marker_offset = producer.end(MarkerType.ABORT)  # in the next segment
+        rig.roll()
+        await rig.settle()
+        manifest = rig.manifest
+        assert manifest is not None
+        entry = manifest.segments[0]
+        section = segment_meta.read_section(
+            rig.store, entry.meta_key, entry.meta_size_bytes, segment_meta.Section.TXN_INDEX
+        )
+        assert section is not None
+        [aborted] = segment_meta.decode_txn_index(section)
+        assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (
+            1,
+            first_offset,
+            marker_offset,
+        )
 
 
 @asynchronous

@@ -1,0 +1,89 @@
+"""What consumers tell each other through JoinGroup and SyncGroup: subscriptions and assignments.
+
+    JoinGroup metadata     version i16 | ConsumerProtocolSubscription
+    SyncGroup assignment   version i16 | ConsumerProtocolAssignment      or no bytes at all: none
+
+    subscription  v1  owned partitions (cooperative)    v2  generation    v3  rack
+    assignment    v1 to v3 are like v0
+
+For a broker these bytes are opaque, except to describe a group. They mean this only where the
+protocol type is `consumer`: Connect and others put in their own. Every version begins like those
+before it. So, as in Kafka, what is newer than we know is read as the newest that we know, and what
+is left behind it is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from strandline.broker.protocol.errors import MalformedRequest
+from strandline.broker.protocol.schema import (
+    Buffer,
+    Struct,
+    array,
+    byte_string,
+    int32,
+    string,
+    wire,
+)
+from strandline.broker.protocol.versioned import read_struct, read_version, write_struct
+
+S = TypeVar("S", bound=Struct)
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+CONSUMER_PROTOCOL_VERSION_MAX: Final = 3
+
+
+class ConsumerTopicPartitions(Struct):
+    topic: str = wire(string)
+    partitions: Sequence[int] = wire(array(int32))
+
+
+class ConsumerProtocolSubscription(Struct):
+    """`generation_id` -1 is unknown. `user_data` belongs to the assignor."""
+
+    topics: Sequence[str] = wire(array(string))
+    user_data: Buffer | None = wire(byte_string, nullable="0+", default=None)
+    owned_partitions: Sequence[ConsumerTopicPartitions] = wire(
+        array(ConsumerTopicPartitions), "1+", default=()
+    )
+    generation_id: int = wire(int32, "2+", default=-1)
+    rack_id: str | None = wire(string, "3+", nullable="3+", default=None)
+
+
+class ConsumerProtocolAssignment(Struct):
+    assigned_partitions: Sequence[ConsumerTopicPartitions] = wire(array(ConsumerTopicPartitions))
+    user_data: Buffer | None = wire(byte_string, nullable="0+", default=None)
+
+
+def decode_subscription(metadata: Buffer) -> ConsumerProtocolSubscription:
+    """What a member subscribes to; keeps a slice of `metadata`. Raises MalformedRequest."""
+    return _decode(ConsumerProtocolSubscription, metadata)
+
+
+def encode_subscription(
+    subscription: ConsumerProtocolSubscription, version: int = CONSUMER_PROTOCOL_VERSION_MAX
+) -> bytes:
+    """What a member sends as the metadata of a protocol."""
+    return write_struct(subscription, version)
+
+
+def decode_assignment(assignment: Buffer) -> ConsumerProtocolAssignment:
+    """What a member is to read; keeps a slice of `assignment`. Raises MalformedRequest."""
+    return _decode(ConsumerProtocolAssignment, assignment)
+
+
+def encode_assignment(
+    assignment: ConsumerProtocolAssignment, version: int = CONSUMER_PROTOCOL_VERSION_MAX
+) -> bytes:
+    """What a leader sends for one member."""
+    return write_struct(assignment, version)
+
+
+def _decode(cls: type[S], raw: Buffer) -> S:
+    data = memoryview(raw)
+    version = read_version(data)
+    if version < 0:
+        raise MalformedRequest(f"{cls.__name__} of version {version}")
+    return read_struct(cls, min(version, CONSUMER_PROTOCOL_VERSION_MAX), data)[0]
