@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +136,7 @@ async def serve(config: BrokerConfig) -> int:
     Raises StrandlineError if it cannot start.
     """
     check_environment()
+    _raise_descriptor_limit()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -337,10 +339,16 @@ class Broker:
     # --- running -----------------------------------------------------------------------------
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serves until `stopping` is set."""
+        """Serves until `stopping` is set. Raises CannotListen."""
+        refused: CannotListen | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._listen(tasks.create_task)
+                try:
+                    self._listen(tasks.create_task)
+                except CannotListen as error:
+                    # The group would wrap it; the user is told in one line.
+                    refused = error
+                    raise _Stop from None
                 loops: dict[str, Callable[[], Awaitable[None]]] = {
                     "connection sweep": self._server.sweep_forever,
                     "flush": self._flush_forever,
@@ -369,6 +377,8 @@ class Broker:
                 raise _Stop
         except* _Stop:
             pass
+        if refused is not None:
+            raise refused
 
     def _listen(self, spawn: Spawn) -> None:
         config = self._config
@@ -518,6 +528,13 @@ class Broker:
 
     async def _in(self, worker: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(worker, call)
+
+
+def _raise_descriptor_limit() -> None:
+    """Takes as many file descriptors as the system lets us: each segment and connection has one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _claim(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:

@@ -533,7 +533,7 @@ class LocalLog:
     def flush(self) -> None:
         """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
 
-        Raises DiskError: the recovery point stays.
+        Raises DiskError: the recovery point stays, and the log takes no more appends.
         """
         with self._flush_lock:
             # The end is read first: what is appended meanwhile may be synced but is not counted.
@@ -546,8 +546,12 @@ class LocalLog:
                         segment.sync()
                 if names_unsynced:
                     files.sync_directory(self.directory)
-            except DiskError:
+            except DiskError as error:
                 self._names_unsynced = True
+                # The kernel may have dropped the pages that it could not write and will call the
+                # next fsync a success, so nothing more may be acknowledged until a restart has
+                # looked at what is really there.
+                self._failure = error
                 raise
             with self._lock:
                 # A truncation may have come in between.

@@ -109,10 +109,16 @@ class Archive:
         """The whole bucket."""
         return {info.key: self.store.get(info.key) for info in self.store.list("")}
 
-    def uploads(self, kind: ObjectKind = ObjectKind.LOG) -> list[str]:
-        """Keys of all segment objects of that kind, committed or not."""
+    def uploads(self, kind: ObjectKind = ObjectKind.LOG, *, topic: str | None = None) -> list[str]:
+        """Keys of all segment objects of that kind, committed or not; of one topic, or of all."""
         found = ((key, parse_partition_object(key)) for key in self.keys())
-        return [key for key, parsed in found if parsed is not None and parsed.kind is kind]
+        return [
+            key
+            for key, parsed in found
+            if parsed is not None
+            and parsed.kind is kind
+            and topic in (None, parsed.partition.topic)
+        ]
 
     def compare(self) -> BucketComparison:
         """The bucket against its manifests, with every object old enough to be an orphan."""

@@ -61,7 +61,11 @@ def label(case: object) -> str:
 def random_message(seed: int, cls: type[M], version: int) -> M:
     """An instance whose fields outside of `version` have their defaults."""
     assert issubclass(cls, Message)
-    flexible = cls.spec.is_flexible(version)
+    return random_struct(seed, cls, version, flexible=cls.spec.is_flexible(version))
+
+
+def random_struct(seed: int, cls: type[M], version: int, *, flexible: bool) -> M:
+    """The same for a table that is no message."""
     return _struct(random.Random(seed), cls, version, flexible)
 
 

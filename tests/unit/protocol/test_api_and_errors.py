@@ -13,6 +13,7 @@ from kio.schema.index import api_key_map
 from strandline.broker.protocol import codec
 from strandline.broker.protocol.api import (
     ADVERTISED,
+    SCHEMAS,
     SPECS,
     SUPPORTED,
     ApiKey,
@@ -20,7 +21,8 @@ from strandline.broker.protocol.api import (
     api_name,
     protocol_rows,
 )
-from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.errors import ErrorCode, UnsupportedVersion
+from strandline.broker.protocol.header import decode_request_header, encode_request_header
 from tests.unit.protocol.oracle_tables import ranges_of_a_real_broker
 
 
@@ -41,10 +43,32 @@ def test_what_is_supported_lies_within_what_is_advertised() -> None:
 
 
 def test_every_api_has_its_messages_by_its_name() -> None:
-    for key in SUPPORTED:
+    for row in SCHEMAS.values():
+        key = row.key
         assert codec.request_class(key).__name__ == f"{api_name(key)}Request"
         assert codec.response_class(key).__name__ == f"{api_name(key)}Response"
-        assert codec.request_class(key).spec is SPECS[key]
+        assert codec.request_class(key).spec is row
+
+
+def test_every_table_has_the_versions_of_kafka_whether_it_is_served_or_not() -> None:
+    theirs = ranges_of_a_real_broker((4, 3))
+    for key, row in SCHEMAS.items():
+        assert theirs[key] == (row.advertised.lowest, row.advertised.highest)
+
+
+def test_an_api_without_a_handler_is_neither_routed_nor_advertised_nor_documented() -> None:
+    unserved = {row.key for row in SCHEMAS.values() if not row.served}
+    served = set(SCHEMAS) - unserved
+    assert set(SPECS) == set(SUPPORTED) == set(ADVERTISED) == served
+    assert {row.key for row in protocol_rows()} == served
+    for row in SCHEMAS.values():
+        for version in row.supported:
+            frame = memoryview(encode_request_header(row.key, version, 1, "c"))
+            if row.served:
+                assert decode_request_header(frame).api_key == row.key
+            else:
+                with pytest.raises(UnsupportedVersion):
+                    decode_request_header(frame)
 
 
 def test_api_numbers_are_kafkas() -> None:

@@ -20,7 +20,6 @@ from tests.unit.protocol.oracle_tables import (
     with_names_of_kafka_python,
 )
 
-
 KEYS_OF_KAFKA_PYTHON = [ApiKey(key) for key in SCHEMAS if key not in UNKNOWN_TO_KAFKA_PYTHON]
 
 
