@@ -75,6 +75,16 @@ class BrokerConfig:
     delete_topic_enable: bool
     producer_id_expiration_ms: int
 
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+    offsets_topic_num_partitions: int
+    offsets_topic_segment_bytes: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offset_metadata_max_bytes: int
+
     log_dirs: tuple[Path, ...]
     log_retention_check_interval_ms: int
     log_initial_task_delay_ms: int

@@ -31,7 +31,8 @@ class ForeignKeys:
 _ONE_LOOP = "one event loop serves all connections"
 _ONE_BROKER = "there is one broker, which holds every replica"
 _OWN_METADATA = "metadata is strandline's own log of objects; there is no controller quorum"
-_NO_GROUPS = "there are no consumer groups or transactions yet"
+_NO_GROUPS = "there are no transactions and no share or streams groups yet"
+_NO_NEW_GROUPS = "there are classic groups only"
 _OWN_TIER = "the manifests in the bucket take its place"
 
 IGNORED: tuple[ForeignKeys, ...] = (
@@ -60,9 +61,14 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="socket.send.buffer.bytes", reason="the kernel sizes socket buffers"),
     ForeignKeys(pattern="socket.receive.buffer.bytes", reason="the kernel sizes socket buffers"),
     ForeignKeys(pattern="socket.listen.backlog.size", reason="the broker chooses its backlog"),
-    ForeignKeys(pattern="offsets.", reason=_NO_GROUPS),
-    ForeignKeys(pattern="offset.metadata.max.bytes", reason=_NO_GROUPS),
-    ForeignKeys(pattern="group.", reason=_NO_GROUPS),
+    ForeignKeys(pattern="offsets.topic.replication.factor", reason=_ONE_BROKER),
+    ForeignKeys(pattern="offsets.commit.", reason=_ONE_BROKER),
+    ForeignKeys(pattern="offsets.topic.compression.codec", reason="these records are small"),
+    ForeignKeys(pattern="offsets.load.buffer.size", reason="the loader chooses its buffer"),
+    ForeignKeys(pattern="group.consumer.", reason=_NO_NEW_GROUPS),
+    ForeignKeys(pattern="group.coordinator.", reason=_NO_NEW_GROUPS),
+    ForeignKeys(pattern="group.share.", reason=_NO_NEW_GROUPS),
+    ForeignKeys(pattern="group.streams.", reason=_NO_NEW_GROUPS),
     ForeignKeys(pattern="share.", reason=_NO_GROUPS),
     ForeignKeys(pattern="streams.", reason=_NO_GROUPS),
     ForeignKeys(pattern="transaction.", reason=_NO_GROUPS),

@@ -50,8 +50,9 @@ CONNECTIONS = "Connections and requests"
 TOPICS = "Topics"
 LOG = "Log folders and background work"
 TIER = "Remote tier"
+GROUPS = "Consumer groups"
 TOPIC_DEFAULTS = "Defaults of topics"
-SECTIONS = (NETWORK, CONNECTIONS, TOPICS, LOG, TIER, TOPIC_DEFAULTS)
+SECTIONS = (NETWORK, CONNECTIONS, TOPICS, GROUPS, LOG, TIER, TOPIC_DEFAULTS)
 
 _B, _S, _I, _H, _L, _LIST = (
     ConfigType.BOOLEAN,
@@ -92,6 +93,7 @@ def _own_keys() -> Iterator[BrokerConfigDef]:
     yield from _network_keys()
     yield from _connection_keys()
     yield from _topic_keys()
+    yield from _group_keys()
     yield from _log_keys()
     yield from _tier_keys()
 
@@ -213,6 +215,82 @@ def _topic_keys() -> Iterator[BrokerConfigDef]:
         "An idle producer's sequence numbers are forgotten after this many ms.",
         minimum=1,
         dynamic=True,
+    )
+
+
+def _group_keys() -> Iterator[BrokerConfigDef]:
+    yield _key(
+        GROUPS,
+        "group.min.session.timeout.ms",
+        _I,
+        6000,
+        "Shortest session timeout that a member may ask for, in ms.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.max.session.timeout.ms",
+        _I,
+        1_800_000,
+        "Longest session timeout that a member may ask for, in ms.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.initial.rebalance.delay.ms",
+        _I,
+        3000,
+        "How long the first rebalance of an empty group waits for further members, in ms.",
+        minimum=0,
+    )
+    yield _key(
+        GROUPS,
+        "group.max.size",
+        _I,
+        INT_MAX,
+        "Members that a group may have; further ones are refused.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "offsets.topic.num.partitions",
+        _I,
+        50,
+        "Partitions of __consumer_offsets when it is created; the first group creates it.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "offsets.topic.segment.bytes",
+        _I,
+        100 * MIB,
+        "segment.bytes of __consumer_offsets when it is created.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "offsets.retention.minutes",
+        _I,
+        10_080,
+        "Offsets are forgotten this many minutes after their group lost its last member, or after"
+        " the commit where a consumer assigns its partitions itself.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "offsets.retention.check.interval.ms",
+        _L,
+        600_000,
+        "Ms between two looks for offsets to forget.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "offset.metadata.max.bytes",
+        _I,
+        4096,
+        "Longest text that a consumer may commit beside an offset.",
+        minimum=0,
     )
 
 

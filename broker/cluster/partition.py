@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from strandline.storage.errors import FencedLeaderEpoch, UnknownLeaderEpoch
-from strandline.storage.local.log import AppendInfo
+from strandline.storage.local.log import AppendInfo, AppendOrigin
 from strandline.storage.model import NO_EPOCH, TopicId, TopicPartition
 from strandline.storage.tiering.unified_log import UnifiedLog
 
@@ -87,9 +87,11 @@ class Partition:
             f"{self.topic_partition}: epoch {current_leader_epoch} > {self.leader_epoch}"
         )
 
-    def append(self, records: memoryview) -> AppendInfo:
-        """Appends one client batch; see LocalLog.append for what it raises."""
-        info = self.log.append(records, leader_epoch=self.leader_epoch)
+    def append(
+        self, records: memoryview, *, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> AppendInfo:
+        """Appends one batch; see LocalLog.append for what it raises."""
+        info = self.log.append(records, leader_epoch=self.leader_epoch, origin=origin)
         if self._waiters and not info.duplicate:
             for waiter in tuple(self._waiters):
                 waiter.on_append(info.size_bytes)

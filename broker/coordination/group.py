@@ -30,7 +30,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from strandline.broker.coordination.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from strandline.broker.coordination.group_members import Member, Members
 from strandline.broker.coordination.group_values import (
     NO_EFFECTS,
@@ -59,7 +58,11 @@ from strandline.broker.coordination.group_values import (
     SyncRequest,
     Ticket,
 )
-from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    decode_subscription,
+)
+from strandline.broker.protocol.errors import ErrorCode, MalformedRequest
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +136,7 @@ class Group:
             group._members.add(Member.restored(member, snapshot.protocol_name))
         if snapshot.members:
             group.state = STABLE
-            if group.leader not in group._members:
+            if group.leader is None or group.leader not in group._members:
                 group.leader = snapshot.members[0].member_id
         group.subscribed_topics = group._find_subscribed_topics()
         return group
@@ -156,7 +159,7 @@ class Group:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        return self.protocol_type == PROTOCOL_TYPE
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members read this topic; of consumers that cannot be read, all is assumed."""
@@ -782,10 +785,11 @@ class Group:
             return None
         topics: set[str] = set()
         for member in self._members:
-            found = subscribed_topics(member.metadata_for(self.protocol_name))
-            if found is None:
+            try:
+                found = decode_subscription(member.metadata_for(self.protocol_name))
+            except MalformedRequest:
                 return None
-            topics |= found
+            topics.update(found.topics)
         return frozenset(topics)
 
     def _snapshot(self, assignments: dict[str, bytes]) -> GroupSnapshot:

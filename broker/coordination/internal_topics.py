@@ -6,7 +6,7 @@ internal; producing to it or deleting it is refused with INVALID_TOPIC_EXCEPTION
 
 from __future__ import annotations
 
-OFFSETS_TOPIC = "__consumer_offsets"
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
 

@@ -44,7 +44,7 @@ class ConsumerProtocolSubscription(Struct):
     """`generation_id` -1 is unknown. `user_data` belongs to the assignor."""
 
     topics: Sequence[str] = wire(array(string))
-    user_data: Buffer | None = wire(byte_string, nullable="0+", default=None)
+    user_data: bytes | None = wire(byte_string, nullable="0+", default=None)
     owned_partitions: Sequence[ConsumerTopicPartitions] = wire(
         array(ConsumerTopicPartitions), "1+", default=()
     )
@@ -54,11 +54,11 @@ class ConsumerProtocolSubscription(Struct):
 
 class ConsumerProtocolAssignment(Struct):
     assigned_partitions: Sequence[ConsumerTopicPartitions] = wire(array(ConsumerTopicPartitions))
-    user_data: Buffer | None = wire(byte_string, nullable="0+", default=None)
+    user_data: bytes | None = wire(byte_string, nullable="0+", default=None)
 
 
 def decode_subscription(metadata: Buffer) -> ConsumerProtocolSubscription:
-    """What a member subscribes to; keeps a slice of `metadata`. Raises MalformedRequest."""
+    """What a member subscribes to. Raises MalformedRequest."""
     return _decode(ConsumerProtocolSubscription, metadata)
 
 
@@ -70,7 +70,7 @@ def encode_subscription(
 
 
 def decode_assignment(assignment: Buffer) -> ConsumerProtocolAssignment:
-    """What a member is to read; keeps a slice of `assignment`. Raises MalformedRequest."""
+    """What a member is to read. Raises MalformedRequest."""
     return _decode(ConsumerProtocolAssignment, assignment)
 
 

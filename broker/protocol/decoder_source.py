@@ -25,6 +25,7 @@ from strandline.broker.protocol.schema import (
     Struct,
     StructOf,
     WireType,
+    byte_string,
     record_parts,
     records,
     string,
@@ -153,6 +154,8 @@ class DecoderSource(Source):
             self.line(f"{target} = str(data[p:{end}], 'utf-8', 'replace')")
         elif kind is record_parts:
             self.line(f"{target} = [data[p:{end}]] if {n} else ()")
+        elif kind is byte_string:
+            self.line(f"{target} = bytes(data[p:{end}])")
         else:
             self.line(f"{target} = data[p:{end}]")
         self.line(f"p = {end}")

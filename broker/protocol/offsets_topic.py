@@ -156,8 +156,8 @@ class _GroupMemberWire(Struct):
     client_host: str = wire(string)
     rebalance_timeout_ms: int = wire(int32, "1+", default=-1)
     session_timeout_ms: int = wire(int32)
-    subscription: Buffer = wire(byte_string)
-    assignment: Buffer = wire(byte_string)
+    subscription: bytes = wire(byte_string)
+    assignment: bytes = wire(byte_string)
 
 
 class _GroupMetadataWire(Struct):
@@ -259,9 +259,8 @@ def _member(row: _GroupMemberWire) -> GroupMember:
         client_host=row.client_host,
         rebalance_timeout_ms=row.rebalance_timeout_ms,
         session_timeout_ms=row.session_timeout_ms,
-        # Copies: the group outlives the buffer that its record was read into.
-        subscription=bytes(row.subscription),
-        assignment=bytes(row.assignment),
+        subscription=row.subscription,
+        assignment=row.assignment,
     )
 
 

@@ -16,7 +16,8 @@ function per version and direction.
 * Instances are frozen for mypy only: at run time they are plain slotted objects, because a frozen
   dataclass costs three times as much to make, and a broker makes millions.
 * Sequences are tuples when empty and lists otherwise; `==` does not see the difference.
-* `byte_string` and `records` decode to slices of the request's own buffer: valid as long as it is.
+* `records` decode to slices of the request's own buffer: valid as long as it is. A `byte_string` is
+  copied: it outlives the request, and a slice object is larger than what is usually in it.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ uuid_ = Fixed("uuid", ZERO_UUID, "16s", 16)
 optional_uuid: Fixed[uuid.UUID | None] = Fixed("uuid", None, "16s", 16)
 
 string = WireType("string", "")
-byte_string: WireType[Buffer] = WireType("bytes", b"")
+byte_string: WireType[bytes] = WireType("bytes", b"")
 records: WireType[memoryview | None] = WireType("records", None)
 # Records of a fetch response: parts that may lie in a file, and `records_bytes` beside them.
 record_parts: WireType[Sequence[Part]] = WireType("records", ())

@@ -38,9 +38,9 @@ def read_version(data: memoryview) -> int:
 def read_struct(
     cls: type[S], version: int, data: memoryview, *, flexible_from: int = NEVER_FLEXIBLE
 ) -> tuple[S, int]:
-    """The struct behind the version in `data`, read as `version`; and where it ends.
+    """The struct behind the version in `data`, read as `version`; where it ends.
 
-    Its byte strings are slices of `data`. Raises MalformedRequest.
+    Raises MalformedRequest.
     """
     decoder: Decoder = _decoder_for(cls, version, flexible=version >= flexible_from)
     try:

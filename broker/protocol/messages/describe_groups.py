@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.messages.metadata import OPERATIONS_UNKNOWN
 from strandline.broker.protocol.schema import (
-    Buffer,
     Request,
     Response,
     Struct,
@@ -37,8 +36,8 @@ class DescribedGroupMember(Struct):
     group_instance_id: str | None = wire(string, "4+", nullable="4+", default=None)
     client_id: str = wire(string)
     client_host: str = wire(string)
-    member_metadata: Buffer = wire(byte_string, default=b"")
-    member_assignment: Buffer = wire(byte_string, default=b"")
+    member_metadata: bytes = wire(byte_string, default=b"")
+    member_assignment: bytes = wire(byte_string, default=b"")
 
 
 class DescribedGroup(Struct):

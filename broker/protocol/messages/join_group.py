@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.schema import (
-    Buffer,
     Request,
     Response,
     Struct,
@@ -27,10 +26,8 @@ from strandline.broker.protocol.schema import (
 
 
 class JoinGroupRequestProtocol(Struct):
-    """`metadata` is a slice of the request: what outlives the request must copy it."""
-
     name: str = wire(string)
-    metadata: Buffer = wire(byte_string)
+    metadata: bytes = wire(byte_string)
 
 
 class JoinGroupRequest(Request, api=ApiKey.JOIN_GROUP):
@@ -49,7 +46,7 @@ class JoinGroupRequest(Request, api=ApiKey.JOIN_GROUP):
 class JoinGroupResponseMember(Struct):
     member_id: str = wire(string)
     group_instance_id: str | None = wire(string, "5+", nullable="5+", default=None)
-    metadata: Buffer = wire(byte_string)
+    metadata: bytes = wire(byte_string)
 
 
 class JoinGroupResponse(Response, api=ApiKey.JOIN_GROUP):

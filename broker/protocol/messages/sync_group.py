@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.schema import (
-    Buffer,
     Request,
     Response,
     Struct,
@@ -23,10 +22,8 @@ from strandline.broker.protocol.schema import (
 
 
 class SyncGroupRequestAssignment(Struct):
-    """`assignment` is a slice of the request: what outlives the request must copy it."""
-
     member_id: str = wire(string)
-    assignment: Buffer = wire(byte_string)
+    assignment: bytes = wire(byte_string)
 
 
 class SyncGroupRequest(Request, api=ApiKey.SYNC_GROUP):
@@ -48,4 +45,4 @@ class SyncGroupResponse(Response, api=ApiKey.SYNC_GROUP):
     error_code: int = wire(int16, default=0)
     protocol_type: str | None = wire(string, "5+", nullable="5+", default=None)
     protocol_name: str | None = wire(string, "5+", nullable="5+", default=None)
-    assignment: Buffer = wire(byte_string, default=b"")
+    assignment: bytes = wire(byte_string, default=b"")

@@ -15,6 +15,7 @@ from strandline.broker.protocol.api import SPECS, SUPPORTED, ApiKey
 from strandline.broker.protocol.errors import MalformedRequest, ProtocolError
 from strandline.broker.protocol.header import decode_request_header, decode_response_header
 from strandline.broker.protocol.messages.create_topics import CreateTopicsRequest
+from strandline.broker.protocol.messages.join_group import JoinGroupRequest
 from strandline.broker.protocol.messages.metadata import MetadataRequest
 from strandline.broker.protocol.messages.produce import ProduceRequest
 from strandline.broker.protocol.primitives import uvarint
@@ -159,6 +160,22 @@ def test_the_smallest_elements_take_a_small_multiple_of_their_bytes() -> None:
     assert isinstance(request, MetadataRequest)
     assert request.topics is not None
     assert len(request.topics) == count
+    assert peak_bytes < 40 * len(body)
+
+
+@pytest.mark.parametrize("metadata", [b"\x01", b"\x02m"])
+def test_the_smallest_protocols_of_a_member_take_a_small_multiple_too(metadata: bytes) -> None:
+    """A slice object per protocol would be sixty times what was sent for it."""
+    count = 10_000
+    head = b"\x02g" + bytes(8) + b"\x01\x00\x01" + uvarint(count + 1)
+    body = head + (b"\x01" + metadata + b"\x00") * count + b"\x00\x00"
+    codec.decode_request(ApiKey.JOIN_GROUP, 9, memoryview(body))
+    tracemalloc.start()
+    request = codec.decode_request(ApiKey.JOIN_GROUP, 9, memoryview(body))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(request, JoinGroupRequest)
+    assert len(request.protocols) == count
     assert peak_bytes < 40 * len(body)
 
 
