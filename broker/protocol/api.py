@@ -6,7 +6,7 @@ headers, ApiVersions and docs/protocol.md take it from here.
     supported     we have a schema for it; a request of this version is served, if the API is
     advertised    what ApiVersions tells clients; wider than `supported` for Produce only
     flexible      compact lengths and tagged fields, and with them the newer header (KIP-482)
-    served        a handler is there; without one the API is for the codec alone, as a client's tool
+    served        there is a handler for it; without one, only the codec knows the API
 
     SCHEMAS       every row: what can be encoded and decoded
     SPECS         the rows that are served: what is routed, advertised and documented

@@ -30,10 +30,10 @@ from strandline.broker.protocol.schema import (
 M = TypeVar("M", bound=Message)
 
 # Only Produce carries records. Everything else is names and numbers: 2 MiB is a fetch of 60,000
-# partitions. What members put into JoinGroup and SyncGroup has to fit into one record of
-# __consumer_offsets anyway, which is 1 MiB, in Kafka too. Made of the smallest elements there are, such a body costs 40 times its size in memory
-# and half a microsecond per byte, so this, and not socket.request.max.bytes, bounds what one
-# hostile request can make us hold and do.
+# partitions. What members put into JoinGroup and SyncGroup has to fit into one batch of
+# __consumer_offsets later, which is 1 MiB in Kafka too. Made of the smallest elements there are,
+# such a body costs 40 times its size in memory and half a microsecond per byte, so this, and not
+# socket.request.max.bytes, bounds what one hostile request can make us hold and do.
 PLAIN_BODY_BYTES_MAX: Final = 2 * 1024 * 1024
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}

@@ -222,6 +222,16 @@ class SegmentCopier:
             raise CorruptFile(
                 f"{segment.log_path} has {facts.size_bytes} bytes, {segment.size_bytes} expected"
             )
+        if facts.unreadable_batch_count:
+            log.warning(
+                "segment holds batches whose records cannot be read; archived as they are",
+                extra={
+                    "fields": {
+                        "path": str(segment.log_path),
+                        "batches": facts.unreadable_batch_count,
+                    }
+                },
+            )
         return facts
 
     def _verify(self, source: _Source, key: str, size_bytes: int, expected_crc32c: int) -> None:

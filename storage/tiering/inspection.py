@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from strandline.storage.errors import CorruptRecords, DiskError
+from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
 from strandline.storage.model import Buffer, EpochStart, Offset, TimestampMs, TimestampType
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import vectorised
@@ -82,6 +82,8 @@ class SegmentFacts:
     batch_count: int
     control_batch_count: int
     transactional_batch_count: int
+    # Batches with a true CRC whose records cannot be read: a producer sent them so.
+    unreadable_batch_count: int
     bounds: TimestampBounds
     leader_epochs: tuple[EpochStart, ...]
     chunks: tuple[ChunkFacts, ...]
@@ -116,7 +118,7 @@ def inspect_segment(
 ) -> SegmentFacts:
     """Reads the segment file once, from its first byte to its last.
 
-    Raises CorruptRecords if a batch is damaged or the offsets are not [base_offset, end_offset),
+    Raises CorruptRecords if a batch fails its CRC or the offsets are not [base_offset, end_offset),
     DiskError if the file cannot be read.
     """
     try:
@@ -169,6 +171,7 @@ def inspect_records(
         batch_count=survey.batch_count,
         control_batch_count=survey.control_batch_count,
         transactional_batch_count=survey.transactional_batch_count,
+        unreadable_batch_count=survey.unreadable_batch_count,
         bounds=survey.bounds,
         leader_epochs=tuple(survey.leader_epochs),
         chunks=tuple(survey.chunks),
@@ -224,6 +227,7 @@ class _Survey:
     batch_count: int = 0
     control_batch_count: int = 0
     transactional_batch_count: int = 0
+    unreadable_batch_count: int = 0
     bounds: TimestampBounds | None = None
     leader_epochs: list[EpochStart] = field(default_factory=list)
     chunks: list[ChunkFacts] = field(default_factory=list)
@@ -240,7 +244,7 @@ class _Survey:
             self.close_chunk()
         if self.chunk_bounds is None:
             self.chunk_position, self.chunk_base_offset = position, header.base_offset
-        bounds = self.bounds_of_batch(encoded, header)
+        bounds = self._bounds_of(encoded, header)
         self.chunk_bounds = bounds.union(self.chunk_bounds)
         self.bounds = bounds.union(self.bounds)
         self.indexes.add(batch, bounds)
@@ -253,6 +257,19 @@ class _Survey:
             self.leader_epochs.append(EpochStart(header.leader_epoch, header.base_offset))
         self.next_offset = header.next_offset
         self.crc = crc32c.crc32c(encoded, self.crc)
+
+    def _bounds_of(self, encoded: memoryview, header: BatchHeader) -> TimestampBounds:
+        """Bounds of the records; of the header alone if the records cannot be read.
+
+        An append reads no record, so a producer can have such a batch stored. It is archived as it
+        is: one client's nonsense must not keep the whole partition on the local disk.
+        """
+        try:
+            return self.bounds_of_batch(encoded, header)
+        except (CorruptRecords, UnsupportedCodec):
+            self.unreadable_batch_count += 1
+            times = (header.base_timestamp_ms, header.max_timestamp_ms)
+            return TimestampBounds(min(times), max(times))
 
     def _check(self, header: BatchHeader, encoded: memoryview) -> None:
         if crc32c.crc32c(encoded[batch_format.CRC_START :]) != header.crc:

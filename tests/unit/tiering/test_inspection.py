@@ -12,9 +12,10 @@ import pytest
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.model import EpochStart, TimestampType
+from strandline.storage.records import batch as batch_format
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch, iter_records
+from strandline.storage.records.record import Record, encode_batch, iter_records, with_crc
 from strandline.storage.tiering import inspector as inspector_module
 from strandline.storage.tiering.inspection import (
     CHUNK_BYTES,
@@ -153,6 +154,16 @@ def test_one_flipped_bit_is_refused(path: Path, position: int) -> None:
     content[position] ^= 1
     with pytest.raises(CorruptRecords):
         inspect(path, bytes(content), 0, 3)
+
+
+def test_records_that_cannot_be_read_do_not_keep_a_segment_out_of_the_archive(path: Path) -> None:
+    nonsense = bytearray(batch(0, [BASE_MS, BASE_MS + 5], codec=Codec.ZSTD))
+    nonsense[batch_format.HEADER_BYTES :] = b"\xff" * (len(nonsense) - batch_format.HEADER_BYTES)
+    content = bytes(with_crc(nonsense)) + batch(2, [BASE_MS + 9])
+    facts = inspect(path, content, 0, 3)
+    assert facts.unreadable_batch_count == 1
+    assert facts.record_count == 3
+    assert facts.bounds == (BASE_MS, BASE_MS + 9)
 
 
 @pytest.mark.parametrize("cut", [1, 60, 75])
