@@ -89,9 +89,11 @@ MIRROR_CHECK_S = 5.0
 PURGE_CHECK_S = 0.5
 # Kafka's producer.id.expiration.check.interval.ms.
 PRODUCER_CHECK_S = 600.0
-CLAIM_RETRY_S = 5.0
 # Start-up waits this long for the store to say whose archive it holds, and goes on without it.
-CLAIM_WAIT_S = 10.0
+CLAIM_WAIT_S = 5.0
+# Then the store is asked again after this, doubling up to the maximum.
+CLAIM_RETRY_S = 0.5
+CLAIM_RETRY_S_MAX = 5.0
 # Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
 # ListOffsets by time decompresses a batch of each partition.
@@ -498,8 +500,10 @@ class Broker:
     async def _tier_forever(self) -> None:
         """Runs the tiering once the archive is known to be ours."""
         assert self._tiering is not None
+        wait_s = CLAIM_RETRY_S
         while not self._owns_archive:
-            await asyncio.sleep(CLAIM_RETRY_S)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, CLAIM_RETRY_S_MAX)
             self._owns_archive = await self._claim_archive()
             if self._owns_archive:
                 await self._tiering.start()

@@ -1,0 +1,310 @@
+"""Classic consumer groups: members come, stay and go, and operators look at them.
+
+JoinGroup       0-9   1 rebalance timeout, 4 comes back with its id (KIP-394), 5 static members,
+                      6 flexible, 7 protocol type and nullable name, 8 reason, 9 skip assignment
+SyncGroup       0-5   3 static members, 4 flexible, 5 protocol type and name
+Heartbeat       0-4   3 static members, 4 flexible
+LeaveGroup      0-5   3 several members at once, 4 flexible, 5 reason
+ListGroups      0-5   3 flexible, 4 states, 5 types
+DescribeGroups  0-6   3 authorized operations, 4 static members, 5 flexible, 6 GROUP_ID_NOT_FOUND
+DeleteGroups    0-2   2 flexible
+
+JoinGroup and SyncGroup wait for other members; everything they decide is in `coordination/`.
+
+Where we differ from Kafka: a join that is refused leaves no empty group behind; and a member that
+asks again while its first request still waits has the first one answered REBALANCE_IN_PROGRESS,
+where Kafka never answers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.broker.coordination.group_values import (
+    GroupDescription,
+    JoinRequest,
+    LeaveResult,
+    LeavingMember,
+    MemberProtocol,
+    SyncRequest,
+)
+from strandline.broker.coordination.runtime import CoordinatorFault, GroupCoordinator
+from strandline.broker.handlers.dispatch import Handler
+from strandline.broker.handlers.group_offsets import GroupOffsetHandlers
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from strandline.broker.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from strandline.broker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from strandline.broker.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
+from strandline.broker.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
+from strandline.broker.protocol.messages.list_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from strandline.broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+FIRST_JOIN_WITH_REBALANCE_TIMEOUT = 1
+FIRST_JOIN_THAT_NEEDS_MEMBER_ID = 4
+FIRST_JOIN_WITH_NULLABLE_PROTOCOL = 7
+FIRST_JOIN_THAT_SKIPS_ASSIGNMENT = 9
+FIRST_BATCHED_LEAVE = 3
+FIRST_DESCRIBE_THAT_MISSES_GROUPS = 6
+
+GROUP_TYPE = "Classic"
+STATE_OF_MISSING_GROUPS = "Dead"
+# Bits of Kafka's AclOperation: READ 3, DELETE 6, DESCRIBE 8. Nobody is asked who he is yet, so
+# everybody may do everything.
+ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+
+
+def make_group_handlers(
+    services: Services, coordinator: GroupCoordinator
+) -> Mapping[ApiKey, Handler]:
+    """Every API of classic groups and their offsets."""
+    groups = GroupHandlers(coordinator)
+    offsets = GroupOffsetHandlers(services, coordinator)
+    return {
+        ApiKey.JOIN_GROUP: groups.join_group,
+        ApiKey.SYNC_GROUP: groups.sync_group,
+        ApiKey.HEARTBEAT: groups.heartbeat,
+        ApiKey.LEAVE_GROUP: groups.leave_group,
+        ApiKey.LIST_GROUPS: groups.list_groups,
+        ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+        ApiKey.DELETE_GROUPS: groups.delete_groups,
+        ApiKey.OFFSET_COMMIT: offsets.offset_commit,
+        ApiKey.OFFSET_FETCH: offsets.offset_fetch,
+        ApiKey.OFFSET_DELETE: offsets.offset_delete,
+    }
+
+
+class GroupHandlers:
+    """Decodes, asks the coordinator, encodes."""
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    # --- members -----------------------------------------------------------------------------
+
+    async def join_group(
+        self, request: JoinGroupRequest, context: RequestContext
+    ) -> JoinGroupResponse:
+        try:
+            answer = await self._coordinator.join(request.group_id, _join_of(request, context))
+        except CoordinatorFault as fault:
+            return JoinGroupResponse(
+                error_code=fault.error_code,
+                member_id=request.member_id,
+                protocol_name=_protocol_name(None, context.api_version),
+            )
+        return JoinGroupResponse(
+            error_code=answer.error_code,
+            generation_id=answer.generation,
+            protocol_type=answer.protocol_type,
+            protocol_name=_protocol_name(answer.protocol_name, context.api_version),
+            leader=answer.leader,
+            skip_assignment=answer.skip_assignment,
+            member_id=answer.member_id,
+            members=[
+                JoinGroupResponseMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    metadata=member.metadata,
+                )
+                for member in answer.members
+            ],
+        )
+
+    async def sync_group(
+        self, request: SyncGroupRequest, _context: RequestContext
+    ) -> SyncGroupResponse:
+        wanted = SyncRequest(
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation=request.generation_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            # Copies: the request's buffer is used again while this waits.
+            assignments={a.member_id: bytes(a.assignment) for a in request.assignments},
+        )
+        try:
+            answer = await self._coordinator.sync(request.group_id, wanted)
+        except CoordinatorFault as fault:
+            return SyncGroupResponse(error_code=fault.error_code)
+        return SyncGroupResponse(
+            error_code=answer.error_code,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
+            assignment=answer.assignment,
+        )
+
+    def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
+        return HeartbeatResponse(
+            error_code=self._coordinator.heartbeat(
+                request.group_id,
+                member_id=request.member_id,
+                group_instance_id=request.group_instance_id,
+                generation=request.generation_id,
+            )
+        )
+
+    async def leave_group(
+        self, request: LeaveGroupRequest, context: RequestContext
+    ) -> LeaveGroupResponse:
+        is_batched = context.api_version >= FIRST_BATCHED_LEAVE
+        leaving = (
+            [
+                LeavingMember(
+                    member_id=member.member_id, group_instance_id=member.group_instance_id
+                )
+                for member in request.members
+            ]
+            if is_batched
+            else [LeavingMember(member_id=request.member_id)]
+        )
+        try:
+            results = await self._coordinator.leave(request.group_id, leaving)
+        except CoordinatorFault as fault:
+            return LeaveGroupResponse(error_code=fault.error_code)
+        if not is_batched:
+            return LeaveGroupResponse(error_code=results[0].error_code)
+        return LeaveGroupResponse(members=[_left(result) for result in results])
+
+    # --- operators ---------------------------------------------------------------------------
+
+    def list_groups(
+        self, request: ListGroupsRequest, _context: RequestContext
+    ) -> ListGroupsResponse:
+        states = {state.strip().lower() for state in request.states_filter}
+        types = {kind.strip().lower() for kind in request.types_filter}
+        if types and GROUP_TYPE.lower() not in types:
+            return ListGroupsResponse()
+        try:
+            groups = self._coordinator.groups()
+        except CoordinatorFault as fault:
+            return ListGroupsResponse(error_code=fault.error_code)
+        return ListGroupsResponse(
+            groups=[
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=GROUP_TYPE,
+                )
+                for group in groups
+                if not states or group.state.value.lower() in states
+            ]
+        )
+
+    def describe_groups(
+        self, request: DescribeGroupsRequest, context: RequestContext
+    ) -> DescribeGroupsResponse:
+        described = [self._describe(group_id, context.api_version) for group_id in request.groups]
+        if request.include_authorized_operations:
+            for group in described:
+                if group.error_code == ErrorCode.NONE:
+                    group.authorized_operations = ALL_GROUP_OPERATIONS
+        return DescribeGroupsResponse(groups=described)
+
+    def _describe(self, group_id: str, version: int) -> DescribedGroup:
+        try:
+            group = self._coordinator.describe(group_id)
+        except CoordinatorFault as fault:
+            return DescribedGroup(group_id=group_id, error_code=fault.error_code)
+        if group is not None:
+            return _described(group)
+        missing = DescribedGroup(group_id=group_id, group_state=STATE_OF_MISSING_GROUPS)
+        if version >= FIRST_DESCRIBE_THAT_MISSES_GROUPS:
+            missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            missing.error_message = "The group does not exist."
+        return missing
+
+    async def delete_groups(
+        self, request: DeleteGroupsRequest, _context: RequestContext
+    ) -> DeleteGroupsResponse:
+        # A group that is named twice is deleted, and answered, once.
+        return DeleteGroupsResponse(
+            results=[
+                DeletableGroupResult(
+                    group_id=group_id, error_code=await self._coordinator.delete(group_id)
+                )
+                for group_id in dict.fromkeys(request.groups_names)
+            ]
+        )
+
+
+def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
+    version = context.api_version
+    host, _, _ = context.peer.rpartition(":")
+    # Copies: the request's buffer is used again while this waits. A protocol that is named twice
+    # counts once, as Kafka reads it.
+    protocols = {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
+    return JoinRequest(
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=context.client_id,
+        # Kafka's form of an address without a name.
+        client_host=f"/{host}",
+        protocol_type=request.protocol_type,
+        protocols=tuple(MemberProtocol(name, metadata) for name, metadata in protocols.items()),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=(
+            request.rebalance_timeout_ms
+            if version >= FIRST_JOIN_WITH_REBALANCE_TIMEOUT
+            else request.session_timeout_ms
+        ),
+        needs_member_id=version >= FIRST_JOIN_THAT_NEEDS_MEMBER_ID,
+        can_skip_assignment=version >= FIRST_JOIN_THAT_SKIPS_ASSIGNMENT,
+    )
+
+
+def _protocol_name(name: str | None, version: int) -> str | None:
+    """Before v7 there is no null, and the empty text stands for it."""
+    return (name or None) if version >= FIRST_JOIN_WITH_NULLABLE_PROTOCOL else (name or "")
+
+
+def _left(result: LeaveResult) -> MemberResponse:
+    return MemberResponse(
+        member_id=result.member_id,
+        group_instance_id=result.group_instance_id,
+        error_code=result.error_code,
+    )
+
+
+def _described(group: GroupDescription) -> DescribedGroup:
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in group.members
+        ],
+    )
