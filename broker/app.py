@@ -32,16 +32,19 @@ from functools import partial
 from typing import TypeVar
 
 from strandline.broker.cluster import controller
+from strandline.broker.cluster.decisions import TopicDefaults
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
 from strandline.broker.config import BrokerConfig
+from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.handlers.configs import ConfigHandlers
 from strandline.broker.handlers.dispatch import Dispatcher, Handler
 from strandline.broker.handlers.fetch import FetchHandler
 from strandline.broker.handlers.fetch_sessions import FetchSessionCache
+from strandline.broker.handlers.groups import make_group_handlers
 from strandline.broker.handlers.metadata import MetadataHandlers
 from strandline.broker.handlers.offsets import OffsetHandlers
 from strandline.broker.handlers.produce import ProduceHandler
@@ -175,6 +178,7 @@ class Broker:
         self._metadata: Metadata
         self._server: Server
         self._replicas: ReplicaManager
+        self._groups: GroupCoordinator
         self._enforcer: RetentionEnforcer
         self._started = False
         self._store: ObjectStore | None = None
@@ -215,6 +219,15 @@ class Broker:
             image, self._metadata_log, follower=self._replicas, executor=self._workers.metadata
         )
         await self._replicas.follow(image)  # 7
+        self._groups = GroupCoordinator(
+            config,
+            self._metadata,
+            self._replicas,
+            node_id=config.node_id,
+            topic_defaults=TopicDefaults.of(config),
+            clock=clock,
+            reads=self._workers.lookups,
+        )
         self._enforcer = RetentionEnforcer(
             lambda: (partition.log for partition in self._replicas.partitions()),
             write_log_starts=self._replicas.checkpoint_log_starts,
@@ -356,6 +369,7 @@ class Broker:
                     "flush": self._flush_forever,
                     "checkpoint": self._checkpoint_forever,
                     "producer expiry": self._expire_producers_forever,
+                    "groups": self._groups.run,
                     "retention": self._retain_forever,
                     "purges": self._finish_purges_forever,
                 }
@@ -430,6 +444,7 @@ class Broker:
             ApiKey.LIST_OFFSETS: offsets.list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
             ApiKey.DELETE_RECORDS: offsets.delete_records,
+            **make_group_handlers(services, self._groups),
         }
         return Dispatcher(ProduceHandler(services), FetchHandler(services), handlers)
 

@@ -19,7 +19,6 @@ from strandline.storage.log_config import (
 )
 
 MIB = 1024 * 1024
-GIB = 1024 * MIB
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 
@@ -432,8 +431,8 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
         TIER,
         "strandline.remote.cache.disk.bytes",
         _L,
-        GIB,
-        "Disk space for chunks of remote segments; 0: none.",
+        0,
+        "Disk space for chunks of remote segments, which then outlive a restart; 0: none.",
         minimum=0,
     )
     yield _key(

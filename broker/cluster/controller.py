@@ -42,7 +42,11 @@ from strandline.broker.cluster.records import (
     TopicDeleted,
     TopicPurged,
 )
-from strandline.broker.cluster.topic_names import collision_key, topic_name_fault
+from strandline.broker.cluster.topic_names import (
+    INTERNAL_TOPICS,
+    collision_key,
+    topic_name_fault,
+)
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.log_config import LONG_MAX, LogConfig
@@ -241,6 +245,8 @@ def delete_topics(
                     if reference.name is None
                     else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 )
+            if topic.name in INTERNAL_TOPICS:
+                raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
             if topic_counts[topic.topic_id] > 1:
                 raise Refusal(
                     ErrorCode.INVALID_REQUEST,
@@ -326,6 +332,9 @@ def _add_partitions(
     topic = image.topics.get(asked.name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if topic.name in INTERNAL_TOPICS:
+        # Its partition is how a group finds its coordinator; with more of them none would.
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
     present, wanted = topic.partition_count, asked.partition_count
     if wanted == present:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")

@@ -11,6 +11,7 @@ import asyncio
 from concurrent.futures import Executor
 from typing import Protocol
 
+from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
 from strandline.storage.errors import FencedLeaderEpoch, UnknownLeaderEpoch
 from strandline.storage.local.log import AppendInfo, AppendOrigin
 from strandline.storage.model import NO_EPOCH, TopicId, TopicPartition
@@ -36,6 +37,7 @@ class Partition:
         "_disk",
         "_flushing",
         "_waiters",
+        "is_internal",
         "leader_epoch",
         "log",
         "topic_id",
@@ -54,6 +56,7 @@ class Partition:
         """`disk` runs the fsyncs."""
         self._disk = disk
         self._flushing: asyncio.Future[None] | None = None
+        self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log = log

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import re
 
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+
+# They belong to the broker: clients may read them, but not write, grow or delete them.
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
+
 # With `-<partition>` behind it, a name of this length still fits a file name of 255 bytes.
 TOPIC_NAME_LENGTH_MAX = 249
 

@@ -43,6 +43,7 @@ from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.coordination.group import Group
 from strandline.broker.coordination.group_offsets import GroupOffsets
+from strandline.broker.coordination.group_partitioning import coordinating_partition
 from strandline.broker.coordination.group_values import (
     Answer,
     CreationWrite,
@@ -59,7 +60,6 @@ from strandline.broker.coordination.group_values import (
     SyncRequest,
     Ticket,
 )
-from strandline.broker.coordination.internal_topics import coordinating_partition
 from strandline.broker.coordination.offset_records import (
     LoadedRecord,
     TransactionalRecord,

@@ -27,6 +27,7 @@ from strandline.broker.coordination.shard_values import (
     OffsetToCommit,
     OffsetToDelete,
 )
+from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.offset_commit import (
@@ -51,6 +52,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from strandline.storage.model import ZERO_TOPIC_ID
 
 FIRST_COMMIT_BY_TOPIC_ID = 10
 FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9
@@ -165,6 +167,7 @@ class GroupOffsetHandlers:
         self, request: OffsetFetchRequest, context: RequestContext
     ) -> OffsetFetchResponse:
         if context.api_version >= FIRST_FETCH_OF_SEVERAL_GROUPS:
+            refuse_flood(len(request.groups))
             by_id = context.api_version >= FIRST_FETCH_BY_TOPIC_ID
             return OffsetFetchResponse(
                 groups=[self._fetch_group(group, by_id=by_id) for group in request.groups]
@@ -282,7 +285,8 @@ def _fetch_everything(
         if by_id and topic is None:
             # There is no id to tell it by.
             continue
-        topics.append(_fetched_topics(name, None if topic is None else topic.topic_id, found))
+        topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
+        topics.append(_fetched_topics(name, topic_id, found))
     return topics
 
 
@@ -326,10 +330,11 @@ def _fetched_topic(name: str, found: Iterable[_Found]) -> OffsetFetchResponseTop
 
 
 def _fetched_topics(
-    name: str, topic_id: uuid.UUID | None, found: Iterable[_Found]
+    name: str, topic_id: uuid.UUID, found: Iterable[_Found]
 ) -> OffsetFetchResponseTopics:
-    topics = OffsetFetchResponseTopics(
+    return OffsetFetchResponseTopics(
         name=name,
+        topic_id=topic_id,
         partitions=[
             OffsetFetchResponsePartitions(
                 partition_index=entry.partition,
@@ -341,6 +346,3 @@ def _fetched_topics(
             for entry in found
         ],
     )
-    if topic_id is not None:
-        topics.topic_id = topic_id
-    return topics

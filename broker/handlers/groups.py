@@ -31,6 +31,7 @@ from strandline.broker.coordination.group_values import (
 from strandline.broker.coordination.runtime import CoordinatorFault, GroupCoordinator
 from strandline.broker.handlers.dispatch import Handler
 from strandline.broker.handlers.group_offsets import GroupOffsetHandlers
+from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
@@ -61,6 +62,7 @@ from strandline.broker.protocol.messages.list_groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from strandline.broker.protocol.messages.metadata import OPERATIONS_UNKNOWN
 from strandline.broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 FIRST_JOIN_WITH_REBALANCE_TIMEOUT = 1
@@ -218,29 +220,41 @@ class GroupHandlers:
     def describe_groups(
         self, request: DescribeGroupsRequest, context: RequestContext
     ) -> DescribeGroupsResponse:
-        described = [self._describe(group_id, context.api_version) for group_id in request.groups]
-        if request.include_authorized_operations:
-            for group in described:
-                if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = ALL_GROUP_OPERATIONS
-        return DescribeGroupsResponse(groups=described)
+        refuse_flood(len(request.groups))
+        operations = (
+            ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_UNKNOWN
+        )
+        return DescribeGroupsResponse(
+            groups=[
+                self._describe(group_id, context.api_version, operations)
+                for group_id in request.groups
+            ]
+        )
 
-    def _describe(self, group_id: str, version: int) -> DescribedGroup:
+    def _describe(self, group_id: str, version: int, operations: int) -> DescribedGroup:
         try:
             group = self._coordinator.describe(group_id)
         except CoordinatorFault as fault:
             return DescribedGroup(group_id=group_id, error_code=fault.error_code)
         if group is not None:
-            return _described(group)
-        missing = DescribedGroup(group_id=group_id, group_state=STATE_OF_MISSING_GROUPS)
-        if version >= FIRST_DESCRIBE_THAT_MISSES_GROUPS:
-            missing.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            missing.error_message = "The group does not exist."
-        return missing
+            return _described(group, operations)
+        if version < FIRST_DESCRIBE_THAT_MISSES_GROUPS:
+            return DescribedGroup(
+                group_id=group_id,
+                group_state=STATE_OF_MISSING_GROUPS,
+                authorized_operations=operations,
+            )
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=STATE_OF_MISSING_GROUPS,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message="The group does not exist.",
+        )
 
     async def delete_groups(
         self, request: DeleteGroupsRequest, _context: RequestContext
     ) -> DeleteGroupsResponse:
+        refuse_flood(len(request.groups_names))
         # A group that is named twice is deleted, and answered, once.
         return DeleteGroupsResponse(
             results=[
@@ -290,12 +304,13 @@ def _left(result: LeaveResult) -> MemberResponse:
     )
 
 
-def _described(group: GroupDescription) -> DescribedGroup:
+def _described(group: GroupDescription, operations: int) -> DescribedGroup:
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type,
         protocol_data=group.protocol_name,
+        authorized_operations=operations,
         members=[
             DescribedGroupMember(
                 member_id=member.member_id,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from strandline.broker.cluster import controller
 from strandline.broker.cluster.decisions import NewTopic, TopicDefaults
 from strandline.broker.cluster.image import MetadataImage, TopicImage
-from strandline.broker.cluster.topic_names import topic_name_fault
+from strandline.broker.cluster.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.listeners import Listener
@@ -103,6 +103,7 @@ class MetadataHandlers:
             if topic.name
             and topic.topic_id == ZERO_TOPIC_ID
             and topic.name not in image.topics
+            and topic.name not in INTERNAL_TOPICS
             and topic_name_fault(topic.name) is None
         ]
         if not missing:
@@ -223,6 +224,7 @@ def _describe(topic: TopicImage) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
                 partition_index=partition.partition,

@@ -207,6 +207,8 @@ class ProduceHandler:
     def _refusal(self, request: ProduceRequest, partition: Partition) -> ErrorCode | None:
         if request.acks not in (0, 1, ACKS_ALL):
             return ErrorCode.INVALID_REQUIRED_ACKS
+        if partition.is_internal:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         if request.transactional_id is not None:
             # InitProducerId refuses transactional ids, so no honest client comes here.
             return ErrorCode.INVALID_TXN_STATE

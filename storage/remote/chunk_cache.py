@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import ctypes
 import hashlib
 import logging
 import mmap
@@ -50,6 +51,10 @@ _BATCH_HEAD = struct.Struct(">qiibIhi")
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One
 # that has not come for this long has lost its claim on what was read ahead for it.
 IDLE_S = 10.0
+# Memory of dead chunks that is kept for the next ones, beside what the bound counts.
+SPARES_MAX = 4
+# Sizes of large blocks are multiples of this.
+MEMORY_UNIT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +198,11 @@ class ChunkMemory:
         self.bytes_max = bytes_max
         self._on_free = on_free
         self._live_bytes = 0
-        # Sizes of blocks that died; a deque, because blocks die in any thread.
-        self._freed: deque[int] = deque()
+        # Memory of blocks that died; a deque, because blocks die in any thread.
+        self._freed: deque[mmap.mmap] = deque()
+        # Kept to be filled again: fresh memory must be zeroed by the kernel first, which costs as
+        # much as receiving what goes into it.
+        self._spares: deque[mmap.mmap] = deque(maxlen=SPARES_MAX)
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self.evicted_count = 0
 
@@ -230,27 +238,42 @@ class ChunkMemory:
         A block larger than the whole bound is given when nothing else is alive: one batch may be
         larger than any sensible bound.
         """
-        while self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0:
+        wanted_bytes = _rounded(size_bytes)
+        while self.live_bytes + wanted_bytes > self.bytes_max and self._live_bytes > 0:
             victim = self._find_victim(is_guess=is_guess, now_s=now_s)
             if victim is None:
                 return None
             del self._chunks[victim]
             self.evicted_count += 1
-        block = _new_block(size_bytes)
-        self._live_bytes += size_bytes
-        weakref.finalize(block, self._release, size_bytes).atexit = False
-        return memoryview(block)
+        memory = self._take_spare(size_bytes) or _new_memory(size_bytes)
+        self._live_bytes += len(memory)
+        # Views hold the array and not the memory, so the array dies with the last view and the
+        # memory is ours again.
+        block = (ctypes.c_char * len(memory)).from_buffer(memory)
+        weakref.finalize(block, self._release, memory).atexit = False
+        return memoryview(block).cast("B")[:size_bytes]
 
     def clear(self) -> None:
         self._chunks.clear()
+        self._spares.clear()
 
-    def _release(self, size_bytes: int) -> None:
-        self._freed.append(size_bytes)
+    def _release(self, memory: mmap.mmap) -> None:
+        self._freed.append(memory)
         self._on_free()
 
     def _collect(self) -> None:
         while self._freed:
-            self._live_bytes -= self._freed.popleft()
+            memory = self._freed.popleft()
+            self._live_bytes -= len(memory)
+            self._spares.append(memory)
+
+    def _take_spare(self, size_bytes: int) -> mmap.mmap | None:
+        """Spare memory that fits without much waste; what does not fit makes room for what will."""
+        while self._spares:
+            memory = self._spares.popleft()
+            if size_bytes <= len(memory) <= 2 * size_bytes:
+                return memory
+        return None
 
     def _find_victim(self, *, is_guess: bool, now_s: float) -> ChunkKey | None:
         free = [(key, chunk) for key, chunk in self._chunks.items() if not chunk.is_pinned]
@@ -263,15 +286,22 @@ class ChunkMemory:
         return None
 
 
-def _new_block(size_bytes: int) -> mmap.mmap:
+def _rounded(size_bytes: int) -> int:
+    if size_bytes < MEMORY_UNIT_BYTES:
+        return size_bytes
+    return -(-size_bytes // MEMORY_UNIT_BYTES) * MEMORY_UNIT_BYTES
+
+
+def _new_memory(size_bytes: int) -> mmap.mmap:
     """Private memory that is returned to the system when it dies, in huge pages where there are.
 
-    Filling 8 MiB of small pages takes 5 ms of page faults, more than receiving them.
+    Rounded up, so that chunks of nearly the same size can follow each other in it. Filling 8 MiB of
+    small pages takes 5 ms of page faults, more than receiving them.
     """
-    block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, _rounded(size_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(AttributeError, OSError):  # not every kernel has them
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return block
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class DiskChunkCache:

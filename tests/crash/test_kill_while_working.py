@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from strandline.storage.records.record import Record
 from strandline.storage.remote.keys import ObjectKind
@@ -65,6 +65,12 @@ class KeenProducer:
         return self._sent_count
 
     def _run(self) -> None:
+        try:
+            self._produce()
+        except KafkaException as error:
+            self.failures.append(str(error))
+
+    def _produce(self) -> None:
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -73,6 +79,8 @@ class KeenProducer:
                 "compression.type": "lz4",
                 "reconnect.backoff.max.ms": 200,
                 "retry.backoff.ms": 50,
+                # It would print a line for every attempt to connect to a dead broker.
+                "log_level": 0,
             }
         )
         chance = random.Random(SEED)
@@ -135,6 +143,7 @@ def test_no_acknowledged_record_is_lost_or_doubled_by_kills_while_producing_and_
         time.sleep(chance.uniform(0, 0.3))  # Any moment will do, so there is nothing to wait for.
         broker.kill()
         broker.start()
+        assert producer.failures == []
     grown(archive, producer)
     sent_count = producer.stop()
     assert producer.failures == []
@@ -160,7 +169,10 @@ def grown(archive: Archive, producer: KeenProducer) -> None:
     """Returns when both the archive and the number of acknowledged records have grown."""
     uploads, acknowledged = len(archive.uploads()), len(producer.acknowledged)
     eventually(
-        lambda: len(archive.uploads()) > uploads and len(producer.acknowledged) > acknowledged,
+        lambda: (
+            producer.failures
+            or (len(archive.uploads()) > uploads and len(producer.acknowledged) > acknowledged)
+        ),
         timeout_s=WAIT_S,
     )
 
