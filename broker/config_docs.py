@@ -41,13 +41,13 @@ Defaults are Kafka's but for three: `node.id` is 1, `log.dir` is a folder under 
 directory (Kafka's `/tmp` is emptied at boot), and `listeners` is this machine alone, because
 strandline cannot ask for a password yet.
 
-All keys are read at the start; nothing can be altered at run time yet.
+The keys of the broker are read at the start. Topic properties can be altered at any time.
 """
 
 _TOPIC_INTRODUCTION = """\
 ## Topic properties
 
-Set when a topic is created. A topic that does not set a property gets the broker's default for it,
+Set when a topic is created, or altered later. A topic that does not set a property gets the broker's default for it,
 from the broker key in the last column.
 """
 

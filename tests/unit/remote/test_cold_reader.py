@@ -7,7 +7,7 @@ import contextlib
 import struct
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -190,11 +190,21 @@ def test_offsets_that_compaction_removed_are_passed_over(
     entry = type(made.entry)(**{**fields, "end_offset": 200})
     reader = make_reader(store, executor, chunk_bytes=2 * len(parts[0]))
 
-    def read(offset: int) -> ColdRead:
-        return run(reader.read(entry, offset, bytes_max=1))
+    async def read(offsets: Sequence[int]) -> list[ColdRead]:
+        return [await reader.read(entry, offset, bytes_max=1) for offset in offsets]
 
-    assert [read(offset).next_offset for offset in (0, 4, 12, 79, 88)] == [4, 12, 84, 84, 92]
-    assert (read(92).buffers, read(92).next_offset) == ([], 200)
+    found = run(read((0, 4, 12, 79, 88)))
+    assert [one.next_offset for one in found] == [4, 12, 84, 84, 92]
+
+
+def test_behind_the_last_batch_of_a_compacted_segment_there_is_nothing(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    made = archive_segment(store, PARTITION, make_log(batch_count=1), piece_bytes=1)
+    fields = {name: getattr(made.entry, name) for name in made.entry.__slots__}
+    entry = type(made.entry)(**{**fields, "end_offset": 200})
+    found = run(make_reader(store, executor).read(entry, 92, bytes_max=1))
+    assert (found.buffers, found.next_offset) == ([], 200)
 
 
 def test_one_batch_comes_however_large(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
