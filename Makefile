@@ -15,6 +15,8 @@ DEMO_ARGS ?=
 
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -q $(PYTEST_ARGS)
+# Without byte code every broker that a test starts would compile its libraries anew.
+export PYTHONDONTWRITEBYTECODE :=
 export STRANDLINE_MINISTACK_PYTHON ?= $(abspath $(MINISTACK_VENV))/bin/python
 
 # What stands for "this lock is installed". Each is newer than the lock it was made from.

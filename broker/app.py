@@ -40,6 +40,7 @@ from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.handlers.admin import make_admin_handlers
 from strandline.broker.handlers.configs import ConfigHandlers
 from strandline.broker.handlers.dispatch import Dispatcher, Handler
 from strandline.broker.handlers.fetch import FetchHandler
@@ -445,6 +446,7 @@ class Broker:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
             ApiKey.DELETE_RECORDS: offsets.delete_records,
             **make_group_handlers(services, self._groups),
+            **make_admin_handlers(services, self._log_dirs, self._tiering),
         }
         return Dispatcher(ProduceHandler(services), FetchHandler(services), handlers)
 

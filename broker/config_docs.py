@@ -47,8 +47,8 @@ The keys of the broker are read at the start. Topic properties can be altered at
 _TOPIC_INTRODUCTION = """\
 ## Topic properties
 
-Set when a topic is created, or altered later. A topic that does not set a property gets the broker's default for it,
-from the broker key in the last column.
+Set when a topic is created, or altered later. A topic that does not set a property gets the
+broker's default for it, from the broker key in the last column.
 """
 
 _TOPIC_DEFAULTS_INTRODUCTION = """\

@@ -79,8 +79,8 @@ def _broker_row(config: BrokerConfig, definition: BrokerConfigDef) -> ConfigRow:
         name=definition.name,
         value=_effective_broker_text(config, definition) or effective.value,
         source=effective.source,
-        # Kafka lets `definition.dynamic` keys be altered. Nobody serves that yet, so saying
-        # "not read-only" would invite a request that is then refused.
+        # Kafka lets `definition.dynamic` keys be altered. Here all are read at the start, and
+        # saying "not read-only" would invite a request that is then refused.
         read_only=True,
         sensitive=definition.type is ConfigType.PASSWORD,
         type=definition.type,
@@ -130,8 +130,7 @@ def _topic_row(
         name=definition.name,
         value=value,
         source=effective.source,
-        # Altering topic properties is not served yet either; see _broker_row.
-        read_only=True,
+        read_only=False,
         sensitive=False,
         type=definition.type,
         documentation=definition.doc,

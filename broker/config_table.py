@@ -264,7 +264,7 @@ def _group_keys() -> Iterator[BrokerConfigDef]:
         _I,
         100 * MIB,
         "segment.bytes of __consumer_offsets when it is created.",
-        minimum=1,
+        minimum=MIB,
     )
     yield _key(
         GROUPS,

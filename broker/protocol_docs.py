@@ -30,9 +30,13 @@ _NOTES = """
 Produce 0 to 2 are advertised and refused on use, as Kafka 4 does: librdkafka up to 2.11.0 would
 otherwise send uncompressed batches ([decision 4](decisions/0004-produce-versions.md)).
 
-Not served yet: consumer groups and offsets, transactions, changing configurations, quotas, ACLs,
-SASL and TLS. FindCoordinator answers for groups, so that clients which look for one before they
-need it go on; transactional ids are refused at once with INVALID_REQUEST.
+AlterConfigs and IncrementalAlterConfigs change topics; broker keys are read at the start and
+refused with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic and not
+off again. The APIs for elections and reassignments give the answers of a single broker: no election
+is needed, a partition can be moved to where it is and nowhere else.
+
+Not served yet: the consumer group protocol of KIP-848, transactions, quotas, ACLs, SASL and TLS.
+Transactional ids are refused at once with INVALID_REQUEST.
 """
 
 

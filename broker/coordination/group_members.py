@@ -208,7 +208,7 @@ class Members:
             del self._static[member.group_instance_id]
         self.pending_sync.discard(member.member_id)
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rebind(self, member: Member, member_id: str) -> None:
         """Binds a static member to a new member id; the old one is fenced from now on."""
         assert member.group_instance_id is not None, member
         was_pending_sync = member.member_id in self.pending_sync

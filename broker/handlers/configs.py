@@ -28,7 +28,7 @@ from strandline.broker.protocol.messages.describe_configs import (
 
 
 class ConfigHandlers:
-    """Reads configurations; changing them is not served yet."""
+    """Reads configurations; `alter_configs.py` changes those of topics."""
 
     def __init__(self, services: Services, config: Callable[[], BrokerConfig]) -> None:
         """`config` is the running one: its ports are those that are bound."""

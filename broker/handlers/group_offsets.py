@@ -19,8 +19,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from strandline.broker.cluster.image import MetadataImage, TopicImage
+from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_offsets import NO_OFFSET, CommittedOffset, GroupOffsets
-from strandline.broker.coordination.runtime import CoordinatorFault, GroupCoordinator
+from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.coordination.shard_values import (
     CommitRequest,
     OffsetDeletion,

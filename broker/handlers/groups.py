@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_values import (
     GroupDescription,
     JoinRequest,
@@ -28,7 +29,7 @@ from strandline.broker.coordination.group_values import (
     MemberProtocol,
     SyncRequest,
 )
-from strandline.broker.coordination.runtime import CoordinatorFault, GroupCoordinator
+from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.handlers.dispatch import Handler
 from strandline.broker.handlers.group_offsets import GroupOffsetHandlers
 from strandline.broker.handlers.limits import refuse_flood

@@ -213,6 +213,11 @@ class OffsetHandlers:
             return DeleteRecordsPartitionResult(
                 partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
+        if partition.is_internal:
+            # Kafka's answer for a topic that is not deleted by age or size, as this one is not.
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
+            )
         before = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
         if not 0 <= before <= partition.high_watermark:
             return DeleteRecordsPartitionResult(

@@ -292,8 +292,14 @@ class UnifiedLog:
         return sorted(found, key=_first_offset)
 
     def _remote_for(self, offset: Offset) -> RemoteLog:
-        if offset < self.log_start_offset or self.remote is None:
+        if offset < self.log_start_offset:
             raise self._out_of_range(offset)
+        if self.remote is None:
+            # Archived by a broker with a remote tier, served by one without. "Out of range" would
+            # make consumers skip records that are only out of reach.
+            raise TierUnavailable(
+                str(self.topic_partition), "read", "archived, but there is no remote tier"
+            )
         return self.remote
 
     def _out_of_range(self, offset: Offset) -> OffsetOutOfRange:
@@ -321,9 +327,9 @@ class UnifiedLog:
 
     async def _find_timestamp_remotely(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
         """Looks through the entries below the local start; the manifest rules most of them out."""
-        remote = self.remote
-        if remote is None or self.local.start_offset <= self.log_start_offset:
+        if self.local.start_offset <= self.log_start_offset:
             return None
+        remote = self._remote_for(self.log_start_offset)
         entries = remote.entries_from(self.log_start_offset, max_timestamp_from_ms=timestamp_ms)
         async for entry in entries:
             if entry.base_offset >= self.local.start_offset:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -201,6 +204,43 @@ def test_a_kill_in_the_middle_of_an_upload_leaves_a_log_that_is_archived_anew(
         assert broker.wait_until_all_cold(client) == end_of(batches)
         assert client.read(0, end_of(batches)) == batches
     check_archive(archive, "uploaded", 1)
+
+
+def test_a_killed_inspection_process_is_replaced_and_never_outlives_its_broker(
+    broker: TieredBroker, archive: Archive
+) -> None:
+    half = make_batches(size_bytes=3 * SEGMENT_BYTES // 2)
+    rest = make_batches(base_offset=end_of(half), size_bytes=2 * SEGMENT_BYTES)
+    with broker.client("inspected") as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(half)
+        broker.wait_until_archived(client)
+        (first,) = children_of(broker.pid)
+        os.kill(first, signal.SIGKILL)
+        client.produce(rest)
+        broker.wait_until_archived(client)
+        assert client.read(0, end_of(rest)) == half + rest
+    (second,) = children_of(broker.pid)
+    assert second != first
+    broker.kill()
+    eventually(lambda: state_of(second) is None, timeout_s=WAIT_S)
+    check_archive(archive, "inspected", 1)
+
+
+def children_of(parent: int) -> list[int]:
+    """The child processes that are not dead."""
+    pids = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    return [pid for pid in pids if (state := state_of(pid)) is not None and state[1] == parent]
+
+
+def state_of(pid: int) -> tuple[str, int] | None:
+    """The letter of the process's state and its parent; None for a dead one."""
+    try:
+        # pid (name, which may hold anything) state parent ...
+        letter, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if letter in "ZX" else (letter, int(parent))
 
 
 def test_a_multipart_upload_that_was_killed_is_found_and_the_segment_uploaded_again(

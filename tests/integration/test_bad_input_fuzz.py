@@ -16,6 +16,16 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from strandline.broker.protocol.api import SPECS
+from strandline.broker.protocol.messages.alter_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+)
+from strandline.broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -39,13 +49,39 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from strandline.broker.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+)
+from strandline.broker.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersTopic,
+)
+from strandline.broker.protocol.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsTopic,
+)
+from strandline.broker.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersTopic,
+)
 from strandline.broker.protocol.messages.fetch import ForgottenTopic
 from strandline.broker.protocol.messages.find_coordinator import FindCoordinatorRequest
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalConfig,
+)
 from strandline.broker.protocol.messages.init_producer_id import InitProducerIdRequest
 from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+)
+from strandline.broker.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopic,
 )
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from strandline.broker.protocol.messages.offset_for_leader_epoch import (
@@ -149,6 +185,46 @@ def requests() -> Sequence[Request]:
             validate_only=True,
         ),
         DescribeClusterRequest(),
+        *admin_requests(),
+    ]
+
+
+def admin_requests() -> Sequence[Request]:
+    """Like `requests`, for what administrators ask."""
+    config = AlterableConfig(name="retention.ms", value="-1")
+    operation = IncrementalConfig(name="cleanup.policy", config_operation=2, value="delete")
+    move = ReassignablePartition(partition_index=0, replicas=[1])
+    return [
+        AlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=[config])
+            ],
+            validate_only=True,
+        ),
+        IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsResource(
+                    resource_type=2, resource_name=TOPIC, configs=[operation]
+                )
+            ],
+            validate_only=True,
+        ),
+        DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsTopic(name=TOPIC)],
+            response_partition_limit=1,
+            cursor=Cursor(topic_name=TOPIC, partition_index=1),
+        ),
+        DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=TOPIC, partitions=[0, 1])]),
+        DescribeProducersRequest(
+            topics=[DescribeProducersTopic(name=TOPIC, partition_indexes=[0, 1])]
+        ),
+        ElectLeadersRequest(topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 1])]),
+        AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=TOPIC, partitions=[move])]
+        ),
+        ListPartitionReassignmentsRequest(
+            topics=[ListPartitionReassignmentsTopic(name=TOPIC, partition_indexes=[0])]
+        ),
     ]
 
 

@@ -33,6 +33,8 @@ OK = 0
 BATCHES = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 # The second of two archived segments is damaged, in its middle.
 DAMAGED_SEGMENT = 1
+# Batches are of one size, so the very middle may be the first byte of a header.
+FLIP_OFFSET = 1000
 DAMAGES = ["whole", "manifest", "meta", "no meta", "no log", "short log", "flipped bit", "lost"]
 
 
@@ -70,7 +72,8 @@ def damage_object(archive: Archive, damage: str) -> tuple[str, bytes]:
         key = entry.meta_key
     original = archive.store.get(key)
     changed = bytearray(original)
-    changed[len(changed) // 2] ^= 0x10
+    # Inside the records of a batch: only its CRC can tell.
+    changed[(len(changed) // 2 + FLIP_OFFSET) % len(changed)] ^= 0x10
     if damage.startswith("no ") or damage == "lost":
         archive.store.delete([key])
     elif damage == "short log":

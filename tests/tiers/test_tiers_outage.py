@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from strandline.storage.remote.keys import ObjectKind
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
@@ -19,10 +21,13 @@ from tests.support.ministack import ministack as ministack_server
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import (
     EARLIEST,
+    EARLIEST_LOCAL,
     LATEST,
+    LATEST_TIERED,
     LogClient,
     end_of,
     make_batches,
+    timestamp_of,
     with_epoch,
 )
 from tests.tiers.tiered_broker import (
@@ -42,11 +47,12 @@ DURING = make_batches(base_offset=end_of(BEFORE), size_bytes=5 * SEGMENT_BYTES /
 END = end_of(DURING)
 # In the middle of the first segment.
 START = 50
+KAFKA_STORAGE_ERROR = 56
 FAILS = "tiering does not succeed"
 # What a client may have to wait while the store hangs; requests to the store take ten seconds.
 PROMPT_S = 4.0
 # A stopping broker waits for one such request at most.
-STOP_S_MAX = 15.0
+STOP_S_MAX = 18.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +90,38 @@ def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
     )
 
 
+class EagerConsumer:
+    """A librdkafka consumer that wants everything from offset 0 on, and keeps asking."""
+
+    def __init__(self, broker: TieredBroker) -> None:
+        self._consumer = Consumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "log_level": 0}
+        )
+        self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        self.seen: list[tuple[int | None, bytes | None]] = []
+
+    def poll(self) -> EagerConsumer:
+        """Takes what has come; fails for an error."""
+        for message in self._consumer.consume(10_000, 0.1):
+            assert message.error() is None, message.error()
+            key = message.key()
+            assert not isinstance(key, str)
+            self.seen.append((message.offset(), key))
+        return self
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def archive_and_free(broker: TieredBroker, client: LogClient) -> uuid.UUID:
+    """A new topic whose closed segments are in the archive alone; its id."""
+    topic_id = client.create_topic({**TIERED, **FREE_LOCALLY})
+    client.produce(BEFORE)
+    broker.wait_until_archived(client)
+    broker.wait_until_freed(client)
+    return topic_id
+
+
 def watch_cold_reads_wait(client: LogClient, start: int = 0) -> None:
     """For two seconds: every cold read is answered in time, with nothing, and without an error."""
     give_up_s = time.monotonic() + 2
@@ -94,11 +132,12 @@ def watch_cold_reads_wait(client: LogClient, start: int = 0) -> None:
 
 
 def check_says_why_once(broker: TieredBroker, *texts: str) -> None:
-    """One line per reason, not one per attempt."""
-    # time WARNING logger event text field=value ...
-    events = Counter(re.split(r" \w+=", line.split(" ", 3)[3])[0] for line in broker.warnings())
+    """One line for each thing that does not work, not one per attempt."""
+    # time WARNING logger event text [activity=copy subject=outage-0] field=value ...
+    event = re.compile(r"\S+ \S+ \S+ (.*?)( activity=\S+ subject=\S+)? \w+=")
+    events = Counter(found.groups() for line in broker.warnings() if (found := event.match(line)))
     for text in texts:
-        assert any(text in event for event in events), events
+        assert any(text in event for event, _ in events), events
     assert max(events.values()) == 1, events
 
 
@@ -106,20 +145,26 @@ def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_after
     tmp_path: Path, outage: Outage
 ) -> None:
     broker = TieredBroker(tmp_path / "broker", outage.bucket, endpoint_url=outage.endpoint_url)
-    with broker, broker.client(TOPIC) as client:
-        client.create_topic({**TIERED, **FREE_LOCALLY})
-        client.produce(BEFORE)
-        broker.wait_until_archived(client)
-        local_start = broker.wait_until_freed(client)
+    archive = Archive.open(outage.bucket)
+    with broker, broker.client(TOPIC) as client, broker.client("deleted-meanwhile") as doomed:
+        doomed_id = archive_and_free(broker, doomed)
+        archive_and_free(broker, client)
+        local_start = client.offset_at(EARLIEST_LOCAL)
+        consumer = EagerConsumer(broker)
 
         outage.begin()
         client.produce(DURING)
-        with broker.client("made-during-the-outage") as other:
+        doomed.delete_topic()
+        with broker.client("made-meanwhile") as other:
             other.create_topic(TIERED)
             other.produce(BEFORE[:1])
         hot = [batch for batch in BEFORE + DURING if end_of([batch]) > local_start]
         assert client.read(local_start, END) == hot
         watch_cold_reads_wait(client)
+        consumer.poll()
+        assert consumer.seen == []
+        assert client.list_offset(timestamp_of(1)).error_code == KAFKA_STORAGE_ERROR
+        assert client.offset_at(LATEST_TIERED) == local_start - 1
         eventually(lambda: broker.warnings(FAILS), timeout_s=WAIT_S)
         # Nothing that is not archived was freed.
         assert int(broker.segment_files(TOPIC)[0].stem) == local_start
@@ -130,8 +175,13 @@ def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_after
         broker.wait_until_archived(client)
         broker.wait_until_freed(client)
         assert client.read(0, END) == BEFORE + DURING
+        assert client.offset_at(timestamp_of(1)) == 1
+        eventually(lambda: len(consumer.poll().seen) >= END, timeout_s=WAIT_S)
+        assert consumer.seen == [(offset, b"key-%d" % offset) for offset in range(END)]
+        eventually(lambda: archive.keys(doomed.topic, doomed_id) == [], timeout_s=WAIT_S)
+        assert archive.orphans() == ()
         assert "remote tier is back" in broker.log_text()
-        assert broker.running
+        consumer.close()
 
 
 def test_a_broker_starts_without_its_store_and_catches_up(
@@ -140,10 +190,8 @@ def test_a_broker_starts_without_its_store_and_catches_up(
     broker = make_broker(endpoint_url=fault_proxy.endpoint_url)
     broker.start()
     with broker.client(TOPIC) as client:
-        client.create_topic({**TIERED, **FREE_LOCALLY})
-        client.produce(BEFORE)
-        broker.wait_until_archived(client)
-        local_start = broker.wait_until_freed(client)
+        archive_and_free(broker, client)
+        local_start = client.offset_at(EARLIEST_LOCAL)
         fault_proxy.go_away()
         # What was answered holds, though the archive cannot be told: nor is there a clean stop.
         assert client.delete_records(START) == START
@@ -175,10 +223,7 @@ def test_a_store_that_never_answers_holds_up_nobody(
     broker = make_broker(endpoint_url=fault_proxy.endpoint_url)
     broker.start()
     with broker.client(TOPIC) as client:
-        client.create_topic({**TIERED, **FREE_LOCALLY})
-        client.produce(BEFORE)
-        broker.wait_until_archived(client)
-        broker.wait_until_freed(client)
+        archive_and_free(broker, client)
         fault_proxy.add(Rule(action=Action.HANG, times=-1))
         check_serves_promptly(broker, client, DURING)
     began_s = time.monotonic()
@@ -212,3 +257,38 @@ def create_and_produce(broker: TieredBroker) -> None:
     with broker.client(f"made-{uuid.uuid4().hex}") as other:
         other.create_topic(TIERED)
         other.produce(make_batches(size_bytes=1))
+
+
+def test_lost_answers_and_damaged_bytes_leave_an_archive_without_gaps_doubles_or_damage(
+    make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy
+) -> None:
+    faults = [
+        Rule(action=Action.RESET_AFTER, method="PUT", path=r"manifest\.json", times=1),
+        Rule(action=Action.RESET_AFTER, method="PUT", path=r"manifest\.json", skip=2, times=2),
+        Rule(action=Action.RESET_AFTER, method="PUT", path=r"topic\.json"),
+        Rule(action=Action.RESET_AFTER, method="PUT", path=r"\.log", skip=1),
+        Rule(action=Action.CORRUPT_UPLOAD, method="PUT", path=r"\.log", skip=2, at_byte=5_000),
+        Rule(action=Action.RESET_BEFORE, method="PUT", path=r"\.meta"),
+        Rule(action=Action.RESET_AFTER, method="PUT", path=r"\.meta", skip=1),
+        Rule(action=Action.STATUS, method="HEAD", path=r"\.log|\.meta", skip=1, times=2),
+        Rule(action=Action.CORRUPT, method="GET", path=r"\.log", at_byte=50_000),
+        Rule(action=Action.TRUNCATE, method="GET", path=r"\.log", skip=1, at_byte=50_000),
+        Rule(action=Action.RESET_AFTER, method="GET", path=r"\.log", skip=2),
+    ]
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url)
+    broker.start()
+    for fault in faults:
+        fault_proxy.add(fault)
+    batches = BEFORE + DURING
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(batches)
+        broker.wait_until_archived(client)
+        local_start = broker.wait_until_freed(client)
+        assert client.read(0, END) == batches
+    assert [rule for rule in faults if not rule.hit_count] == []
+    entries = archive.segments(TOPIC)
+    assert (entries[0].base_offset, entries[-1].end_offset) == (0, local_start)
+    live = {key for entry in entries for key in (entry.log_key, entry.meta_key)}
+    uploaded = {*archive.uploads(ObjectKind.LOG), *archive.uploads(ObjectKind.META)}
+    assert {orphan.key for orphan in archive.orphans()} == uploaded - live

@@ -18,6 +18,7 @@ from tests.tiers.log_client import (
     LATEST_TIERED,
     end_of,
     make_batches,
+    timestamp_of,
     with_epoch,
 )
 from tests.tiers.tiered_broker import (
@@ -32,6 +33,7 @@ from tests.tiers.tiered_broker import (
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 TOPIC = "restarted"
+KAFKA_STORAGE_ERROR = 56
 BEFORE = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 AFTER = [
     with_epoch(batch, 1)
@@ -90,6 +92,28 @@ def test_lost_checkpoints_do_not_move_the_log_start_or_the_border(
         assert client.offset_at(EARLIEST_LOCAL) == border
         kept = [batch for batch in BEFORE if end_of([batch]) > start]
         assert client.read(start, end_of(BEFORE)) == kept
+
+
+def test_a_broker_started_without_its_remote_tier_calls_nothing_archived_out_of_range(
+    broker: TieredBroker,
+) -> None:
+    border = archive_half(broker)
+    broker.stop()
+    with_both_tiers = dict(broker.settings)
+    broker.settings = {k: v for k, v in with_both_tiers.items() if "remote" not in k}
+    broker.start()
+    with broker.client(TOPIC) as client:
+        # A consumer that is told "out of range" skips to the end, and the records with it.
+        cold = client.fetch(border - 1)
+        assert (cold.error_code, cold.records, cold.log_start_offset) == (0, b"", 0)
+        assert broker.warnings("no remote tier")
+        assert client.list_offset(timestamp_of(1)).error_code == KAFKA_STORAGE_ERROR
+        assert client.read(border, end_of(BEFORE)) == [b for b in BEFORE if end_of([b]) > border]
+    broker.stop()
+    broker.settings = with_both_tiers
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.read(0, end_of(BEFORE)) == BEFORE
 
 
 def test_chunks_on_disk_outlive_a_kill_and_damaged_ones_are_fetched_again(

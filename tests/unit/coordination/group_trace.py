@@ -70,9 +70,7 @@ class GroupTrace:
         if restored is None:
             self.group = Group("g", self.now, rules=rules, make_id=self._next_id)
         else:
-            self.group = Group.restored(
-                "g", restored, self.now, rules=rules, make_id=self._next_id
-            )
+            self.group = Group.restored("g", restored, self.now, rules=rules, make_id=self._next_id)
             self._note("loaded", self.group.loaded(self.now))
 
     @property

@@ -70,7 +70,7 @@ def test_members_that_do_not_rejoin_in_time_are_left_behind() -> None:
     trace.after(25_000)
     trace.shows("""
         join a-1    -
-        at 32000    a-1: joined generation 2 as leader of a-1
+        at 26000    a-1: joined generation 2 as leader of a-1
     """)
 
 
@@ -81,7 +81,7 @@ def test_the_longest_rebalance_timeout_counts() -> None:
     trace.after(39_999)
     assert trace.waiting == ["b"]
     trace.after(1)
-    trace.shows_last("at 52000 b: joined b-2 generation 2 as leader of b-2")
+    trace.shows_last("at 43000 b: joined b-2 generation 2 as leader of b-2")
 
 
 def test_another_member_leads_if_the_leader_does_not_rejoin() -> None:
@@ -89,7 +89,7 @@ def test_another_member_leads_if_the_leader_does_not_rejoin() -> None:
     trace.stabilise("a", "b", session_ms=300_000)
     trace.join("b-2", topics=("u",), session_ms=300_000)
     trace.after(60_000)
-    trace.shows_last("at 72000 b-2: joined generation 2 as leader of b-2")
+    trace.shows_last("at 66000 b-2: joined generation 2 as leader of b-2")
 
 
 def test_members_that_never_ask_for_their_assignment_are_removed() -> None:
@@ -156,7 +156,7 @@ def test_an_id_that_is_never_used_is_forgotten_and_holds_nobody_up() -> None:
     trace.shows("""
         join b       b: MEMBER_ID_REQUIRED b-2
         join a-1     -
-        at 18000     a-1: joined generation 2 as leader of a-1
+        at 9000      a-1: joined generation 2 as leader of a-1
     """)
     trace.join("b-2")
     trace.shows("join b-2 b-2: UNKNOWN_MEMBER_ID")
@@ -205,7 +205,7 @@ def test_a_new_life_after_empty_goes_on_counting_generations() -> None:
     trace.leave("a-1")
     trace.join("b", version=3)
     trace.after(3000)
-    trace.shows_last("at 15000 b: joined b-2 generation 3 as leader of b-2")
+    trace.shows_last("at 6000 b: joined b-2 generation 3 as leader of b-2")
 
 
 def test_a_group_without_a_delay_starts_at_once() -> None:
@@ -292,12 +292,10 @@ def test_a_loaded_group_beyond_the_limit_shrinks_in_a_rebalance() -> None:
     trace.beat("a-1")
     for member_id in ("a-1", "b-2", "c-3"):
         trace.join(member_id)
-    trace.shows_last(
-        "join c-3 a-1: joined generation 6 as leader of a-1 b-2;"
-        " b-2: joined generation 6 led by a-1; c-3: GROUP_MAX_SIZE_REACHED"
-    ) if trace.lines[-1].startswith("join c-3 a-1") else trace.shows_last(
-        "join c-3 c-3: GROUP_MAX_SIZE_REACHED"
-    )
+    trace.shows_last("""
+        join c-3    a-1: joined generation 6 as leader of a-1 b-2;
+        |           b-2: joined generation 6 led by a-1; c-3: GROUP_MAX_SIZE_REACHED
+    """)
 
 
 def test_a_leader_that_the_log_does_not_know_is_replaced() -> None:
@@ -347,9 +345,7 @@ def test_commits_are_good_while_members_rejoin_but_not_before_their_assignment()
 def test_anybody_may_commit_for_a_group_without_members() -> None:
     trace = GroupTrace()
     for member_id in ("", "x"):
-        code = trace.group.check_commit(
-            member_id=member_id, group_instance_id=None, generation=-1
-        )
+        code = trace.group.check_commit(member_id=member_id, group_instance_id=None, generation=-1)
         assert code is ErrorCode.NONE
     code = trace.group.check_commit(member_id="x", group_instance_id=None, generation=3)
     assert code is ErrorCode.UNKNOWN_MEMBER_ID

@@ -1,0 +1,56 @@
+"""One alarm clock for all groups: a heap of when to look at which.
+
+Each group has at most one alarm that counts. Setting an earlier one leaves the later one in the
+heap, where it is passed over when its time comes; a later one is not even set, since looking early
+costs little and tells when to look next.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Alarm:
+    deadline_ms: int
+    group_id: str
+
+
+class Alarms:
+    """Deadlines in monotonic milliseconds, by group."""
+
+    def __init__(self) -> None:
+        self._heap: list[_Alarm] = []
+        self._armed: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Alarms {len(self._armed)} armed, next at {self.next_ms}>"
+
+    @property
+    def next_ms(self) -> int | None:
+        """No alarm rings before this."""
+        return self._heap[0].deadline_ms if self._heap else None
+
+    def arm(self, group_id: str, deadline_ms: int) -> bool:
+        """Sets the alarm unless it rings earlier anyway; True if it is the next of all."""
+        armed_ms = self._armed.get(group_id)
+        if armed_ms is not None and armed_ms <= deadline_ms:
+            return False
+        self._armed[group_id] = deadline_ms
+        heapq.heappush(self._heap, _Alarm(deadline_ms, group_id))
+        return self._heap[0].deadline_ms == deadline_ms
+
+    def ring(self, now_ms: int) -> list[str]:
+        """The groups whose time has come; their alarms are off now."""
+        ringing = []
+        while self._heap and self._heap[0].deadline_ms <= now_ms:
+            alarm = heapq.heappop(self._heap)
+            if self._armed.get(alarm.group_id) == alarm.deadline_ms:
+                del self._armed[alarm.group_id]
+                ringing.append(alarm.group_id)
+        return ringing
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._armed.clear()

@@ -1,0 +1,32 @@
+"""The handlers of the administrators' APIs, by API key, for the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.broker.handlers.alter_configs import AlterConfigsHandlers
+from strandline.broker.handlers.dispatch import Handler
+from strandline.broker.handlers.log_dirs import LogDirHandler
+from strandline.broker.handlers.partition_admin import PartitionAdminHandlers
+from strandline.broker.handlers.services import Services
+from strandline.broker.protocol.api import ApiKey
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.tiering.manager import TieringManager
+
+
+def make_admin_handlers(
+    services: Services, log_dirs: LogDirs, tiering: TieringManager | None
+) -> Mapping[ApiKey, Handler]:
+    """`tiering` is None without an object store."""
+    configs = AlterConfigsHandlers(services, tiering)
+    partitions = PartitionAdminHandlers(services)
+    return {
+        ApiKey.ALTER_CONFIGS: configs.alter_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+        ApiKey.DESCRIBE_LOG_DIRS: LogDirHandler(services, log_dirs).describe_log_dirs,
+        ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,
+        ApiKey.ELECT_LEADERS: partitions.elect_leaders,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: partitions.alter_partition_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: partitions.list_partition_reassignments,
+    }

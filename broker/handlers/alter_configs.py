@@ -1,0 +1,364 @@
+"""IncrementalAlterConfigs and AlterConfigs: the properties of topics, changed while they run.
+
+IncrementalAlterConfigs  0-1  SET, DELETE, and for lists APPEND and SUBTRACT; 1 flexible
+AlterConfigs             0-2  replaces all of them: what is not named goes back; 2 flexible
+
+Both make the set of properties that a topic shall have, on the newest image, and leave it to the
+controller, which checks every value as CreateTopics does:
+
+    current properties + request -> NewProperties -> controller -> metadata log -> running logs
+
+The answer comes when the change is durable and the running logs have it. The parts of a request
+are independent: one topic's bad value does not keep another's good one from being set.
+
+Not alterable: brokers (their configuration is read at the start), internal topics, and
+`remote.storage.enable` back to false, because nothing would read or delete what is archived.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from strandline.broker.cluster import controller
+from strandline.broker.cluster.decisions import (
+    Decision,
+    Intent,
+    NewProperties,
+    Refusal,
+    TopicDefaults,
+    TopicResult,
+)
+from strandline.broker.cluster.image import MetadataImage, TopicImage
+from strandline.broker.cluster.tiers import REMOTE_ENABLED, describe, is_tiered
+from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
+from strandline.broker.handlers.error_messages import clipped
+from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.alter_configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResult,
+    IncrementalConfig,
+)
+from strandline.broker.protocol.primitives import STRING_BYTES_MAX
+from strandline.storage.errors import StorageError
+from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.tiering.manager import TieringManager
+
+# Makes the properties that a topic shall have of those it has. Raises Refusal.
+Alteration: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
+Key: TypeAlias = tuple[int, str]
+Resource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one resource."""
+
+    error_code: int = ErrorCode.NONE
+    message: str | None = None
+
+
+class AlterConfigsHandlers:
+    """The two APIs that change configurations."""
+
+    def __init__(self, services: Services, tiering: TieringManager | None) -> None:
+        """`tiering` takes over topics whose remote storage is turned on; None without a store."""
+        self._metadata = services.metadata
+        self._replicas = services.replicas
+        self._tiering = tiering
+        self._defaults = TopicDefaults.of(services.config)
+
+    async def incremental_alter_configs(
+        self, request: IncrementalAlterConfigsRequest, _context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        _refuse_flood(request.resources)
+
+        def alteration(resource: IncrementalAlterConfigsResource) -> Alteration:
+            return lambda properties: operated(
+                properties, resource.configs, self._defaults.properties
+            )
+
+        outcomes = await self._alter(
+            {_key(resource): alteration(resource) for resource in request.resources},
+            _repeated(request.resources),
+            Intent.VALIDATE if request.validate_only else Intent.APPLY,
+        )
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                IncrementalAlterConfigsResult(
+                    error_code=outcome.error_code,
+                    error_message=clipped(outcome.message),
+                    resource_type=kind,
+                    resource_name=name,
+                )
+                for (kind, name), outcome in outcomes.items()
+            ]
+        )
+
+    async def alter_configs(
+        self, request: AlterConfigsRequest, _context: RequestContext
+    ) -> AlterConfigsResponse:
+        _refuse_flood(request.resources)
+
+        def alteration(resource: AlterConfigsResource) -> Alteration:
+            return lambda _properties: replacement(resource.configs)
+
+        outcomes = await self._alter(
+            {_key(resource): alteration(resource) for resource in request.resources},
+            _repeated(request.resources),
+            Intent.VALIDATE if request.validate_only else Intent.APPLY,
+        )
+        return AlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    error_code=outcome.error_code,
+                    error_message=clipped(outcome.message),
+                    resource_type=kind,
+                    resource_name=name,
+                )
+                for (kind, name), outcome in outcomes.items()
+            ]
+        )
+
+    # --- carrying it out ---------------------------------------------------------------------
+
+    async def _alter(
+        self, wanted: Mapping[Key, Alteration], repeated: frozenset[Key], intent: Intent
+    ) -> dict[Key, Outcome]:
+        """One outcome per resource, in the order of the request."""
+        outcomes: dict[Key, Outcome] = {}
+        topics: dict[str, Alteration] = {}
+        for key, alteration in wanted.items():
+            # Everything has a place from here on, so that the answers come in order.
+            outcomes[key] = Outcome()
+            try:
+                if key in repeated:
+                    raise Refusal(
+                        ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                    )
+                topics[_topic_of(key)] = alteration
+            except Refusal as refusal:
+                outcomes[key] = _refused(refusal)
+        for name, outcome in (await self._alter_topics(topics, intent)).items():
+            outcomes[ConfigResourceType.TOPIC, name] = outcome
+        return outcomes
+
+    async def _alter_topics(
+        self, wanted: Mapping[str, Alteration], intent: Intent
+    ) -> dict[str, Outcome]:
+        if not wanted:
+            return {}
+        try:
+            decision = await self._metadata.change(
+                lambda image: decide(image, wanted, defaults=self._defaults, intent=intent)
+            )
+        except StorageError as error:
+            failed = Outcome(error_code=error.kafka_code, message=str(error))
+            return dict.fromkeys(wanted, failed)
+        if intent is Intent.APPLY:
+            self._tier(wanted)
+        return {
+            result.name: Outcome(error_code=result.error_code, message=result.error_message)
+            for result in decision.results
+        }
+
+    def _tier(self, names: Mapping[str, object]) -> None:
+        """Attaches running logs to the archive whose topic has just become a tiered one.
+
+        A start attaches all that are tiered, so this is only for those that become it meanwhile.
+        """
+        if self._tiering is None:
+            return
+        image = self._metadata.image
+        for topic in [image.topics[name] for name in names if name in image.topics]:
+            if not is_tiered(topic):
+                continue
+            for partition in topic.partitions:
+                served = self._replicas.partition_by_id(topic.topic_id, partition.partition)
+                if served is not None and served.log.remote is None:
+                    # New to the archive: tiering is never turned off again, so whoever has no
+                    # archive now has never had one, and there is no manifest to wait for.
+                    self._tiering.attach(
+                        served.log,
+                        describe(topic),
+                        leader_epoch=served.leader_epoch,
+                        is_new=True,
+                    )
+
+
+# --- deciding, purely ------------------------------------------------------------------------
+
+
+def decide(
+    image: MetadataImage,
+    wanted: Mapping[str, Alteration],
+    *,
+    defaults: TopicDefaults,
+    intent: Intent,
+) -> Decision[TopicResult]:
+    """The records for the topics that can be altered, and a result for every topic."""
+    changes: list[NewProperties] = []
+    refused: list[TopicResult] = []
+    for name, alteration in wanted.items():
+        try:
+            changes.append(_changed(name, image.topics.get(name), alteration))
+        except Refusal as refusal:
+            refused.append(
+                TopicResult(name=name, error_code=refusal.error_code, error_message=refusal.message)
+            )
+    decision = controller.set_topic_properties(image, changes, defaults=defaults, intent=intent)
+    return Decision(records=decision.records, results=(*decision.results, *refused))
+
+
+def _changed(name: str, topic: TopicImage | None, alteration: Alteration) -> NewProperties:
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}")
+    if name in INTERNAL_TOPICS:
+        # Its properties are what keeps the groups' offsets from being deleted with age.
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
+    properties = alteration(topic.properties)
+    stays_tiered = properties.get(REMOTE_ENABLED, "").lower() != "false"
+    if is_tiered(topic) and not (REMOTE_ENABLED in properties and stays_tiered):
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG,
+            f"{REMOTE_ENABLED} cannot be turned off: what is archived would be lost to readers."
+            " To stop copying and keep it readable, set remote.log.copy.disable=true.",
+        )
+    return NewProperties(name=name, properties=properties)
+
+
+def replacement(configs: Sequence[AlterableConfig]) -> dict[str, str]:
+    """What AlterConfigs asks for. Raises Refusal."""
+    _check_names([config.name for config in configs])
+    return {config.name: _value(config.name, config.value) for config in configs}
+
+
+def operated(
+    properties: Mapping[str, str],
+    operations: Sequence[IncrementalConfig],
+    defaults: Mapping[str, str],
+) -> dict[str, str]:
+    """`properties` after IncrementalAlterConfigs. Raises Refusal.
+
+    A list that the topic has not set begins as what it inherits: from `defaults`, the broker's, or
+    from Kafka's.
+    """
+    _check_names([operation.name for operation in operations])
+    altered = dict(properties)
+    for operation in operations:
+        name = operation.name
+        match operation.config_operation:
+            case ConfigOperation.SET:
+                altered[name] = _value(name, operation.value)
+            case ConfigOperation.DELETE:
+                altered.pop(name, None)
+            case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+                definition = _list_of(name, operation.config_operation)
+                inherited = defaults.get(name, definition.default)
+                altered[name] = _edited(
+                    altered.get(name, inherited),
+                    _value(name, operation.value),
+                    operation.config_operation,
+                )
+                _check_length(name, altered[name])
+            case unknown:
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST, f"Unknown alter config operation: {unknown}"
+                )
+    return altered
+
+
+def _edited(current: str, named: str, operation: int) -> str:
+    # Keys of a dict: no element twice, in the order in which they came.
+    elements, others = dict.fromkeys(_elements(current)), dict.fromkeys(_elements(named))
+    if operation == ConfigOperation.APPEND:
+        return ",".join(elements | others)
+    return ",".join(element for element in elements if element not in others)
+
+
+def _elements(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _list_of(name: str, operation: int) -> ConfigDef:
+    definition = TOPIC_CONFIGS.get(name)
+    verb = ConfigOperation(operation).name
+    if definition is None:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"Can't {verb} to unknown property {name}.")
+    if definition.type is not ConfigType.LIST:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"Can't {verb} to key {name} because its type is not LIST."
+        )
+    return definition
+
+
+def _check_length(name: str, text: str) -> None:
+    # Each APPEND fits a string of the protocol, their sum may not, and has to be described.
+    if len(text.encode()) > STRING_BYTES_MAX:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"{name} would be longer than {STRING_BYTES_MAX} bytes"
+        )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+
+
+def _value(name: str, value: str | None) -> str:
+    if value is None:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {name}")
+    return value.strip()
+
+
+# --- resources -------------------------------------------------------------------------------
+
+
+def _refuse_flood(resources: Sequence[Resource]) -> None:
+    refuse_flood(len(resources))
+    refuse_flood(sum(len(resource.configs) for resource in resources))
+
+
+def _key(resource: Resource) -> Key:
+    return resource.resource_type, resource.resource_name
+
+
+def _repeated(resources: Sequence[Resource]) -> frozenset[Key]:
+    counts = Counter(map(_key, resources))
+    return frozenset(key for key, count in counts.items() if count > 1)
+
+
+def _topic_of(key: Key) -> str:
+    """The name of the topic that is meant. Raises Refusal for any other resource."""
+    kind, name = key
+    if kind == ConfigResourceType.BROKER:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "broker configurations are read at the start: change the file or --set, and restart",
+        )
+    if kind != ConfigResourceType.TOPIC:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration to alter here"
+        )
+    if not name:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    return name
+
+
+def _refused(refusal: Refusal) -> Outcome:
+    return Outcome(error_code=refusal.error_code, message=refusal.message)

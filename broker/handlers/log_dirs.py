@@ -1,0 +1,101 @@
+"""DescribeLogDirs: the folders of this broker, and how much of each partition lies in them.
+
+    1-5   2 flexible; 3 a top-level error; 4 size of the volume; 5 cordoned folders (none are)
+
+Sizes are of the local tier: what only the archive has takes no room here. A folder that is offline
+is named with its error and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.services import RequestContext, Services
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from strandline.storage.local.log_dir import LogDirs
+
+UNKNOWN_BYTES = -1
+
+
+class LogDirHandler:
+    """Looks at the folders and at the logs that are open in them."""
+
+    def __init__(self, services: Services, log_dirs: LogDirs) -> None:
+        self._replicas = services.replicas
+        self._log_dirs = log_dirs
+
+    async def describe_log_dirs(
+        self, request: DescribeLogDirsRequest, _context: RequestContext
+    ) -> DescribeLogDirsResponse:
+        wanted: dict[str, set[int]] | None = None
+        if request.topics is not None:
+            refuse_flood(len(request.topics))
+            refuse_flood(sum(len(topic.partitions) for topic in request.topics))
+            wanted = {}
+            for topic in request.topics:
+                wanted.setdefault(topic.topic, set()).update(topic.partitions)
+        online = [d.path for d in self._log_dirs.directories if d.failure is None]
+        # Off the loop: a volume that does not answer must hold up this client alone.
+        usages = await asyncio.gather(*(asyncio.to_thread(_usage, path) for path in online))
+        by_folder = self._by_folder(wanted)
+        return DescribeLogDirsResponse(
+            results=[
+                DescribeLogDirsResult(
+                    log_dir=str(path.absolute()),
+                    topics=_topics(by_folder.get(path, ())),
+                    total_bytes=total_bytes,
+                    usable_bytes=usable_bytes,
+                )
+                for path, (total_bytes, usable_bytes) in zip(online, usages, strict=True)
+            ]
+            + [
+                DescribeLogDirsResult(
+                    log_dir=str(path.absolute()), error_code=ErrorCode.KAFKA_STORAGE_ERROR
+                )
+                for path in self._log_dirs.failures
+            ]
+        )
+
+    def _by_folder(self, wanted: Mapping[str, set[int]] | None) -> dict[Path, list[Partition]]:
+        found: dict[Path, list[Partition]] = {}
+        for served in self._replicas.partitions():
+            key = served.topic_partition
+            if wanted is None or key.partition in wanted.get(key.topic, ()):
+                found.setdefault(served.log.local.directory.parent, []).append(served)
+        return found
+
+
+def _topics(partitions: list[Partition] | tuple[()]) -> list[DescribeLogDirsTopic]:
+    by_topic: dict[str, list[DescribeLogDirsPartition]] = {}
+    for served in partitions:
+        key = served.topic_partition
+        by_topic.setdefault(key.topic, []).append(
+            DescribeLogDirsPartition(
+                partition_index=key.partition,
+                partition_size=served.log.local.size_bytes,
+                # Everything in the log of a single replica is below the high watermark.
+                offset_lag=served.log.end_offset - served.high_watermark,
+            )
+        )
+    return [DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in by_topic.items()]
+
+
+def _usage(path: Path) -> tuple[int, int]:
+    """Bytes of the volume and those that we may still use; blocks."""
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError:
+        return UNKNOWN_BYTES, UNKNOWN_BYTES
+    return usage.total, usage.free
