@@ -34,6 +34,7 @@ from bench.client import consume, produce
 from bench.measure import measuring, resident_mib
 from strandline.storage.remote.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.ministack import ministack
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 KB = 1000
@@ -43,11 +44,12 @@ BATCHES = {"16 KB": 16 * 1024, "1 MB": 1_000_000}
 COLD_SEGMENT_BYTES = 64 * MIB
 DOWNLOAD_RANGE_BYTES = 8 * MIB
 DOWNLOAD_THREADS = 4
-# A store on loopback that answers at once, and one that is as far away as S3 in the same region:
-# about 30 ms to the first byte and 90 MB/s on one connection.
+# A store on loopback that answers at once; one that is as far away as S3 in the same region, about
+# 30 ms to the first byte and 90 MB/s on one connection; and the emulator of the demo.
 STORES: Mapping[str, Sequence[str]] = {
     "near S3": (),
     "S3-like": ("--first-byte-ms", "30", "--connection-mb-per-s", "90"),
+    "MiniStack": (),
 }
 BUCKET = "bench"
 
@@ -133,6 +135,18 @@ def running_prototype(script: Path, log_path: Path) -> Iterator[tuple[int, int]]
 
 
 @contextmanager
+def _store(name: str, folder: Path) -> Iterator[str]:
+    """The URL of one of STORES, in a process of its own."""
+    if name == "MiniStack":
+        folder.mkdir(parents=True, exist_ok=True)
+        with ministack(folder / "ministack.log") as server:
+            yield server.endpoint_url
+    else:
+        with null_s3(STORES[name]) as endpoint:
+            yield endpoint
+
+
+@contextmanager
 def null_s3(arguments: Sequence[str] = ()) -> Iterator[str]:
     """The URL of a null S3 in a process of its own."""
     process = subprocess.Popen(
@@ -161,7 +175,7 @@ def s3_client(endpoint: str) -> object:
 
 def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[Figure]:
     """Archives a topic, then reads it through the broker and around it, in turns."""
-    with null_s3(STORES[store]) as endpoint:
+    with _store(store, folder) as endpoint:
         client = s3_client(endpoint)
         client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
         settings = {
