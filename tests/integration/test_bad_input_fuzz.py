@@ -37,6 +37,7 @@ from strandline.broker.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from strandline.broker.protocol.messages.delete_groups import DeleteGroupsRequest
 from strandline.broker.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -49,6 +50,7 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from strandline.broker.protocol.messages.describe_groups import DescribeGroupsRequest
 from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
@@ -68,12 +70,19 @@ from strandline.broker.protocol.messages.elect_leaders import (
 )
 from strandline.broker.protocol.messages.fetch import ForgottenTopic
 from strandline.broker.protocol.messages.find_coordinator import FindCoordinatorRequest
+from strandline.broker.protocol.messages.heartbeat import HeartbeatRequest
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalConfig,
 )
 from strandline.broker.protocol.messages.init_producer_id import InitProducerIdRequest
+from strandline.broker.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from strandline.broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from strandline.broker.protocol.messages.list_groups import ListGroupsRequest
 from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -84,10 +93,30 @@ from strandline.broker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopic,
 )
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from strandline.broker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from strandline.broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from strandline.broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
+)
+from strandline.broker.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
 )
 from strandline.broker.protocol.schema import Request
 from strandline.storage.records.batch import iter_batches
@@ -186,6 +215,73 @@ def requests() -> Sequence[Request]:
         ),
         DescribeClusterRequest(),
         *admin_requests(),
+        *group_requests(),
+    ]
+
+
+def group_requests() -> Sequence[Request]:
+    """Like `requests`, of a member that the group does not know, so that none is kept waiting."""
+    group, member = "fuzzed-group", "member-1"
+    topic_of_fetch = OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0, 1])
+    return [
+        OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=3,
+            member_id=member,
+            group_instance_id="instance",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name=TOPIC,
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=0, committed_offset=1, committed_metadata="note"
+                        )
+                    ],
+                )
+            ],
+        ),
+        OffsetFetchRequest(
+            group_id=group,
+            topics=[OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0, 1])],
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic_of_fetch])],
+        ),
+        JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id=member,
+            group_instance_id="instance",
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")],
+            reason="fuzz",
+        ),
+        HeartbeatRequest(
+            group_id=group, generation_id=3, member_id=member, group_instance_id="instance"
+        ),
+        LeaveGroupRequest(
+            group_id=group,
+            member_id=member,
+            members=[MemberIdentity(member_id=member, group_instance_id="instance")],
+        ),
+        SyncGroupRequest(
+            group_id=group,
+            generation_id=3,
+            member_id=member,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[SyncGroupRequestAssignment(member_id=member, assignment=b"\x00\x01")],
+        ),
+        DescribeGroupsRequest(groups=[group, "other"], include_authorized_operations=True),
+        ListGroupsRequest(states_filter=["Stable"], types_filter=["classic"]),
+        DeleteGroupsRequest(groups_names=[group]),
+        OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=TOPIC, partitions=[OffsetDeleteRequestPartition(partition_index=0)]
+                )
+            ],
+        ),
     ]
 
 
