@@ -9,10 +9,10 @@
             2 end the tasks                      4 write the checkpoints, mark the stop as clean
 
 Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
-                       metadata (1)  appends to the metadata log and its mirror
-                       manifests (4)  manifests, deletes
+                       metadata (1)  appends to the metadata log
+                       manifests (4)  manifests, deletes, the mirror of the metadata log
                        lookups (2)  offsets by time
-                       copier (remote.log.manager.copier.thread.pool.size)  uploads, manifests
+                       copier (remote.log.manager.copier.thread.pool.size)  uploads
                        reader (remote.log.reader.threads)  cold reads
 
 A background loop that fails is logged and begun again; it never takes the broker with it.
