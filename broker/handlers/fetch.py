@@ -60,6 +60,7 @@ from strandline.broker.protocol.messages.fetch import (
 from strandline.broker.protocol.schema import Part
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
 from strandline.storage.model import Isolation, Offset, TopicPartition
+from strandline.storage.tiering.unified_log import RemoteRead
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,10 @@ class FetchHandler:
             return self._frame(header.api_version, header.correlation_id, response)
         found = self._look(plan)
         if found.remote:
-            return self._answer_with_remote(plan, found)
+            self._read_from_memory(plan, found)
+            if found.remote:
+                return self._answer_with_remote(plan, found)
+            found.must_answer = True
         if (
             found.must_answer
             or found.total_bytes >= plan.min_bytes
@@ -291,13 +295,32 @@ class FetchHandler:
         deferred.cancel_hook = parked.cancel
         return deferred
 
+    def _read_from_memory(self, plan: _Plan, found: _Pass) -> None:
+        """Answers the cold partitions whose records were read ahead; the others stay noted."""
+        share = self._share(plan, found)
+        missing: list[tuple[int, Partition, int]] = []
+        for remote in found.remote:
+            position, partition, offset = remote
+            wanted, _ = found.answers[position]
+            read = partition.log.read_remote_from_memory(
+                offset, bytes_max=min(wanted.partition_bytes_max, share), isolation=plan.isolation
+            )
+            if read is None:
+                missing.append(remote)
+            else:
+                self._accept_remote(plan, found, position, partition, read)
+        found.remote = missing
+
+    def _share(self, plan: _Plan, found: _Pass) -> int:
+        """Bytes for each cold partition."""
+        return max((plan.bytes_max - found.total_bytes) // len(found.remote), 1)
+
     async def _answer_with_remote(self, plan: _Plan, found: _Pass) -> Parts:
         """Reads the cold partitions in parallel, within the byte budget that is left."""
-        budget = max(plan.bytes_max - found.total_bytes, 0)
-        share = max(budget // len(found.remote), 1)
+        share = self._share(plan, found)
         await asyncio.gather(
             *(
-                self._read_remote(plan, found, position, partition, min(share, budget))
+                self._read_remote(plan, found, position, partition, share)
                 for position, partition, _ in found.remote
             )
         )
@@ -326,21 +349,27 @@ class FetchHandler:
                 return
             answer = _error(wanted.partition, error.kafka_code, partition)
         else:
-            self._cold_failures.pop(partition.topic_partition, None)
-            found.total_bytes += read.size_bytes
-            answer = _records(
-                wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
+            self._accept_remote(plan, found, position, partition, read)
+            return
+        found.answers[position] = (wanted, answer)
+
+    def _accept_remote(
+        self, plan: _Plan, found: _Pass, position: int, partition: Partition, read: RemoteRead
+    ) -> None:
+        wanted, _ = found.answers[position]
+        self._cold_failures.pop(partition.topic_partition, None)
+        found.total_bytes += read.size_bytes
+        answer = _records(
+            wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
+        )
+        if read.aborted:
+            answer = _with_aborted(
+                answer,
+                [
+                    FetchAbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset)
+                    for a in read.aborted
+                ],
             )
-            if plan.isolation is Isolation.READ_COMMITTED:
-                answer = _with_aborted(
-                    answer,
-                    [
-                        FetchAbortedTransaction(
-                            producer_id=a.producer_id, first_offset=a.first_offset
-                        )
-                        for a in read.aborted
-                    ],
-                )
         found.answers[position] = (wanted, answer)
 
     def _note_cold_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:

@@ -53,8 +53,11 @@ _BATCH_HEAD = struct.Struct(">qiibIhi")
 IDLE_S = 10.0
 # Memory of dead chunks that is kept for the next ones, beside what the bound counts.
 SPARES_MAX = 4
-# Sizes of large blocks are multiples of this.
+# Blocks of at least this many bytes have a size that is a multiple of it, and those above it of the
+# larger one: then the chunks of a log, which are never of quite the same size, can follow each
+# other in the same memory.
 MEMORY_UNIT_BYTES = 1024 * 1024
+LARGE_MEMORY_UNIT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,7 @@ class Chunk:
     def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
         """The bytes of `run`, without a copy. The chunk is pinned as long as the view exists.
 
-        `on_release` is called when the view dies, in whatever thread that happens.
+        `on_release` is called when the last view dies, in whatever thread that happens.
         """
         view = self._view[run.position : run.end_position].toreadonly()
         self._pins.append(None)
@@ -177,7 +180,7 @@ class Chunk:
 
     def _unpin(self, on_release: Callable[[], None] | None) -> None:
         self._pins.pop()
-        if on_release is not None:
+        if on_release is not None and not self._pins:
             on_release()
 
     def piece(self, position: Position, end_position: Position) -> memoryview:
@@ -289,7 +292,9 @@ class ChunkMemory:
 def _rounded(size_bytes: int) -> int:
     if size_bytes < MEMORY_UNIT_BYTES:
         return size_bytes
-    return -(-size_bytes // MEMORY_UNIT_BYTES) * MEMORY_UNIT_BYTES
+    is_large = size_bytes >= LARGE_MEMORY_UNIT_BYTES
+    unit_bytes = LARGE_MEMORY_UNIT_BYTES if is_large else MEMORY_UNIT_BYTES
+    return -(-size_bytes // unit_bytes) * unit_bytes
 
 
 def _new_memory(size_bytes: int) -> mmap.mmap:

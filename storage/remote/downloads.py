@@ -92,6 +92,7 @@ class ChunkDownloads:
         self._guessed: OrderedDict[ChunkKey, _Download] = OrderedDict()
         self._running: dict[ChunkKey, _Download] = {}
         self._disk_writes = 0
+        self._is_pump_due = False
         self._is_closed = False
 
     @property
@@ -226,12 +227,18 @@ class ChunkDownloads:
     def _memory_became_free(self) -> None:
         """Called in whatever thread dropped a view, or the last trace of a block."""
         loop = self._loop
-        if loop is None or not (self._wanted or self._guessed):
+        if loop is None or self._is_pump_due or not (self._wanted or self._guessed):
             return
+        self._is_pump_due = True
         try:
-            loop.call_soon_threadsafe(self._pump)
+            loop.call_soon_threadsafe(self._pump_again)
         except RuntimeError:  # the loop is closed: nobody is waiting any more
             return
+
+    def _pump_again(self) -> None:
+        # First, so that memory that becomes free from here on asks for another turn.
+        self._is_pump_due = False
+        self._pump()
 
     # --- disk --------------------------------------------------------------------------------
 

@@ -157,6 +157,11 @@ class ColdReader:
         ObjectNotFound, AccessDenied, ObjectArchived, ObjectCorrupt or TierUnavailable.
         """
         assert entry.base_offset <= offset < entry.end_offset, (entry, offset)
+        found = self.read_from_memory(
+            entry, offset, bytes_max=bytes_max, end_offset=end_offset, next_entries=next_entries
+        )
+        if found is not None:
+            return found
         index = await self._index(entry)
         number = index.chunk_for(offset)
         depth = self._stream_depth(entry, offset)
@@ -171,6 +176,37 @@ class ColdReader:
                 return ColdRead(next_offset=entry.end_offset)
             wanted = self._request(index, number)
             chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
+        result = self._collect(
+            chunk,
+            self._chunks_in_memory(index, number + 1, next_entries),
+            offset,
+            bytes_max=bytes_max,
+            end_offset=end_offset,
+        )
+        self._remember_stream(entry, result.next_offset, depth)
+        return result
+
+    def read_from_memory(
+        self,
+        entry: SegmentEntry,
+        offset: Offset,
+        *,
+        bytes_max: int,
+        end_offset: Offset | None = None,
+        next_entries: Sequence[SegmentEntry] = (),
+    ) -> ColdRead | None:
+        """As `read`, if its chunk is in memory already; None if it has to be waited for."""
+        index = self._indexes.find(entry.meta_key)
+        if index is None:
+            return None
+        number = index.chunk_for(offset)
+        chunk = self._downloads.find(index.chunk_key(number))
+        # A chunk may end before `offset` where compaction left a gap at its end.
+        if chunk is None or chunk.end_offset <= offset:
+            return None
+        self._downloads.counters.memory_hits += 1
+        depth = self._stream_depth(entry, offset)
+        self._read_ahead(index, number + 1, depth, next_entries)
         result = self._collect(
             chunk,
             self._chunks_in_memory(index, number + 1, next_entries),

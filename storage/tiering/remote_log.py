@@ -107,6 +107,18 @@ class RemoteLog:
                 return entry
         return None
 
+    def known_entry(self, offset: Offset) -> SegmentEntry | None:
+        """As `find_entry`, as far as it can be said without a request; None otherwise."""
+        manifest = self.manifest
+        if manifest is None:
+            return None
+        page = manifest.find_page(offset)
+        if page is None:
+            return manifest.find(offset)
+        entries = self._pages.cached_entries(page) or ()
+        index = _first_ending_above(entries, offset)
+        return entries[index] if index < len(entries) else None
+
     async def page_entries(self, page: PageRef) -> Sequence[SegmentEntry]:
         """The entries of a sealed page that are not deleted."""
         cached = self._pages.cached_entries(page)
@@ -163,6 +175,18 @@ class RemoteLog:
     ) -> ColdRead:
         """Whole batches of `entry` from the one that holds `offset`; see ColdReader.read."""
         return await self._reader.read(
+            entry,
+            offset,
+            bytes_max=bytes_max,
+            end_offset=end_offset,
+            next_entries=self.following(entry),
+        )
+
+    def read_from_memory(
+        self, entry: SegmentEntry, offset: Offset, *, bytes_max: int, end_offset: Offset | None
+    ) -> ColdRead | None:
+        """As `read`, if that needs no waiting; None otherwise."""
+        return self._reader.read_from_memory(
             entry,
             offset,
             bytes_max=bytes_max,

@@ -267,6 +267,44 @@ class UnifiedLog:
             aborted=aborted,
         )
 
+    def read_remote_from_memory(
+        self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> RemoteRead | None:
+        """As `read_remote`, if neither the store nor a transaction index is needed; else None.
+
+        A consumer that reads on finds most of its chunks read ahead, so most of its fetches end
+        here, without a task.
+        """
+        remote = self.remote
+        if remote is None or not remote.known or offset < self.log_start_offset:
+            return None
+        entry = remote.known_entry(offset)
+        # The chunk may hold the head of a range whose batches are gone from the archive.
+        if entry is None or entry.base_offset > offset:
+            return None
+        is_committed_only = isolation is Isolation.READ_COMMITTED
+        if is_committed_only and entry.has_transactions:
+            return None
+        found = remote.read_from_memory(
+            entry,
+            offset,
+            bytes_max=bytes_max,
+            end_offset=self.local.last_stable_offset if is_committed_only else None,
+        )
+        if found is None:
+            return None
+        if is_committed_only and found.next_offset > entry.end_offset:
+            touched = (
+                later
+                for later in remote.following(entry)
+                if later.base_offset < found.next_offset
+            )
+            if any(later.has_transactions for later in touched):
+                return None
+        return RemoteRead(
+            buffers=found.buffers, size_bytes=found.size_bytes, next_offset=found.next_offset
+        )
+
     async def _aborted_from(
         self, remote: RemoteLog, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
     ) -> Sequence[AbortedTransaction]:
