@@ -48,6 +48,7 @@ from strandline.storage.remote.object_store import (
 )
 from strandline.storage.remote.s3_access import S3Access, info_of
 from strandline.storage.remote.s3_failures import failure_of_code
+from strandline.storage.remote.s3_receive import receive_some
 from strandline.storage.remote.s3_uploads import S3Uploads
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
 DEFAULT_REGION = "us-east-1"
 
 # At most this much is received at once; the deadline is looked at in between.
-RECEIVE_BYTES = 256 * 1024
+RECEIVE_BYTES = 1024 * 1024
 # S3 returns and deletes at most this many keys per request.
 PAGE_KEYS_MAX = 1000
 # More threads than this waiting for one store are a mistake elsewhere.
@@ -209,7 +210,7 @@ class S3Store:
         """Reads the body into all of `target`, watching the time.
 
         The SDK's own `read` and `readinto` return when the whole block is there, however slowly it
-        trickles in; `read1` of the stream below returns after one `recv`, whose time is bounded.
+        trickles in; `receive_some` returns after one `recv`, whose time is bounded.
         """
         done = 0
         body = response["Body"]
@@ -220,12 +221,11 @@ class S3Store:
                 while done < len(target):
                     if self._clock.monotonic_s() > deadline_s:
                         raise DeadlineError(f"{done} of {len(target)} bytes came in time")
-                    block = stream.read1(min(len(target) - done, RECEIVE_BYTES))
-                    if not block:
+                    count = receive_some(stream, target[done : done + RECEIVE_BYTES])
+                    if not count:
                         detail = f"body ended after {done} of {len(target)} bytes"
                         raise AgainError(TierUnavailable(key, "get", detail))
-                    target[done : done + len(block)] = block
-                    done += len(block)
+                    done += count
                 # The end of the body must be seen for the connection to be used again.
                 stream.read1(1)
         finally:

@@ -295,9 +295,7 @@ class UnifiedLog:
             return None
         if is_committed_only and found.next_offset > entry.end_offset:
             touched = (
-                later
-                for later in remote.following(entry)
-                if later.base_offset < found.next_offset
+                later for later in remote.following(entry) if later.base_offset < found.next_offset
             )
             if any(later.has_transactions for later in touched):
                 return None
