@@ -1,7 +1,4 @@
-"""Topic configuration: names, defaults and checks of Kafka's topic properties.
-
-One table describes every property; validation, DescribeConfigs and the generated documentation
-read it. `LogConfig` is the typed view that the log engine, tiering and retention work with.
+"""Topic configuration as the log engine, tiering and retention see it: typed and resolved.
 
 A topic stores only what was set on it. The rest comes from the broker's synonym of the property
 (`log.segment.bytes` for `segment.bytes`), so `LogConfig.resolve` takes both maps.
@@ -9,415 +6,45 @@ A topic stores only what was set on it. The rest comes from the broker's synonym
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
+from strandline.storage.config_definition import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigDef,
+    ConfigType,
+    nearest_name,
+    parse_config_value,
+)
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import TimestampType
-
-LONG_MAX = 2**63 - 1
-INT_MAX = 2**31 - 1
-# Kafka 4.0 raised the floor of segment.bytes: smaller segments are dust in the object store.
-SEGMENT_BYTES_MIN = 1024 * 1024
-UNLIMITED = -1
-SAME_AS_TOTAL = -2
-
-COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
-CLEANUP_POLICIES = ("compact", "delete")
-
-
-class ConfigType(Enum):
-    """Types as DescribeConfigs numbers them."""
-
-    BOOLEAN = 1
-    STRING = 2
-    INT = 3
-    SHORT = 4
-    LONG = 5
-    DOUBLE = 6
-    LIST = 7
-    CLASS = 8
-    PASSWORD = 9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDef:
-    """One property: `minimum`/`maximum` are inclusive, `choices` apply to each list element."""
-
-    name: str
-    type: ConfigType
-    default: str
-    doc: str
-    synonyms: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-
-    def parse(self, text: str) -> object:
-        """The typed value. Raises InvalidConfig, naming the property and what it accepts."""
-        return parse_config_value(self, text)
-
-
-def parse_config_value(definition: ConfigDef, text: str) -> object:
-    """Parses `text` by Kafka's rules for the type. Raises InvalidConfig."""
-    text = text.strip()
-    value: object
-    match definition.type:
-        case ConfigType.BOOLEAN:
-            if text.lower() not in ("true", "false"):
-                raise InvalidConfig(f"{definition.name}={text!r}: expected true or false")
-            return text.lower() == "true"
-        case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
-            value = _parse_integer(definition, text)
-        case ConfigType.DOUBLE:
-            try:
-                value = float(text)
-            except ValueError:
-                raise InvalidConfig(f"{definition.name}={text!r}: expected a number") from None
-            # No bound holds against nan: it is neither below nor above anything.
-            if value != value:  # noqa: PLR0124
-                raise InvalidConfig(f"{definition.name}={text!r}: expected a number")
-        case ConfigType.LIST:
-            elements = tuple(part.strip() for part in text.split(",") if part.strip())
-            for element in elements:
-                _check_choice(definition, element)
-            return elements
-        case _:
-            _check_choice(definition, text)
-            return text
-    if definition.minimum is not None and value < definition.minimum:
-        raise InvalidConfig(f"{definition.name}={text}: must be at least {definition.minimum}")
-    if definition.maximum is not None and value > definition.maximum:
-        raise InvalidConfig(f"{definition.name}={text}: must be at most {definition.maximum}")
-    return value
-
-
-# More digits than any bound has, and few enough that int() is quick on hostile text.
-_INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
-_INTEGER_BOUNDS = {
-    ConfigType.SHORT: 2**15 - 1,
-    ConfigType.INT: INT_MAX,
-    ConfigType.LONG: LONG_MAX,
-}
-
-
-def _parse_integer(definition: ConfigDef, text: str) -> int:
-    # int() alone would also take 1_000 and digits of other scripts, which Kafka refuses.
-    if not _INTEGER.fullmatch(text):
-        raise InvalidConfig(f"{definition.name}={text!r}: expected a whole number")
-    value = int(text)
-    bound = _INTEGER_BOUNDS[definition.type]
-    if not -bound - 1 <= value <= bound:
-        raise InvalidConfig(
-            f"{definition.name}={text}: out of the range of {definition.type.name.lower()}"
-        )
-    return value
-
-
-def _check_choice(definition: ConfigDef, text: str) -> None:
-    if definition.choices and text not in definition.choices:
-        raise InvalidConfig(
-            f"{definition.name}={text!r}: expected one of {', '.join(definition.choices)}"
-        )
-
-
-def _define(
-    name: str,
-    config_type: ConfigType,
-    default: object,
-    doc: str,
-    *synonyms: str,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> ConfigDef:
-    text = str(default).lower() if isinstance(default, bool) else str(default)
-    return ConfigDef(
-        name=name,
-        type=config_type,
-        default=text,
-        doc=doc,
-        synonyms=synonyms,
-        minimum=minimum,
-        maximum=maximum,
-        choices=choices,
-    )
-
-
-_B, _S, _I, _L, _D, _LIST = (
-    ConfigType.BOOLEAN,
-    ConfigType.STRING,
-    ConfigType.INT,
-    ConfigType.LONG,
-    ConfigType.DOUBLE,
-    ConfigType.LIST,
+from strandline.storage.topic_properties import (
+    CLEANUP_POLICIES,
+    COMPRESSION_TYPES,
+    SAME_AS_TOTAL,
+    SEGMENT_BYTES_MIN,
+    TOPIC_CONFIGS,
+    UNLIMITED,
+    check_topic_properties,
 )
 
-TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
-    definition.name: definition
-    for definition in (
-        _define(
-            "cleanup.policy",
-            _LIST,
-            "delete",
-            "What happens to old segments. Only delete is served yet; compact is refused.",
-            "log.cleanup.policy",
-            choices=CLEANUP_POLICIES,
-        ),
-        _define(
-            "compression.type",
-            _S,
-            "producer",
-            "Codec that the broker stores. Only producer is served yet: what was sent is kept.",
-            "compression.type",
-            choices=COMPRESSION_TYPES,
-        ),
-        _define(
-            "compression.gzip.level",
-            _I,
-            -1,
-            "gzip level when the broker compresses.",
-            "compression.gzip.level",
-            minimum=-1,
-            maximum=9,
-        ),
-        _define(
-            "compression.lz4.level",
-            _I,
-            9,
-            "lz4 level when the broker compresses.",
-            "compression.lz4.level",
-            minimum=1,
-            maximum=17,
-        ),
-        _define(
-            "compression.zstd.level",
-            _I,
-            3,
-            "zstd level when the broker compresses.",
-            "compression.zstd.level",
-            minimum=-131072,
-            maximum=22,
-        ),
-        _define(
-            "delete.retention.ms",
-            _L,
-            86_400_000,
-            "How long tombstones of compacted topics are kept, in ms.",
-            "log.cleaner.delete.retention.ms",
-            minimum=0,
-        ),
-        _define(
-            "file.delete.delay.ms",
-            _L,
-            60_000,
-            "Wait before a removed local segment file is unlinked, in ms.",
-            "log.segment.delete.delay.ms",
-            minimum=0,
-        ),
-        _define(
-            "flush.messages",
-            _L,
-            LONG_MAX,
-            "Records between forced fsyncs of the log.",
-            "log.flush.interval.messages",
-            minimum=1,
-        ),
-        _define(
-            "flush.ms",
-            _L,
-            LONG_MAX,
-            "Milliseconds between forced fsyncs of the log.",
-            "log.flush.interval.ms",
-            minimum=0,
-        ),
-        _define(
-            "follower.replication.throttled.replicas",
-            _LIST,
-            "",
-            "Replicas whose follower traffic is throttled.",
-        ),
-        _define(
-            "index.interval.bytes",
-            _I,
-            4096,
-            "Log bytes between two index entries.",
-            "log.index.interval.bytes",
-            minimum=0,
-        ),
-        _define(
-            "leader.replication.throttled.replicas",
-            _LIST,
-            "",
-            "Replicas whose leader traffic is throttled.",
-        ),
-        _define(
-            "local.retention.bytes",
-            _L,
-            SAME_AS_TOTAL,
-            "Local bytes kept per partition of a tiered topic; -2 means retention.bytes.",
-            "log.local.retention.bytes",
-            minimum=-2,
-        ),
-        _define(
-            "local.retention.ms",
-            _L,
-            SAME_AS_TOTAL,
-            "Local age kept of a tiered topic, in ms; -2 means retention.ms.",
-            "log.local.retention.ms",
-            minimum=-2,
-        ),
-        _define(
-            "max.compaction.lag.ms",
-            _L,
-            LONG_MAX,
-            "Longest time that a record stays uncompacted, in ms.",
-            "log.cleaner.max.compaction.lag.ms",
-            minimum=1,
-        ),
-        _define(
-            "max.message.bytes",
-            _I,
-            1_048_588,
-            "Largest record batch, in bytes.",
-            "message.max.bytes",
-            minimum=0,
-        ),
-        _define(
-            "message.timestamp.after.max.ms",
-            _L,
-            3_600_000,
-            "How far a record may be ahead of the broker's clock, in ms.",
-            "log.message.timestamp.after.max.ms",
-            minimum=0,
-        ),
-        _define(
-            "message.timestamp.before.max.ms",
-            _L,
-            LONG_MAX,
-            "How far a record may be behind the broker's clock, in ms.",
-            "log.message.timestamp.before.max.ms",
-            minimum=0,
-        ),
-        _define(
-            "message.timestamp.type",
-            _S,
-            "CreateTime",
-            "Whose time a record carries: the producer's or the broker's.",
-            "log.message.timestamp.type",
-            choices=("CreateTime", "LogAppendTime"),
-        ),
-        _define(
-            "min.cleanable.dirty.ratio",
-            _D,
-            0.5,
-            "Dirty part of the log at which compaction starts.",
-            "log.cleaner.min.cleanable.ratio",
-            minimum=0,
-            maximum=1,
-        ),
-        _define(
-            "min.compaction.lag.ms",
-            _L,
-            0,
-            "Shortest time that a record stays uncompacted, in ms.",
-            "log.cleaner.min.compaction.lag.ms",
-            minimum=0,
-        ),
-        _define(
-            "min.insync.replicas",
-            _I,
-            1,
-            "Replicas that must have a record of acks=all.",
-            "min.insync.replicas",
-            minimum=1,
-        ),
-        _define("preallocate", _B, False, "Preallocate segment files.", "log.preallocate"),
-        _define(
-            "remote.log.copy.disable",
-            _B,
-            False,
-            "Stop copying to the remote tier; what is there stays readable.",
-        ),
-        _define(
-            "remote.log.delete.on.disable",
-            _B,
-            False,
-            "Delete the remote data when tiering is turned off.",
-        ),
-        _define(
-            "remote.storage.enable", _B, False, "Keep closed segments in the remote tier as well."
-        ),
-        _define(
-            "retention.bytes",
-            _L,
-            UNLIMITED,
-            "Bytes kept per partition over both tiers; -1 is unlimited.",
-            "log.retention.bytes",
-            minimum=-1,
-        ),
-        _define(
-            "retention.ms",
-            _L,
-            604_800_000,
-            "Age kept over both tiers, in ms; -1 is unlimited.",
-            "log.retention.ms",
-            "log.retention.minutes",
-            "log.retention.hours",
-            minimum=-1,
-        ),
-        _define(
-            "segment.bytes",
-            _I,
-            1_073_741_824,
-            "Size at which a segment is closed.",
-            "log.segment.bytes",
-            minimum=SEGMENT_BYTES_MIN,
-        ),
-        _define(
-            "segment.index.bytes",
-            _I,
-            10_485_760,
-            "Largest offset index of one segment.",
-            "log.index.size.max.bytes",
-            minimum=4,
-        ),
-        _define(
-            "segment.jitter.ms",
-            _L,
-            0,
-            "Random part taken off segment.ms, in ms.",
-            "log.roll.jitter.ms",
-            "log.roll.jitter.hours",
-            minimum=0,
-        ),
-        _define(
-            "segment.ms",
-            _L,
-            604_800_000,
-            "Age at which a segment is closed, in ms.",
-            "log.roll.ms",
-            "log.roll.hours",
-            minimum=1,
-        ),
-        _define(
-            "unclean.leader.election.enable",
-            _B,
-            False,
-            "Allow a replica that is not in sync to lead.",
-            "unclean.leader.election.enable",
-        ),
-    )
-}
-
-
-def nearest_name(name: str, known: Mapping[str, object]) -> str:
-    """`; did you mean x?` if a known name is close, else nothing."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+__all__ = [
+    "CLEANUP_POLICIES",
+    "COMPRESSION_TYPES",
+    "INT_MAX",
+    "LONG_MAX",
+    "SAME_AS_TOTAL",
+    "SEGMENT_BYTES_MIN",
+    "TOPIC_CONFIGS",
+    "UNLIMITED",
+    "ConfigDef",
+    "ConfigType",
+    "LogConfig",
+    "check_topic_properties",
+    "nearest_name",
+    "parse_config_value",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -517,15 +144,6 @@ def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
         raise InvalidConfig(
             f"local.retention.{unit}={local} must not exceed retention.{unit}={total}"
         )
-
-
-def check_topic_properties(properties: Mapping[str, str]) -> None:
-    """Raises InvalidConfig for an unknown name or a value out of bounds."""
-    for name, text in properties.items():
-        definition = TOPIC_CONFIGS.get(name)
-        if definition is None:
-            raise InvalidConfig(f"unknown topic config {name!r}{nearest_name(name, TOPIC_CONFIGS)}")
-        definition.parse(text)
 
 
 def _timestamp_type(parsed: object) -> object:

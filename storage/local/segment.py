@@ -6,137 +6,82 @@
     <20-digit base>.txnindex   aborted transactions       rebuildable, only if there are any
     <20-digit end>.snapshot    producers at the end       rebuildable from an older one
 
-A read is a range of the file that is cut at batch borders. The sparse index brings both ends near;
-only the batches between the last index entry and the wanted place are walked, by header:
-
-    index       e0              e1              e2
-    log     |b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|b|
-                   ^ offset                ^ bytes_max
-                e0->walk                e1->walk
-
 Life: active (appended to) -> sealed (index files whole) -> durable (all synced, off the loop).
 """
 
 from __future__ import annotations
 
-import logging
 import random
-import struct
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 from strandline.storage import files
-from strandline.storage.errors import CorruptFile, DiskError
-from strandline.storage.files import FileRange, OpenFile
-from strandline.storage.local.index import OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
-from strandline.storage.local.scan import ScannedBatch, scan_batches
-from strandline.storage.local.txn_index import TxnIndex
-from strandline.storage.log_config import LogConfig
-from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampOffset
-from strandline.storage.records.batch import (
-    BATCH_LENGTH_MIN,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    BatchHeader,
-    read_header,
+from strandline.storage.errors import DiskError
+from strandline.storage.files import OpenFile
+from strandline.storage.local.index import TimeEntry, TimeIndex
+from strandline.storage.local.segment_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    file_name,
 )
-from strandline.storage.records.record import Record, iter_records
+from strandline.storage.local.segment_reader import (
+    BatchPosition,
+    LocalRead,
+    SegmentReader,
+    WalkedBatch,
+)
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import NO_TIMESTAMP, Buffer
+from strandline.storage.records.batch import HEADER_BYTES
 
-log = logging.getLogger(__name__)
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".index"
-TIME_INDEX_SUFFIX = ".timeindex"
-TXN_INDEX_SUFFIX = ".txnindex"
-SNAPSHOT_SUFFIX = ".snapshot"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+__all__ = [
+    "INDEX_SUFFIX",
+    "LOG_SUFFIX",
+    "NEVER_MS",
+    "RELATIVE_OFFSET_MAX",
+    "SEGMENT_SUFFIXES",
+    "SNAPSHOT_SUFFIX",
+    "TIME_INDEX_SUFFIX",
+    "TXN_INDEX_SUFFIX",
+    "BatchPosition",
+    "LocalRead",
+    "LogSegment",
+    "WalkedBatch",
+    "file_name",
+]
 
 # Indexes hold offsets relative to the base, and positions, as Kafka does: in 31 bits.
 RELATIVE_OFFSET_MAX = 2**31 - 1
-# How much of the log one step of a walk reads: a default index interval, so mostly one read.
-WALK_BYTES = 4096
-# Places that recent reads ended at; a consumer's next fetch begins there. One per consumer helps.
-HINTS_MAX = 32
 NEVER_MS = 2**63 - 1
 
-_WALK_FIELDS = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 
-
-def file_name(offset: int, suffix: str) -> str:
-    """`00000000000000000042.log` for 42 and `.log`."""
-    return f"{offset:020d}{suffix}"
-
-
-class LocalRead(NamedTuple):
-    """Whole batches as a range of a file; None if nothing is to be read at this offset yet."""
-
-    range: FileRange | None
-    next_offset: int
-
-
-class BatchPosition(NamedTuple):
-    """A batch border: where a batch begins, in the file and in the log."""
-
-    position: int
-    base_offset: int
-
-
-class WalkedBatch(NamedTuple):
-    """What a walk learns of a batch without decoding it."""
-
-    position: int
-    base_offset: int
-    last_offset: int
-    end_position: int
-
-
-class LogSegment:
+class LogSegment(SegmentReader):
     """Batches [base_offset, end_offset) in one file; appended to by the log that owns it."""
 
     __slots__ = (
         "__weakref__",
         "_bytes_since_index",
         "_first_timestamp_ms",
-        "_hints",
         "_index_interval_bytes",
         "_roll_age_ms",
-        "base_offset",
         "created_ms",
-        "directory",
-        "end_offset",
         "entries_max",
         "is_active",
         "is_durable",
         "is_index_full",
-        "log",
-        "max_timestamp_ms",
-        "max_timestamp_offset",
-        "offset_index",
         "roll_timestamp_ms",
-        "size_bytes",
-        "time_index",
-        "txn_index",
     )
 
     def __init__(
         self, directory: Path, base_offset: int, *, log: OpenFile, created_ms: int, active: bool
     ) -> None:
-        self.directory = directory
-        self.base_offset = base_offset
-        self.end_offset = base_offset
-        self.log = log
-        self.size_bytes = 0
+        super().__init__(directory, base_offset, log=log, active=active)
         self.created_ms = created_ms
-        self.max_timestamp_ms = NO_TIMESTAMP
-        # The last offset of the batch that holds the highest timestamp.
-        self.max_timestamp_offset = base_offset
         self.is_active = active
         self.is_durable = False
-        self.offset_index = OffsetIndex(self.index_path, active=active)
-        self.time_index = TimeIndex(self.time_index_path, active=active)
-        self.txn_index = TxnIndex(self.txn_index_path)
         # An append with a later timestamp than this one closes the segment first.
         self.roll_timestamp_ms = NEVER_MS
         self.entries_max = RELATIVE_OFFSET_MAX
@@ -145,7 +90,6 @@ class LogSegment:
         self._roll_age_ms = NEVER_MS
         self._index_interval_bytes = 4096
         self._bytes_since_index = 0
-        self._hints: dict[int, BatchPosition] = {}
 
     @classmethod
     def create(
@@ -161,34 +105,6 @@ class LogSegment:
         segment.time_index.create_file()
         segment.apply_config(config)
         return segment
-
-    # --- names -------------------------------------------------------------------------------
-
-    @property
-    def log_path(self) -> Path:
-        return self.directory / file_name(self.base_offset, LOG_SUFFIX)
-
-    @property
-    def index_path(self) -> Path:
-        return self.directory / file_name(self.base_offset, INDEX_SUFFIX)
-
-    @property
-    def time_index_path(self) -> Path:
-        return self.directory / file_name(self.base_offset, TIME_INDEX_SUFFIX)
-
-    @property
-    def txn_index_path(self) -> Path:
-        return self.directory / file_name(self.base_offset, TXN_INDEX_SUFFIX)
-
-    @property
-    def snapshot_path(self) -> Path:
-        """The producers as they were at the end of this segment; written when it is closed."""
-        return self.directory / file_name(self.end_offset, SNAPSHOT_SUFFIX)
-
-    @property
-    def has_transactions(self) -> bool:
-        """Whether an aborted transaction ended in this segment."""
-        return len(self.txn_index) > 0
 
     # --- appending ---------------------------------------------------------------------------
 
@@ -362,17 +278,6 @@ class LogSegment:
                 break
         return f"{self.time_index_path.name} is not that of this log"
 
-    def _border_before(self, position: int) -> int:
-        entry = self.offset_index.floor_by_position(position)
-        return entry.position if entry else 0
-
-    def _border_of(self, relative_offset: int) -> int:
-        entry = self.offset_index.floor(relative_offset)
-        return entry.position if entry else 0
-
-    def _header_at(self, position: int) -> BatchHeader:
-        return read_header(self.log.read_at(position, HEADER_BYTES))
-
     def _reload_max_timestamp(self) -> None:
         """Finds the highest timestamp again: the last time entry, then the batches behind it."""
         last_entry = self.time_index.last_entry()
@@ -386,169 +291,6 @@ class LogSegment:
             if batch.header.max_timestamp_ms > self.max_timestamp_ms:
                 self.max_timestamp_ms = batch.header.max_timestamp_ms
                 self.max_timestamp_offset = batch.header.last_offset
-
-    # --- reading -----------------------------------------------------------------------------
-
-    def read_range(
-        self,
-        offset: int,
-        *,
-        bytes_max: int,
-        end_offset: int | None = None,
-        at_least_one_batch: bool = True,
-    ) -> LocalRead | None:
-        """Whole batches from the one that holds `offset`; None if that lies behind this segment.
-
-        Nothing at or after `end_offset` is included, nor a batch that crosses it.
-        Raises CorruptFile.
-        """
-        start = self.locate(offset)
-        if start is None:
-            return None
-        limit = BatchPosition(self.size_bytes, self.end_offset)
-        if end_offset is not None and end_offset < limit.base_offset:
-            limit = self.locate(end_offset) or limit
-        if start.position >= limit.position:
-            return LocalRead(None, offset)
-        end = limit
-        if start.position + bytes_max < limit.position:
-            end = self._last_border(start, start.position + bytes_max)
-            if end.position == start.position:
-                if not at_least_one_batch:
-                    return LocalRead(None, offset)
-                end = self._end_of_batch(start)
-        hints = self._hints
-        if len(hints) >= HINTS_MAX:
-            hints.clear()
-        hints[end.base_offset] = end
-        return LocalRead(
-            FileRange(self.log, start.position, end.position - start.position), end.base_offset
-        )
-
-    def locate(self, offset: int) -> BatchPosition | None:
-        """The first batch that ends at or after `offset`; None if there is none (yet)."""
-        if offset >= self.end_offset or self.size_bytes == 0:
-            return None
-        if offset <= self.base_offset:
-            return BatchPosition(0, self.base_offset)
-        hint = self._hints.get(offset)
-        if hint is not None:
-            return hint
-        entry = self.offset_index.floor(offset - self.base_offset)
-        for batch in self._walk_from(entry, 0):
-            if batch.last_offset >= offset:
-                return BatchPosition(batch.position, batch.base_offset)
-        return None
-
-    def _last_border(self, start: BatchPosition, position_max: int) -> BatchPosition:
-        """The last batch border in [start, position_max]; there is a batch behind it."""
-        entry = self.offset_index.floor_by_position(position_max)
-        for batch in self._walk_from(entry, start.position):
-            if batch.end_position > position_max:
-                return BatchPosition(batch.position, batch.base_offset)
-        raise CorruptFile(f"{self.log_path}: no batch border after position {position_max}")
-
-    def _end_of_batch(self, start: BatchPosition) -> BatchPosition:
-        batch = next(self._walk(start.position))
-        return BatchPosition(batch.end_position, batch.last_offset + 1)
-
-    def _walk_from(self, entry: OffsetEntry | None, position: int) -> Iterator[WalkedBatch]:
-        """Walks from the batch of an index entry, or from `position` if that is further on.
-
-        An entry that does not fit its batch is damaged; then the walk begins at `position`, a
-        border that is certain, which is slow and right. Raises CorruptFile.
-        """
-        if entry is None or entry.position <= position:
-            return self._walk(position)
-        walk = self._walk(entry.position)
-        try:
-            first = next(walk, None)
-        except CorruptFile:
-            first = None
-        if first is None or first.last_offset != self.base_offset + entry.relative_offset:
-            log.warning(
-                "index entry does not fit the log",
-                extra={"fields": {"path": str(self.index_path), "position": entry.position}},
-            )
-            return self._walk(position)
-        return chain((first,), walk)
-
-    def _walk(self, position: int) -> Iterator[WalkedBatch]:
-        """Steps over batches from a border to the end. Raises CorruptFile."""
-        size_bytes, end_offset = self.size_bytes, self.end_offset
-        while position < size_bytes:
-            window = self.log.read_at(position, min(WALK_BYTES, size_bytes - position))
-            at = 0
-            while at + _WALK_FIELDS.size <= len(window):
-                base_offset, length, last_delta = _WALK_FIELDS.unpack_from(window, at)
-                start, last_offset = position + at, base_offset + last_delta
-                at += length + LOG_OVERHEAD_BYTES
-                if (
-                    length < BATCH_LENGTH_MIN
-                    or position + at > size_bytes
-                    or not self.base_offset <= base_offset <= last_offset < end_offset
-                ):
-                    raise CorruptFile(f"{self.log_path}: no batch begins at position {start}")
-                yield WalkedBatch(start, base_offset, last_offset, position + at)
-            if at == 0:
-                raise CorruptFile(f"{self.log_path} ends inside a batch header at {position}")
-            position += at
-
-    def scan(self, position: int = 0, *, verify_crc: bool = False) -> Iterator[ScannedBatch]:
-        """The batches from a border to the end, with their headers. Raises CorruptRecords."""
-        return scan_batches(self.log, position, self.size_bytes, verify_crc=verify_crc)
-
-    # --- by time -----------------------------------------------------------------------------
-
-    def find_timestamp(self, timestamp_ms: int, start_offset: int) -> TimestampOffset | None:
-        """The first record at or after `timestamp_ms` and at or after `start_offset`.
-
-        May be called from a worker thread. Raises CorruptRecords if a batch does not decompress.
-        """
-        if self.max_timestamp_ms < timestamp_ms:
-            return None
-        first = self.locate(start_offset)
-        if first is None:
-            return None
-        for batch in self._walk(max(first.position, self._time_position(timestamp_ms))):
-            header = self._header_at(batch.position)
-            if header.max_timestamp_ms < timestamp_ms:
-                continue
-            for record in self._records(batch):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
-        return None
-
-    def _time_position(self, timestamp_ms: int) -> int:
-        """A border before which every record is older than `timestamp_ms`; 0 if none is known."""
-        entry = self.time_index.floor(timestamp_ms)
-        if entry is None:
-            return 0
-        batch = self.locate(self.base_offset + entry.relative_offset)
-        if batch is None or self._header_at(batch.position).max_timestamp_ms != entry.timestamp_ms:
-            log.warning(
-                "time index entry does not fit the log",
-                extra={"fields": {"path": str(self.time_index_path)}},
-            )
-            return 0
-        return batch.position
-
-    def find_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the highest timestamp of the segment."""
-        if self.max_timestamp_ms == NO_TIMESTAMP:
-            return None
-        start = self.locate(self.max_timestamp_offset)
-        if start is None:
-            return None
-        batch = next(self._walk(start.position))
-        header = self._header_at(batch.position)
-        # max() keeps the first of equals. The header's own maximum is the client's word only.
-        latest = max(self._records(batch), key=lambda record: record.timestamp_ms)
-        return TimestampOffset(latest.timestamp_ms, latest.offset, header.leader_epoch)
-
-    def _records(self, batch: WalkedBatch) -> Iterator[Record]:
-        content = self.log.read_at(batch.position, batch.end_position - batch.position)
-        return iter_records(content, read_header(content))
 
     def __repr__(self) -> str:
         state = "active" if self.is_active else "durable" if self.is_durable else "sealed"

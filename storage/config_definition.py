@@ -1,0 +1,119 @@
+"""One configuration property: its type, default and bounds, and how text becomes a value of it.
+
+Kafka's own rules decide what is a number or a list; the error names the property and what it takes.
+Tables of properties are made of this: topic_properties.py here, config_table.py of the broker.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.storage.errors import InvalidConfig
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+
+
+class ConfigType(Enum):
+    """Types as DescribeConfigs numbers them."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDef:
+    """One property: `minimum`/`maximum` are inclusive, `choices` apply to each list element."""
+
+    name: str
+    type: ConfigType
+    default: str
+    doc: str
+    synonyms: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> object:
+        """The typed value. Raises InvalidConfig, naming the property and what it accepts."""
+        return parse_config_value(self, text)
+
+
+def parse_config_value(definition: ConfigDef, text: str) -> object:
+    """Parses `text` by Kafka's rules for the type. Raises InvalidConfig."""
+    text = text.strip()
+    value: object
+    match definition.type:
+        case ConfigType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise InvalidConfig(f"{definition.name}={text!r}: expected true or false")
+            return text.lower() == "true"
+        case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
+            value = _parse_integer(definition, text)
+        case ConfigType.DOUBLE:
+            try:
+                value = float(text)
+            except ValueError:
+                raise InvalidConfig(f"{definition.name}={text!r}: expected a number") from None
+            # No bound holds against nan: it is neither below nor above anything.
+            if value != value:  # noqa: PLR0124
+                raise InvalidConfig(f"{definition.name}={text!r}: expected a number")
+        case ConfigType.LIST:
+            elements = tuple(part.strip() for part in text.split(",") if part.strip())
+            for element in elements:
+                _check_choice(definition, element)
+            return elements
+        case _:
+            _check_choice(definition, text)
+            return text
+    if definition.minimum is not None and value < definition.minimum:
+        raise InvalidConfig(f"{definition.name}={text}: must be at least {definition.minimum}")
+    if definition.maximum is not None and value > definition.maximum:
+        raise InvalidConfig(f"{definition.name}={text}: must be at most {definition.maximum}")
+    return value
+
+
+# More digits than any bound has, and few enough that int() is quick on hostile text.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
+_INTEGER_BOUNDS = {
+    ConfigType.SHORT: 2**15 - 1,
+    ConfigType.INT: INT_MAX,
+    ConfigType.LONG: LONG_MAX,
+}
+
+
+def _parse_integer(definition: ConfigDef, text: str) -> int:
+    # int() alone would also take 1_000 and digits of other scripts, which Kafka refuses.
+    if not _INTEGER.fullmatch(text):
+        raise InvalidConfig(f"{definition.name}={text!r}: expected a whole number")
+    value = int(text)
+    bound = _INTEGER_BOUNDS[definition.type]
+    if not -bound - 1 <= value <= bound:
+        raise InvalidConfig(
+            f"{definition.name}={text}: out of the range of {definition.type.name.lower()}"
+        )
+    return value
+
+
+def _check_choice(definition: ConfigDef, text: str) -> None:
+    if definition.choices and text not in definition.choices:
+        raise InvalidConfig(
+            f"{definition.name}={text!r}: expected one of {', '.join(definition.choices)}"
+        )
+
+
+def nearest_name(name: str, known: Mapping[str, object]) -> str:
+    """`; did you mean x?` if a known name is close, else nothing."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,323 @@
+"""The segments of one log: where it begins and ends, and how segments come and go.
+
+Everything about a log but appending to it and reading it, which is log.py. Nothing here looks into
+a batch.
+
+Order of a roll:     1 index files and producer snapshot whole, not synced  2 new segment file
+                     3 segment list  4 hook.  `flush` syncs all of it later and only then moves the
+                     recovery point, so a crash before that rebuilds from the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.errors import DiskError, OffsetOutOfRange
+from strandline.storage.local.index import LOADED
+from strandline.storage.local.recovery import LoadedLog, RecoveryReport, reload_producers
+from strandline.storage.local.segment import (
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    LogSegment,
+    file_name,
+)
+from strandline.storage.local.segment_list import SegmentList
+from strandline.storage.local.trash import Trash
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import Buffer, EpochStart, TopicId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatistics:
+    """A partition's local log at a glance."""
+
+    start_offset: int
+    end_offset: int
+    last_stable_offset: int
+    recovery_point: int
+    size_bytes: int
+    segment_count: int
+    producer_count: int
+    open_transaction_count: int
+    deleted_file_count: int
+
+
+class SegmentedLog:
+    """The segments of one partition on local disk, and what is known of their batches."""
+
+    def __init__(
+        self,
+        directory: Path,
+        loaded: LoadedLog,
+        *,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        clock: Clock,
+    ) -> None:
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.leader_epochs = loaded.leader_epochs
+        self.producers = loaded.producers
+        self.recovery_report: RecoveryReport = loaded.report
+        # Told to producers in AppendInfo. The owner of both tiers moves it.
+        self.log_start_offset = loaded.segments[0].base_offset
+        self.on_segment_closed: Callable[[LogSegment], None] | None = None
+        self.last_flush_ms = clock.now_ms()
+        self._clock = clock
+        self._failure: DiskError | None = None
+        self._trash = Trash()
+        self._names_unsynced = True
+        # Guards the recovery point against a truncation while a worker thread flushes.
+        self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._recovery_point = 0
+        self._end_offset = loaded.end_offset
+        self._set_segments(loaded.segments)
+
+    # --- where things are ----------------------------------------------------------------------
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        return self._list.segments
+
+    @property
+    def active_segment(self) -> LogSegment:
+        return self._active
+
+    @property
+    def start_offset(self) -> int:
+        """The first local offset."""
+        return self._list.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of an open transaction, or the end."""
+        first_open = self.producers.first_open_offset
+        return self._end_offset if first_open is None else first_open
+
+    @property
+    def recovery_point(self) -> int:
+        return self._recovery_point
+
+    @property
+    def size_bytes(self) -> int:
+        return self._list.sealed_bytes + self._active.size_bytes
+
+    @property
+    def unflushed_record_count(self) -> int:
+        return self._end_offset - self._recovery_point
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """Whether flush.messages or flush.ms ask for a `flush`, which is the caller's to run."""
+        unflushed = self._end_offset - self._recovery_point
+        if unflushed <= 0:
+            return False
+        if unflushed >= self.config.flush_messages:
+            return True
+        return now_ms - self.last_flush_ms >= self.config.flush_ms
+
+    def statistics(self) -> LogStatistics:
+        return LogStatistics(
+            start_offset=self.start_offset,
+            end_offset=self._end_offset,
+            last_stable_offset=self.last_stable_offset,
+            recovery_point=self._recovery_point,
+            size_bytes=self.size_bytes,
+            segment_count=len(self._list.segments),
+            producer_count=len(self.producers.entries),
+            open_transaction_count=self.producers.open_transaction_count,
+            deleted_file_count=len(self._trash),
+        )
+
+    def update_config(self, config: LogConfig) -> None:
+        """Takes over a changed topic configuration, for the active segment too."""
+        self.config = config
+        self._active.apply_config(config)
+
+    def _set_segments(self, segments: Sequence[LogSegment]) -> None:
+        self._list = SegmentList(segments)
+        self._active = self._list.active
+
+    def _stopped(self) -> DiskError:
+        return DiskError(f"{self.topic_partition} is stopped: {self._failure}")
+
+    # --- segments --------------------------------------------------------------------------------
+
+    def roll(self) -> LogSegment:
+        """Closes the active segment and begins a new one; an empty one is kept. Raises DiskError.
+
+        Does not sync: the closed segment is durable after the next `flush`.
+        """
+        if self._failure is not None:
+            raise self._stopped()
+        closed = self._active
+        if closed.size_bytes == 0 and closed.base_offset == self._end_offset:
+            return closed
+        closed.end_offset = self._end_offset
+        closed.write_indexes()
+        self._write_snapshot(sync=False)
+        opened = LogSegment.create(
+            self.directory, self._end_offset, config=self.config, now_ms=self._clock.now_ms()
+        )
+        # Only now, so that a full disk leaves the log as it was, with its active segment.
+        closed.seal()
+        self._names_unsynced = True
+        self._set_segments([*self._list.segments, opened])
+        if self.on_segment_closed is not None:
+            self.on_segment_closed(closed)
+        return opened
+
+    def roll_if_expired(self, now_ms: int) -> bool:
+        """Rolls an active segment that is older than segment.ms by the clock, written to or not."""
+        if self._active.size_bytes == 0 or not self._active.outlives(now_ms):
+            return False
+        self.roll()
+        return True
+
+    def _write_snapshot(self, *, sync: bool) -> None:
+        path = self.directory / file_name(self._end_offset, SNAPSHOT_SUFFIX)
+        files.write_atomically(path, self.producers.encode_snapshot(), sync=sync)
+
+    def flush(self) -> None:
+        """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
+
+        Raises DiskError: the recovery point stays, and the log takes no more appends.
+        """
+        with self._flush_lock:
+            # The end is read first: what is appended meanwhile may be synced but is not counted.
+            end_offset, recovery_point = self._end_offset, self._recovery_point
+            names_unsynced, self._names_unsynced = self._names_unsynced, False
+            try:
+                for segment in self._list.segments:
+                    is_behind = segment.end_offset > recovery_point
+                    if is_behind or not (segment.is_active or segment.is_durable):
+                        segment.sync()
+                if names_unsynced:
+                    files.sync_directory(self.directory)
+            except DiskError as error:
+                self._names_unsynced = True
+                # The kernel may have dropped the pages that it could not write and will call the
+                # next fsync a success, so nothing more may be acknowledged until a restart has
+                # looked at what is really there.
+                self._failure = error
+                raise
+            with self._lock:
+                # A truncation may have come in between.
+                reached = min(end_offset, self._end_offset)
+                self._recovery_point = max(self._recovery_point, reached)
+            self.last_flush_ms = self._clock.now_ms()
+
+    def delete_segments(self, segments: Sequence[LogSegment]) -> None:
+        """Takes the oldest segments off the log; their files go after file.delete.delay.ms.
+
+        They must be the first ones, in order, without the active one.
+        """
+        count = len(segments)
+        assert tuple(segments) == self._list.segments[:count], (segments, self._list.segments)
+        assert count < len(self._list.segments), "the active segment stays"
+        self._set_segments(self._list.segments[count:])
+        # The oldest first: a crash in between leaves a log without a hole.
+        for segment in segments:
+            self._discard(segment)
+
+    def _discard(self, segment: LogSegment) -> None:
+        """Renames the files of a segment that is off the list, to be unlinked later."""
+        LOADED.forget(segment.offset_index)
+        LOADED.forget(segment.time_index)
+        names = [file_name(segment.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
+        names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
+        unlink_at_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
+        for name in names:
+            self._trash.put(self.directory / name, unlink_at_ms=unlink_at_ms)
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Unlinks files whose delay is over; how many. Blocks for large files; thread-safe."""
+        return self._trash.purge(now_ms)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops every batch that ends at or after `offset`.
+
+        Batches [0,9][10,19][20,29]: `truncate_to(20)` leaves two, `truncate_to(15)` leaves one.
+        Raises OffsetOutOfRange below the local start. Reads batches again for the producers, so it
+        may take a while.
+        """
+        if offset >= self._end_offset:
+            return
+        if offset < self.start_offset:
+            raise OffsetOutOfRange(f"cannot truncate to {offset}, begins at {self.start_offset}")
+        kept = [segment for segment in self._list.segments if segment.base_offset <= offset]
+        removed = self._list.segments[len(kept) :]
+        active = kept[-1]
+        start = active.locate(offset)
+        assert start is not None, (offset, active)
+        for segment in reversed(removed):
+            self._discard(segment)
+        active.truncate(start.position, start.base_offset)
+        with self._lock:
+            self._end_offset = start.base_offset
+            self._recovery_point = min(self._recovery_point, self._end_offset)
+        self.leader_epochs.truncate_from_end(self._end_offset)
+        active.reactivate(self.config)
+        self._names_unsynced = True
+        self._set_segments(kept)
+        self.producers = reload_producers(self.directory, kept, self._end_offset)
+
+    def reset_to(
+        self,
+        offset: int,
+        *,
+        producer_snapshot: Buffer | None = None,
+        leader_epochs: Sequence[EpochStart] = (),
+    ) -> None:
+        """Empties the log and begins it anew at `offset`, as a replica does that takes over a tier.
+
+        Producers and lineage are those given, as they were at `offset`.
+        """
+        old = self._list.segments
+        for segment in reversed(old):
+            self._discard(segment)
+        fresh = LogSegment.create(
+            self.directory, offset, config=self.config, now_ms=self._clock.now_ms()
+        )
+        with self._lock:
+            self._end_offset = self._recovery_point = offset
+        self._names_unsynced = True
+        self._set_segments([fresh])
+        self.log_start_offset = offset
+        self.leader_epochs.replace(leader_epochs)
+        self.producers.clear()
+        if producer_snapshot is not None:
+            self.producers.load_snapshot(producer_snapshot)
+        self._failure = None
+        self._write_snapshot(sync=False)
+
+    def close(self) -> None:
+        """Flushes, writes a snapshot for a short next start, and closes the files. Blocks.
+
+        Raises DiskError: the files are closed, and the next start must not count as clean.
+        """
+        try:
+            if self._failure is not None:
+                raise self._stopped()
+            self._active.write_indexes()
+            self._write_snapshot(sync=True)
+            self.leader_epochs.write(sync=True)
+            self.flush()
+            self._active.sync_indexes()
+        finally:
+            for segment in self._list.segments:
+                LOADED.forget(segment.offset_index)
+                LOADED.forget(segment.time_index)
+                segment.log.close()
