@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench.client import consume, produce
-from bench.measure import measuring, resident_mib
+from bench.measure import Measured, measuring, resident_mib
+from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
 from strandline.storage.remote.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.ministack import ministack
@@ -91,25 +91,31 @@ def run_hot(folder: Path, total_bytes: int, prototype: Path | None) -> Iterator[
 def _produce_consume(
     name: str, bootstrap: str, pid: int, topic: str, batch_bytes: int, total_bytes: int
 ) -> Iterator[Figure]:
-    with measuring(pid) as measured:
-        count = produce(
-            bootstrap,
-            topic,
-            record_bytes=RECORD_BYTES,
-            batch_bytes=batch_bytes,
-            total_bytes=total_bytes,
-        )
+    count = total_bytes // RECORD_BYTES
+    measured = produce(
+        bootstrap, pid, ProduceLoad(topic=topic, count=count, batch_bytes=batch_bytes)
+    )
     yield _figure(f"{name} produce", measured, total_bytes)
-    with measuring(pid) as measured:
-        got = consume(bootstrap, topic, count=count)
-    assert got == count * RECORD_BYTES, (got, count)
+    measured = consume(bootstrap, pid, ConsumeLoad(topic=topic, count=count))
     yield _figure(f"{name} consume", measured, total_bytes)
 
 
-def _figure(name: str, measured: object, total_bytes: int) -> Figure:
-    from bench.measure import Measured
+def produce(bootstrap: str, pid: int, load: ProduceLoad) -> Measured:
+    """Sends the load; connecting is not part of the measure."""
+    with producers(bootstrap, load) as ready, measuring(pid) as measured:
+        ready.run()
+    return measured
 
-    assert isinstance(measured, Measured)
+
+def consume(bootstrap: str, pid: int, load: ConsumeLoad) -> Measured:
+    """Reads the load; connecting is not part of the measure."""
+    with consumer(bootstrap, load) as ready, measuring(pid) as measured:
+        value_bytes = ready.run()
+    assert value_bytes == load.count * RECORD_BYTES, (value_bytes, load)
+    return measured
+
+
+def _figure(name: str, measured: Measured, total_bytes: int) -> Figure:
     return Figure(
         name=name,
         mb_per_s=measured.mb_per_s(total_bytes),
@@ -198,21 +204,19 @@ def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[
                     "file.delete.delay.ms": "0",
                 },
             )
-            with measuring(broker.pid) as measured:
-                produce(
-                    broker.bootstrap,
-                    "cold",
-                    record_bytes=RECORD_BYTES,
-                    batch_bytes=1_000_000,
-                    total_bytes=total_bytes,
-                )
+            measured = produce(
+                broker.bootstrap,
+                broker.pid,
+                ProduceLoad(topic="cold", count=total_bytes // RECORD_BYTES, batch_bytes=1_000_000),
+            )
             yield _figure(f"{store}: tiered produce 1 MB", measured, total_bytes)
             manifest = archived_manifest(client, broker, total_bytes)
             archived_bytes = manifest.size_bytes
             count = manifest.end_offset
             for _ in range(runs):
-                with measuring(broker.pid) as measured:
-                    consume(broker.bootstrap, "cold", count=count)
+                measured = consume(
+                    broker.bootstrap, broker.pid, ConsumeLoad(topic="cold", count=count)
+                )
                 yield _figure(f"{store}: cold consume", measured, count * RECORD_BYTES)
                 yield Figure(
                     name=f"{store}: plain boto3 download",
