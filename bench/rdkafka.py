@@ -94,6 +94,7 @@ _poll = _function("poll", _int, _pointer, _int)
 _outstanding = _function("outq_len", _int, _pointer)
 _flush = _function("flush", _int, _pointer, _int)
 _produce_batch = _function("produce_batch", _int, _pointer, _int32, _int, _pointer, _int)
+_consume = _function("consume_queue", _pointer, _pointer, _int)
 _consume_batch = _function("consume_batch_queue", ctypes.c_ssize_t, _pointer, _int, _pointer, _size)
 _message_destroy = _function("message_destroy", None, _pointer)
 
@@ -237,27 +238,23 @@ def _paced_loop(handle, topic, partition_count, message, payload, count, interva
 
 
 @numba.njit(nogil=True)
-def _latency_loop(queue, pointers, latencies_ns, idle_ms_max, clock):
-    """The age of each record as it arrives; how many came, or the error as a negative number."""
-    got = idle_ms = 0
+def _latency_loop(queue, latencies_ns, idle_ms_max, clock):
+    """The age of each record as it arrives; how many came, or the error as a negative number.
+
+    One at a time: `consume_batch_queue` would wait until its array is full.
+    """
+    got = 0
     while got < latencies_ns.size:
-        number = _consume_batch(queue, 200, pointers.ctypes.data, 64)
-        if number <= 0:
-            idle_ms += 200
-            if idle_ms > idle_ms_max:
-                break
-            continue
-        idle_ms = 0
-        now_ns = _now_ns(clock)
-        for i in range(number):
-            message = _words(pointers[i])
-            error = np.int32(message[MESSAGE_ERROR] & _LOW_32_BITS)
-            if error != 0:
-                return min(error, -error)
-            if got < latencies_ns.size:
-                latencies_ns[got] = now_ns - _words(message[MESSAGE_PAYLOAD])[0]
-                got += 1
-            _message_destroy(pointers[i])
+        pointer = _consume(queue, idle_ms_max)
+        if pointer == 0:
+            break
+        message = _words(pointer)
+        error = np.int32(message[MESSAGE_ERROR] & _LOW_32_BITS)
+        if error != 0:
+            return min(error, -error)
+        latencies_ns[got] = _now_ns(clock) - _words(message[MESSAGE_PAYLOAD])[0]
+        got += 1
+        _message_destroy(pointer)
     return got
 
 
@@ -490,9 +487,7 @@ class Consumer:
         """The ages of the next `count` records, see Pacer."""
         latencies_ns = np.zeros(count, dtype=np.int64)
         clock = np.zeros(2, dtype=np.int64)
-        got = _latency_loop(
-            self._queue, self._pointers, latencies_ns, int(self._load.idle_s * 1000), clock
-        )
+        got = int(_latency_loop(self._queue, latencies_ns, int(self._load.idle_s * 1000), clock))
         if got != count:
             raise ClientError(f"{got} of {count} records came" if got >= 0 else error_name(got))
         return latencies_ns / 1000
