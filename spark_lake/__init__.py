@@ -1,35 +1,53 @@
-"""Spark over the archive: a batch data source that reads the bucket without a broker.
+"""The archive without a broker: a data source for Spark, and the same scan for everything Arrow.
 
     from strandline.spark_lake import register
     register(spark)
     spark.read.format("strandline").option("path", "s3://bucket/prefix") \
         .option("subscribe", "flights").load()
 
+    from strandline.spark_lake import scan              # no Spark, no JVM
+    reader = scan("s3://bucket/prefix", "flights")      # a pyarrow.RecordBatchReader
+
 Importing this loads neither pyspark nor numba; the names below are loaded when they are used.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from strandline.spark_lake.arrow_scan import scan
+    from strandline.spark_lake.counting import count
     from strandline.spark_lake.report import ScanReport, read_scan_reports
     from strandline.spark_lake.source import StrandlineDataSource, register
 
-__all__ = ["ScanReport", "StrandlineDataSource", "read_scan_reports", "register"]
+__all__ = [
+    "ScanReport",
+    "StrandlineDataSource",
+    "count",
+    "read_scan_reports",
+    "register",
+    "scan",
+]
+
+_MODULES = {
+    "ScanReport": "report",
+    "StrandlineDataSource": "source",
+    "count": "counting",
+    "read_scan_reports": "report",
+    "register": "source",
+    "scan": "arrow_scan",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in ("StrandlineDataSource", "register"):
-        try:
-            from strandline.spark_lake import source
-        except ImportError as error:
-            raise ImportError(
-                f"{error}; the lake needs its extra: pip install 'strandline[lake]'"
-            ) from error
-        return getattr(source, name)
-    if name in ("ScanReport", "read_scan_reports"):
-        from strandline.spark_lake import report
-
-        return getattr(report, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    except ImportError as error:
+        raise ImportError(
+            f"{error}; the lake needs its extra: pip install 'strandline[lake]'"
+        ) from error
+    return getattr(module, name)

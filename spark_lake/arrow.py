@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from strandline.spark_lake.options import HEADERS_COLUMN
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.columns import (
@@ -26,9 +27,6 @@ from strandline.storage.records.columns import (
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
-HEADERS_COLUMN = "headers"
 
 _MICROSECONDS_PER_MS = 1000
 # Spark's timestamps are microseconds in 64 bits; Kafka's are milliseconds in as many.

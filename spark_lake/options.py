@@ -9,7 +9,8 @@ Names and meanings are those of Spark's Kafka source wherever there is one:
 A starting timestamp means the *offset* of the first record at or after it, as in Kafka: later
 records with smaller timestamps are still read. A filter on column `timestamp` is exact per row.
 
-Ours are `path`, `splitBytes`, `isolationLevel`, `scanReport`, and `s3.*`. Pure: opens nothing.
+Ours are `path`, `columns`, `splitBytes`, `isolationLevel`, `scanReport`, and `s3.*`. Pure: opens
+nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias, TypeVar
@@ -32,6 +33,9 @@ T = TypeVar("T")
 # spread over executors and to be repeated cheaply.
 SPLIT_BYTES = 64 * 1024 * 1024
 SPLIT_BYTES_MIN = 1024 * 1024
+# The columns of Spark's Kafka source.
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+HEADERS_COLUMN = "headers"
 # A plan of more tasks than this cannot be meant.
 SPLITS_MAX = 1_000_000
 
@@ -126,7 +130,8 @@ class LakeOptions:
     end: Bounds
     # What to do when a starting timestamp lies behind the last record: an error, or no rows.
     fail_without_match: bool = True
-    include_headers: bool = False
+    # What is decoded, in this order; `includeHeaders` adds the headers where no columns are named.
+    columns: tuple[str, ...] = COLUMNS
     fail_on_data_loss: bool = True
     isolation: Isolation = Isolation.READ_COMMITTED
     split_bytes: int = SPLIT_BYTES
@@ -146,7 +151,7 @@ class LakeOptions:
             fail_without_match=given.one_of(
                 "startingOffsetsByTimestampStrategy", {"error": True, "latest": False}, "error"
             ),
-            include_headers=given.boolean("includeHeaders", default=False),
+            columns=_columns(given),
             fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
             isolation=given.one_of(
                 "isolationLevel",
@@ -182,6 +187,7 @@ OPTION_NAMES = (
     "endingOffsets",
     "endingOffsetsByTimestamp",
     "endingTimestamp",
+    "columns",
     "includeHeaders",
     "failOnDataLoss",
     "isolationLevel",
@@ -196,6 +202,13 @@ OPTION_NAMES = (
     "s3.anonymous",
 )
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
+
+
+def option_text(value: object) -> str:
+    """An option as Spark would hand it over: JSON for a mapping, `true` and `false`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)
 
 
 class _Given:
@@ -239,11 +252,32 @@ def _unknown_option(name: str) -> InvalidConfig:
             f"option {name} has no meaning here: the lake reads the bucket of option path,"
             " no broker"
         )
-    near = difflib.get_close_matches(name.lower(), _NAME_BY_LOWER, n=1, cutoff=0.0)[0]
-    return InvalidConfig(f"option {name} is unknown; the nearest is {_NAME_BY_LOWER[near]}")
+    return InvalidConfig(f"option {name} is unknown; the nearest is {_nearest(name, OPTION_NAMES)}")
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    by_lower = {one.lower(): one for one in names}
+    return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
 
 
 # --- the parts --------------------------------------------------------------------------------
+
+
+def _columns(given: _Given) -> tuple[str, ...]:
+    with_headers = given.boolean("includeHeaders", default=False)
+    known = (*COLUMNS, HEADERS_COLUMN)
+    text = given.text("columns")
+    if text is None:
+        return known if with_headers else COLUMNS
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in known:
+            raise InvalidConfig(
+                f"option columns has {name!r}; the nearest column is {_nearest(name, known)}"
+            )
+    if len(set(names)) < len(names):
+        raise InvalidConfig(f"option columns names a column twice: {text}")
+    return names
 
 
 def _url(given: _Given) -> str:

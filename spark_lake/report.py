@@ -48,9 +48,22 @@ class TaskReport:
     rows: int
     segments_read: list[str]
     segments_skipped: list[str]
+    chunks_read: int
     chunks_skipped: int
     requests: int
     bytes_read: int
+
+    def fields(self) -> dict[str, int]:
+        """As numbers, for one line of log."""
+        return {
+            "rows": self.rows,
+            "segments_read": len(self.segments_read),
+            "segments_skipped": len(self.segments_skipped),
+            "chunks_read": self.chunks_read,
+            "chunks_skipped": self.chunks_skipped,
+            "requests": self.requests,
+            "bytes_read": self.bytes_read,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

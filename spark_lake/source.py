@@ -13,9 +13,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-import uuid
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -32,15 +31,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from strandline.spark_lake.arrow import HEADERS_COLUMN
-from strandline.spark_lake.bounds import BoundsResolver
-from strandline.spark_lake.catalog import PARALLEL_READS, ArchivedPartition, Catalog
-from strandline.spark_lake.filters import PushedFilters, push_down
-from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import LakeOptions
-from strandline.spark_lake.planner import PartitionScan, ScanPlan, Split, plan, wanted_pages
-from strandline.spark_lake.report import ReportWriter, TaskReport, report_folder
-from strandline.spark_lake.scan import SplitScan
+from strandline.spark_lake.filters import push_down
+from strandline.spark_lake.options import COLUMNS, HEADERS_COLUMN, LakeOptions
+from strandline.spark_lake.planner import Split
+from strandline.spark_lake.query import Query
+from strandline.spark_lake.report import report_folder
 from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -73,21 +68,20 @@ def _warn_of_another_python(spark: SparkSession) -> None:
         )
 
 
-def kafka_schema(*, include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka source."""
-    fields = [
-        StructField("key", BinaryType()),
-        StructField("value", BinaryType()),
-        StructField("topic", StringType()),
-        StructField("partition", IntegerType()),
-        StructField("offset", LongType()),
-        StructField("timestamp", TimestampType()),
-        StructField("timestampType", IntegerType()),
-    ]
-    if include_headers:
-        header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        fields.append(StructField(HEADERS_COLUMN, ArrayType(header)))
-    return StructType(fields)
+def spark_schema(columns: Sequence[str]) -> StructType:
+    """These columns as Spark's Kafka source has them."""
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    kinds: dict[str, DataType] = {
+        "key": BinaryType(),
+        "value": BinaryType(),
+        "topic": StringType(),
+        "partition": IntegerType(),
+        "offset": LongType(),
+        "timestamp": TimestampType(),
+        "timestampType": IntegerType(),
+        HEADERS_COLUMN: ArrayType(header),
+    }
+    return StructType([StructField(column, kinds[column]) for column in columns])
 
 
 class StrandlineDataSource(DataSource):
@@ -99,7 +93,7 @@ class StrandlineDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Raises InvalidConfig for options that are wrong in themselves."""
-        return kafka_schema(include_headers=self._parsed().include_headers)
+        return spark_schema(self._parsed().columns)
 
     def reader(self, schema: StructType) -> StrandlineReader:
         """A reader of these columns: all, or those of a schema that the user chose."""
@@ -116,104 +110,28 @@ class StrandlineReader(DataSourceReader):
     """One scan: planned once, read split by split."""
 
     def __init__(self, options: LakeOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._columns = tuple(columns)
-        self._pushed = PushedFilters()
-        self._scan_id = uuid.uuid4().hex
+        self._query = Query(options, columns=columns)
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Takes the filters that prune; gives back those that Spark has to evaluate."""
         pushdown = push_down(filters)
-        self._pushed = pushdown.pushed
+        self._query.predicate = pushdown.pushed
         return iter(pushdown.left)
 
     def partitions(self) -> list[InputPartition]:
-        """Reads manifests and plans. Raises what `Catalog`, `BoundsResolver` raise."""
-        reader = ObjectReader(self._options.url, self._options.s3)
-        made = self.plan(reader)
-        statistics = reader.statistics()
-        log.info(
-            "scan planned",
-            extra={
-                "fields": {
-                    "plan": str(made),
-                    "requests": statistics.request_count,
-                    "bytes_read": statistics.bytes_read,
-                }
-            },
-        )
-        if self._options.scan_report is not None:
-            ReportWriter(self._options.scan_report, self._scan_id).write_plan(
-                made, requests=statistics.request_count, bytes_read=statistics.bytes_read
-            )
+        """Reads manifests and plans. Raises what `Query.plan` raises."""
+        made = self._query.plan(self._query.open())
         return [InputPartition(split) for split in made.splits]
-
-    def plan(self, reader: ObjectReader) -> ScanPlan:
-        """The plan of this scan; printable."""
-        catalog = Catalog(reader)
-        catalog.load_cluster()
-        selected = catalog.load_partitions(self._options.selection)
-        wanted = [one for one in selected if self._pushed.wants(one.topic_partition)]
-        scans = self._scans(catalog, BoundsResolver(reader, catalog, self._options), wanted)
-        return plan(
-            scans,
-            partition_count=len(scans),
-            totals=[one.manifest for one in selected if one.manifest is not None],
-            split_bytes=self._options.split_bytes,
-            splits_min=self._options.splits_min,
-        )
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """One split as `pyarrow.RecordBatch`es."""
         # Of a plan without splits Spark makes one partition of nothing.
         if isinstance(partition.value, Split):
-            yield from self._read_split(partition.value)
-
-    def _scans(
-        self, catalog: Catalog, resolver: BoundsResolver, wanted: Sequence[ArchivedPartition]
-    ) -> list[PartitionScan]:
-        if not wanted:
-            return []
-        limits = self._pushed.limits
-        with ThreadPoolExecutor(min(PARALLEL_READS, len(wanted))) as pool:
-            offsets = list(pool.map(resolver.resolve, wanted))
-        archived = [
-            (one.manifest, found)
-            for one, found in zip(wanted, offsets, strict=True)
-            if one.manifest is not None
-        ]
-        pages = catalog.load_pages(
-            [page for manifest, found in archived for page in wanted_pages(manifest, found, limits)]
-        )
-        return [
-            PartitionScan(manifest=manifest, offsets=found, limits=limits, pages=pages)
-            for manifest, found in archived
-        ]
-
-    def _read_split(self, split: Split) -> Iterator[Any]:
-        reader = ObjectReader(self._options.url, self._options.s3)
-        scan = SplitScan(reader, split, columns=self._columns, isolation=self._options.isolation)
-        try:
-            yield from scan.record_batches()
-        finally:
-            # Also when Spark has enough rows (LIMIT) and does not ask for the rest.
-            if self._options.scan_report is not None:
-                statistics, counts = reader.statistics(), scan.counts
-                ReportWriter(self._options.scan_report, self._scan_id).write_task(
-                    split.index,
-                    TaskReport(
-                        rows=counts.rows,
-                        segments_read=counts.segments_read,
-                        segments_skipped=counts.segments_skipped,
-                        chunks_skipped=counts.chunks_skipped,
-                        requests=statistics.request_count,
-                        bytes_read=statistics.bytes_read,
-                    ),
-                )
+            yield from self._query.read(partition.value, self._query.open())
 
 
 def _checked_columns(schema: StructType) -> list[str]:
-    known = {field.name: field for field in kafka_schema(include_headers=True)}
+    known = {field.name: field for field in spark_schema((*COLUMNS, HEADERS_COLUMN))}
     for field in schema:
         expected = known.get(field.name)
         if expected is None:

@@ -110,7 +110,8 @@ def test_partitions_are_chosen_by_topic_and_number(test: Filter, wanted: list[st
 @pytest.mark.parametrize(
     "one",
     [
-        EqualTo(("key",), b"k"),
+        EqualTo(("key",), "k"),
+        Not(EqualTo(("key",), b"k")),
         IsNotNull(("key",)),
         IsNull(("offset",)),
         In(("offset",), (1, 2)),
@@ -132,3 +133,4 @@ def test_what_is_not_understood_completely_stays_with_spark(one: Filter) -> None
     assert pushdown.left[0] is one
     assert pushdown.pushed.limits == RowLimits(start_offset=5)
     assert pushdown.pushed.partitions == ()
+    assert pushdown.pushed.keys is None

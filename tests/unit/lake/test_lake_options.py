@@ -41,7 +41,8 @@ def test_without_more_than_path_and_topic_everything_committed_is_read() -> None
     assert options.start.of(T0) is Edge.EARLIEST
     assert options.end.of(T0) is Edge.LATEST
     assert options.isolation is Isolation.READ_COMMITTED
-    assert (options.include_headers, options.fail_on_data_loss) == (False, True)
+    assert "headers" not in options.columns
+    assert options.fail_on_data_loss
     assert (options.split_bytes, options.splits_min) == (SPLIT_BYTES, 1)
     assert options.s3 == S3Options()
 
@@ -51,7 +52,7 @@ def test_names_are_taken_in_any_case() -> None:
         {"PATH": "s3://b", "Subscribe": "a, b", "includeheaders": "TRUE", "S3.Region": "eu-west-1"}
     )
     assert options.selection == Subscribe(("a", "b"))
-    assert options.include_headers
+    assert options.columns[-1] == "headers"
     assert options.s3.region == "eu-west-1"
 
 
@@ -205,3 +206,8 @@ def test_importing_the_lake_is_cheap() -> None:
         check=True,
         timeout=60,
     )
+
+
+def test_columns_are_named_in_their_order_and_no_headers_come_beside_them() -> None:
+    options = parse(columns="offset, key", includeHeaders="true")
+    assert options.columns == ("offset", "key")

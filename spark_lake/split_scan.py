@@ -22,6 +22,7 @@ from typing import Any
 from strandline.spark_lake.arrow import ArrowEncoder
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.planner import SegmentSlice, Split
+from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.segments import (
     Block,
     ChunkRange,
@@ -48,6 +49,8 @@ class ScanCounts:
     rows: int = 0
     segments_read: list[str] = field(default_factory=list)
     segments_skipped: list[str] = field(default_factory=list)  # no chunk was wanted
+    # Of segments whose statistics were asked for; the others are read whole.
+    chunks_read: int = 0
     chunks_skipped: int = 0
 
 
@@ -61,11 +64,15 @@ class SplitScan:
         *,
         columns: Sequence[str],
         isolation: Isolation,
+        row_filter: RowFilter | None = None,
     ) -> None:
         self._reader = reader
         self._split = split
         self._isolation = isolation
-        self._encoder = ArrowEncoder(columns, split.topic_partition)
+        self._row_filter = row_filter or RowFilter()
+        self._columns = list(columns)
+        needed = dict.fromkeys([*columns, *self._row_filter.columns])
+        self._encoder = ArrowEncoder(list(needed), split.topic_partition)
         self.counts = ScanCounts()
 
     def record_batches(self) -> Iterator[Any]:
@@ -96,7 +103,7 @@ class SplitScan:
     def _wanted_ranges(self, piece: SegmentSlice, meta: SegmentMeta) -> list[ChunkRange]:
         entry, limits = piece.entry, self._split.limits
         if piece.is_whole and (
-            entry.size_bytes <= PRUNED_SEGMENT_BYTES_MIN or _covers(limits, entry)
+            entry.size_bytes <= PRUNED_SEGMENT_BYTES_MIN or covers(limits, entry)
         ):
             return [whole_segment(entry)]
         statistics = meta.statistics()
@@ -113,6 +120,7 @@ class SplitScan:
             and chunk.max_timestamp_ms >= limits.start_timestamp_ms
             and chunk.min_timestamp_ms < limits.end_timestamp_ms
         ]
+        self.counts.chunks_read += len(wanted)
         self.counts.chunks_skipped += len(owned) - len(wanted)
         return wanted
 
@@ -130,11 +138,18 @@ class SplitScan:
         with _naming(self._reader, entry):
             for run in _runs(block, limits, aborted):
                 for decoded in decode(run, limits=limits, wanted=self._encoder.wanted):
-                    self.counts.rows += decoded.row_count
-                    yield self._encoder.encode(decoded)
+                    batch = self._wanted_rows(self._encoder.encode(decoded))
+                    if batch.num_rows:
+                        self.counts.rows += batch.num_rows
+                        yield batch
+
+    def _wanted_rows(self, batch: Any) -> Any:
+        if not self._row_filter.columns:
+            return batch
+        return self._row_filter.apply(batch).select(self._columns)
 
 
-def _covers(limits: RowLimits, entry: SegmentEntry) -> bool:
+def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
     """Whether every row of the segment is wanted."""
     return (
         limits.start_offset <= entry.base_offset

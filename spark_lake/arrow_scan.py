@@ -1,0 +1,231 @@
+"""The archive as Arrow, without Spark and without a JVM: for DuckDB, Polars, pandas, a laptop.
+
+    reader = scan("s3://bucket/prefix", "flights", columns=["key", "timestamp"],
+                  filters=[("timestamp", ">=", datetime(2024, 2, 1, tzinfo=UTC))])
+    duckdb.sql("select count(*) from reader")        polars.from_arrow(reader)
+
+The plan, the pruning and the decoding are those of the Spark source. Rows come in order of topic,
+partition and offset. Splits are read by a few threads at once, which holds because decompression
+and the compiled loops let go of the interpreter:
+
+    threads   [split 0][split 3]      each into a queue of its own of QUEUE_BATCHES_MAX batches
+              [split 1][split 4]
+    reader    0, then 1, then 2 ...   the order of the splits, whoever is ready first
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import queue
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import COLUMNS, LakeOptions, option_text
+from strandline.spark_lake.planner import ScanPlan, Split
+from strandline.spark_lake.predicate import Comparison, Operator, Predicate, taken
+from strandline.spark_lake.query import Query
+from strandline.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+# Two threads keep the network and a core busy; more than four wait for each other's interpreter.
+THREADS_MAX = 4
+# Batches (about 2 MiB each) that a split may be ahead of whoever reads.
+QUEUE_BATCHES_MAX = 4
+# How often a thread that waits for room looks whether anybody still reads.
+LOOK_S = 0.2
+
+OptionValue: TypeAlias = str | int | bool | Mapping[str, object]
+FilterTuple: TypeAlias = tuple[str, str, object]
+
+_OPERATORS: Mapping[str, tuple[Operator, bool]] = {
+    "=": (Operator.EQUAL, False),
+    "==": (Operator.EQUAL, False),
+    "!=": (Operator.EQUAL, True),
+    "<": (Operator.LESS, False),
+    "<=": (Operator.LESS_OR_EQUAL, False),
+    ">": (Operator.GREATER, False),
+    ">=": (Operator.GREATER_OR_EQUAL, False),
+    "in": (Operator.IN, False),
+    "not in": (Operator.IN, True),
+}
+
+
+def scan(
+    path: str,
+    topics: str | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[FilterTuple] = (),
+    options: Mapping[str, OptionValue] | None = None,
+    threads: int | None = None,
+) -> pa.RecordBatchReader:
+    """The records of these topics; nothing but the plan is read before the first batch is.
+
+    `filters` are `(column, operator, value)`, joined by "and", as pyarrow and pandas write them.
+    `options` are those of the Spark source (docs/lake.md), `topics` stands for `subscribe`.
+
+    Raises InvalidConfig for what is asked wrongly, a TierError for what the bucket answers; the
+    reader raises what `Query.read` raises.
+    """
+    import pyarrow as pa
+
+    query = make_query(path, topics, columns=columns, filters=filters, options=options)
+    reader = query.open()
+    plan = query.plan(reader)
+    batches = read_in_order(query, plan, reader, threads=threads or default_threads())
+    return pa.RecordBatchReader.from_batches(query.schema, batches)
+
+
+def make_query(
+    path: str,
+    topics: str | Sequence[str] | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[FilterTuple] = (),
+    options: Mapping[str, OptionValue] | None = None,
+) -> Query:
+    """Raises InvalidConfig."""
+    given = {name: option_text(value) for name, value in (options or {}).items()}
+    given["path"] = path
+    if topics is not None:
+        given["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
+    if columns is not None:
+        given["columns"] = ",".join(columns)
+    parsed = LakeOptions.parse(given)
+    predicate, residual = Predicate(), []
+    for one in filters:
+        comparison = _comparison(one)
+        more = taken(predicate, comparison)
+        if more is None:
+            residual.append(comparison)
+        else:
+            predicate = more
+    return Query(parsed, columns=parsed.columns, predicate=predicate, residual=residual)
+
+
+def default_threads() -> int:
+    return min(THREADS_MAX, os.cpu_count() or 1)
+
+
+def read_in_order(
+    query: Query, plan: ScanPlan, reader: ObjectReader, *, threads: int
+) -> Iterator[Any]:
+    """The batches of all splits in their order; ends its threads when it is closed early."""
+    rows = 0
+    try:
+        with _SplitThreads(query, reader, threads) as running:
+            for batch in running.batches(plan.splits):
+                rows += batch.num_rows
+                yield batch
+    finally:
+        statistics = reader.statistics()
+        log.info(
+            "scan read",
+            extra={
+                "fields": {
+                    "rows": rows,
+                    "plan": str(plan),
+                    "requests": statistics.request_count,
+                    "bytes_read": statistics.bytes_read,
+                }
+            },
+        )
+
+
+class _SplitThreads:
+    """Reads up to `threads` splits at once, each into a bounded queue."""
+
+    def __init__(self, query: Query, reader: ObjectReader, threads: int) -> None:
+        self._query = query
+        self._reader = reader
+        self._threads = max(1, threads)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="lake-split")
+        self._closed = threading.Event()
+
+    def __enter__(self) -> _SplitThreads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def batches(self, splits: Sequence[Split]) -> Iterator[Any]:
+        queues: list[queue.Queue[Any]] = []
+        for number in range(len(splits)):
+            # One split more than threads is under way, so that no thread is idle.
+            while len(queues) < min(len(splits), number + self._threads + 1):
+                made: queue.Queue[Any] = queue.Queue(QUEUE_BATCHES_MAX)
+                self._pool.submit(self._fill, splits[len(queues)], made)
+                queues.append(made)
+            while (item := queues[number].get()) is not _END:
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+
+    def _fill(self, split: Split, into: queue.Queue[Any]) -> None:
+        try:
+            for batch in self._query.read(split, self._reader):
+                if not self._put(into, batch):
+                    return
+            self._put(into, _END)
+        except BaseException as error:  # handed to whoever reads, whatever it is
+            self._put(into, error)
+
+    def _put(self, into: queue.Queue[Any], item: object) -> bool:
+        while not self._closed.is_set():
+            try:
+                into.put(item, timeout=LOOK_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
+_END = object()
+
+
+def _comparison(one: FilterTuple) -> Comparison:
+    """Raises InvalidConfig for a filter that no column can have."""
+    try:
+        column, symbol, value = one
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(f"filter {one!r} must be (column, operator, value)") from error
+    if column not in COLUMNS:
+        raise InvalidConfig(f"filter {one!r}: the columns to filter by are {', '.join(COLUMNS)}")
+    if symbol not in _OPERATORS:
+        raise InvalidConfig(f"filter {one!r}: the operators are {', '.join(_OPERATORS)}")
+    operator, negated = _OPERATORS[symbol]
+    if operator is Operator.IN:
+        if not isinstance(value, list | tuple | set | frozenset):
+            raise InvalidConfig(f"filter {one!r}: {symbol} wants a list")
+        return Comparison(column, operator, [_value(one, column, v) for v in value], negated)
+    return Comparison(column, operator, _value(one, column, value), negated)
+
+
+def _value(one: FilterTuple, column: str, value: object) -> object:
+    """The value as the column has it. Raises InvalidConfig if it cannot be compared with it."""
+    match column, value:
+        case "key" | "value", str():
+            return value.encode()
+        case "key" | "value", bytes() | bytearray() | memoryview():
+            return bytes(value)
+        case "topic", str():
+            return value
+        case "partition" | "offset" | "timestampType", int() if not isinstance(value, bool):
+            return value
+        case "timestamp", dt.datetime():
+            if value.tzinfo is None:
+                raise InvalidConfig(f"filter {one!r}: the time needs a zone, such as UTC")
+            return value
+        case "timestamp", int() if not isinstance(value, bool):
+            return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=value)
+    raise InvalidConfig(f"filter {one!r}: {column} cannot be compared with {value!r}")

@@ -1,0 +1,110 @@
+"""How many rows a query has, from what the archive knows already.
+
+    whole segment, no transactions      the manifest's record count             no request
+    whole chunks, no transactions       the statistics in `.meta`               one small request
+    everything else                     the records, without any of their columns
+
+With transactions in a segment, its records include control records and perhaps aborted ones: they
+are counted by reading. Filters on keys and values are counted by reading too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from strandline.spark_lake.arrow_scan import (
+    FilterTuple,
+    OptionValue,
+    default_threads,
+    make_query,
+)
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.planner import SegmentSlice, Split
+from strandline.spark_lake.query import Query
+from strandline.spark_lake.segments import SegmentMeta, chunk_ranges
+from strandline.spark_lake.split_scan import covers
+from strandline.storage.records.columns import RowLimits
+from strandline.storage.remote.manifest import SegmentEntry
+
+
+def count(
+    path: str,
+    topics: str | Sequence[str] | None = None,
+    *,
+    filters: Sequence[FilterTuple] = (),
+    options: Mapping[str, OptionValue] | None = None,
+) -> int:
+    """The number of rows that `scan` would give for the same arguments; raises what it raises."""
+    query = make_query(path, topics, columns=["offset"], filters=filters, options=options)
+    reader = query.open()
+    pieces = [
+        replace(split, slices=(piece,))
+        for split in query.plan(reader).splits
+        for piece in split.slices
+    ]
+    counter = _Counter(query, reader)
+    known = [counter.without_request(one) for one in pieces]
+    todo = [one for one, rows in zip(pieces, known, strict=True) if rows is None]
+    with ThreadPoolExecutor(default_threads()) as pool:
+        return sum(rows for rows in known if rows is not None) + sum(pool.map(counter.of, todo))
+
+
+class _Counter:
+    def __init__(self, query: Query, reader: ObjectReader) -> None:
+        self._query = query
+        self._reader = reader
+        # Whether records of the archive are rows, as far as offsets and times go.
+        self._counts_records = query.predicate.keys is None and not query.residual
+
+    def without_request(self, one: Split) -> int | None:
+        """The rows of a split of one slice, if the manifest tells them."""
+        (piece,) = one.slices
+        if self._is_plain(piece.entry) and piece.is_whole and covers(one.limits, piece.entry):
+            return piece.entry.record_count
+        return None
+
+    def of(self, one: Split) -> int:
+        """The same from the statistics, or from the records."""
+        (piece,) = one.slices
+        if not self._is_plain(piece.entry):
+            return self._by_reading(one)
+        return sum(
+            known if known is not None else self._by_reading(part)
+            for part, known in _chunks(one, piece, self._reader)
+        )
+
+    def _is_plain(self, entry: SegmentEntry) -> bool:
+        return self._counts_records and not entry.has_transactions
+
+    def _by_reading(self, one: Split) -> int:
+        return sum(batch.num_rows for batch in self._query.read(one, self._reader))
+
+
+def _chunks(
+    one: Split, piece: SegmentSlice, reader: ObjectReader
+) -> Iterator[tuple[Split, int | None]]:
+    """The wanted chunks of a slice, each with its rows if all of them are wanted."""
+    statistics = SegmentMeta(reader, piece.entry).statistics()
+    ranges = chunk_ranges(piece.entry, statistics)
+    for part, chunk in zip(ranges, statistics.chunks, strict=True):
+        if not piece.start_position <= chunk.position < piece.end_position:
+            continue
+        limits = one.limits
+        if (
+            limits.start_offset <= part.base_offset
+            and limits.end_offset >= part.end_offset
+            and limits.start_timestamp_ms <= chunk.min_timestamp_ms
+            and limits.end_timestamp_ms > chunk.max_timestamp_ms
+        ):
+            yield one, chunk.record_count
+        elif _overlaps(limits, part.base_offset, part.end_offset):
+            own = SegmentSlice(
+                entry=piece.entry, start_position=chunk.position, end_position=chunk.position + 1
+            )
+            yield replace(one, slices=(own,)), None
+
+
+def _overlaps(limits: RowLimits, base_offset: int, end_offset: int) -> bool:
+    return base_offset < limits.end_offset and end_offset > limits.start_offset

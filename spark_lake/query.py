@@ -1,0 +1,152 @@
+"""One query over the archive: planned once, read split by split. What Spark and `scan` share.
+
+    Query(options, columns, predicate, residual)      picklable, holds nothing open
+      .plan()        manifests -> ScanPlan             in the driver
+      .read(split)   split -> Arrow record batches     in an executor, or a thread
+
+`predicate` is what prunes, and is exact for every row that comes out; `residual` are further
+comparisons that only drop rows. Each plan and each end of reading is one line of log.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from strandline.spark_lake.arrow import schema_of
+from strandline.spark_lake.bounds import BoundsResolver
+from strandline.spark_lake.catalog import PARALLEL_READS, ArchivedPartition, Catalog
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import LakeOptions
+from strandline.spark_lake.planner import PartitionScan, ScanPlan, Split, plan, wanted_pages
+from strandline.spark_lake.predicate import Comparison, Predicate
+from strandline.spark_lake.report import ReportWriter, TaskReport
+from strandline.spark_lake.row_filter import RowFilter
+from strandline.spark_lake.split_scan import SplitScan
+
+log = logging.getLogger(__name__)
+
+
+class Query:
+    """See the top of this file."""
+
+    def __init__(
+        self,
+        options: LakeOptions,
+        *,
+        columns: Sequence[str],
+        predicate: Predicate | None = None,
+        residual: Sequence[Comparison] = (),
+    ) -> None:
+        self.options = options
+        self.columns = tuple(columns)
+        self.predicate = predicate or Predicate()
+        self.residual = tuple(residual)
+        self._scan_id = uuid.uuid4().hex
+
+    @property
+    def schema(self) -> Any:
+        """The `pyarrow.Schema` of the batches."""
+        return schema_of(self.columns)
+
+    def open(self) -> ObjectReader:
+        """A reader of this query's archive; nothing is asked of it yet."""
+        return ObjectReader(self.options.url, self.options.s3)
+
+    def plan(self, reader: ObjectReader) -> ScanPlan:
+        """Reads manifests and plans. Raises what `Catalog` and `BoundsResolver` raise."""
+        catalog = Catalog(reader)
+        catalog.load_cluster()
+        selected = catalog.load_partitions(self.options.selection)
+        wanted = [one for one in selected if self.predicate.wants(one.topic_partition)]
+        scans = self._scans(catalog, BoundsResolver(reader, catalog, self.options), wanted)
+        made = plan(
+            scans,
+            partition_count=len(scans),
+            totals=[one.manifest for one in selected if one.manifest is not None],
+            split_bytes=self.options.split_bytes,
+            splits_min=self.options.splits_min,
+        )
+        self._tell_plan(made, reader)
+        return made
+
+    def read(self, split: Split, reader: ObjectReader) -> Iterator[Any]:
+        """One split as `pyarrow.RecordBatch`es of `columns`.
+
+        Raises a TierError or CorruptRecords that names the object and what to do about it.
+        """
+        scan = SplitScan(
+            reader,
+            split,
+            columns=self.columns,
+            isolation=self.options.isolation,
+            row_filter=RowFilter(keys=self.predicate.keys, comparisons=self.residual),
+        )
+        before = reader.statistics()
+        try:
+            yield from scan.record_batches()
+        finally:
+            # Also when the caller has enough rows (LIMIT) and does not ask for the rest.
+            after, counts = reader.statistics(), scan.counts
+            self._tell_task(
+                split,
+                TaskReport(
+                    rows=counts.rows,
+                    segments_read=counts.segments_read,
+                    segments_skipped=counts.segments_skipped,
+                    chunks_read=counts.chunks_read,
+                    chunks_skipped=counts.chunks_skipped,
+                    requests=after.request_count - before.request_count,
+                    bytes_read=after.bytes_read - before.bytes_read,
+                ),
+            )
+
+    def _scans(
+        self, catalog: Catalog, resolver: BoundsResolver, wanted: Sequence[ArchivedPartition]
+    ) -> list[PartitionScan]:
+        if not wanted:
+            return []
+        limits = self.predicate.limits
+        with ThreadPoolExecutor(min(PARALLEL_READS, len(wanted))) as pool:
+            offsets = list(pool.map(resolver.resolve, wanted))
+        archived = [
+            (one.manifest, found)
+            for one, found in zip(wanted, offsets, strict=True)
+            if one.manifest is not None
+        ]
+        pages = catalog.load_pages(
+            [page for manifest, found in archived for page in wanted_pages(manifest, found, limits)]
+        )
+        return [
+            PartitionScan(manifest=manifest, offsets=found, limits=limits, pages=pages)
+            for manifest, found in archived
+        ]
+
+    def _tell_plan(self, made: ScanPlan, reader: ObjectReader) -> None:
+        statistics = reader.statistics()
+        log.info(
+            "scan planned",
+            extra={
+                "fields": {
+                    "scan": self._scan_id,
+                    "plan": str(made),
+                    "requests": statistics.request_count,
+                    "bytes_read": statistics.bytes_read,
+                }
+            },
+        )
+        if self.options.scan_report is not None:
+            ReportWriter(self.options.scan_report, self._scan_id).write_plan(
+                made, requests=statistics.request_count, bytes_read=statistics.bytes_read
+            )
+
+    def _tell_task(self, split: Split, report: TaskReport) -> None:
+        log.info(
+            "split read",
+            extra={"fields": {"scan": self._scan_id, "split": split.index, **report.fields()}},
+        )
+        if self.options.scan_report is not None:
+            ReportWriter(self.options.scan_report, self._scan_id).write_task(split.index, report)

@@ -1,0 +1,173 @@
+"""`scan`: the same rows without Spark, for whoever speaks Arrow."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from strandline.spark_lake import scan
+from strandline.storage.errors import InvalidConfig, ObjectCorrupt
+from strandline.storage.records.compression import Codec
+from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
+
+MADE = make_records(600, headers=True)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ArchiveBuilder:
+    """Topic `t`: a segment per codec in partition 0, another in partition 1."""
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t", partitions=2)
+    for number, codec in enumerate(Codec):
+        archive.add_segment("t", make_batches(MADE[number * 100 : number * 100 + 100], codec=codec))
+    archive.add_segment("t", make_batches(MADE[:50]), partition=1)
+    return archive
+
+
+def test_all_records_come_in_order_of_partition_and_offset(archive: ArchiveBuilder) -> None:
+    table = scan(archive.url, "t").read_all()
+    assert table.column_names == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+    ]
+    made = MADE[: 100 * len(Codec)]
+    assert table.column("offset").to_pylist() == [r.offset for r in [*made, *MADE[:50]]]
+    assert table.column("value").to_pylist() == [r.value for r in [*made, *MADE[:50]]]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads_gives_the_same_rows(archive: ArchiveBuilder, threads: int) -> None:
+    for start in range(6):
+        archive.add_topic(f"wide-{start}")
+        archive.add_segment(f"wide-{start}", make_batches(MADE))
+    reader = scan(
+        archive.url,
+        columns=["topic", "offset"],
+        options={"subscribePattern": "wide-.*"},
+        threads=threads,
+    )
+    table = reader.read_all()
+    assert table.column("topic").to_pylist() == [f"wide-{n}" for n in range(6) for _ in MADE]
+    assert table.column("offset").to_pylist() == [r.offset for r in MADE] * 6
+
+
+def test_duckdb_asks_it_in_sql(archive: ArchiveBuilder) -> None:
+    with duckdb.connect() as connection:
+        connection.register("records", scan(archive.url, "t", columns=["key", "offset"]))
+        row = connection.sql('select count(*), max("offset"), count(key) from records').fetchone()
+    made = [*MADE[: 100 * len(Codec)], *MADE[:50]]
+    assert row == (len(made), made[-51].offset, sum(r.key is not None for r in made))
+
+
+def test_polars_takes_it_as_a_frame(archive: ArchiveBuilder) -> None:
+    frame = pl.from_arrow(scan(archive.url, "t", options={"includeHeaders": True}))
+    assert isinstance(frame, pl.DataFrame)
+    by_partition = frame.group_by("partition").len().sort("partition")
+    assert by_partition["len"].to_list() == [100 * len(Codec), 50]
+    assert frame["headers"][0].to_list()[0]["key"] == "trace"
+
+
+def test_filters_choose_rows_whether_they_prune_or_not(archive: ArchiveBuilder) -> None:
+    def offsets(*filters: tuple[str, str, object]) -> list[int]:
+        found = scan(archive.url, "t", columns=["offset"], filters=filters)
+        return list(found.read_all().column("offset").to_pylist())
+
+    zero = ("partition", "=", 0)
+    made = MADE[: 100 * len(Codec)]
+    assert offsets(("offset", ">=", 20), ("offset", "<", 23), zero) == [20, 21, 22]
+    moment = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(seconds=30)
+    assert offsets(("timestamp", "<=", moment), zero) == list(range(31))
+    assert offsets(("timestamp", "<", START_MS + 2000), zero) == [0, 1]
+    assert offsets(("key", "==", "key-7")) == [7, 7]
+    assert offsets(("key", "in", [b"key-7", b"key-333", b"no"]), zero) == [7, 333]
+    assert offsets(("offset", "in", [3, 450])) == [3, 450, 3]
+    assert offsets(("key", "!=", "key-1"), ("offset", "<", 4), zero) == [2, 3]  # key 0 is null
+    assert offsets(("key", "not in", ["key-1"]), ("offset", "<", 4), zero) == [2, 3]
+    assert offsets(("topic", "!=", "t")) == []
+    values = [r.offset for r in made if r.value == b""]
+    assert offsets(("value", "==", b""), zero) == values
+
+
+@pytest.mark.parametrize(
+    ("filters", "says"),
+    [
+        ([("offset", "~", 3)], "the operators are"),
+        ([("size", "=", 3)], "the columns to filter by are key"),
+        ([("offset", "=", "3")], "offset cannot be compared with '3'"),
+        ([("timestamp", "=", dt.datetime(2024, 1, 1))], "needs a zone"),
+        ([("key", "in", b"k")], "in wants a list"),
+        ([("offset", "=")], r"must be \(column, operator, value\)"),
+    ],
+)
+def test_a_wrong_filter_is_explained(
+    archive: ArchiveBuilder, filters: list[tuple[str, str, object]], says: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        scan(archive.url, "t", filters=filters)
+
+
+def test_a_wrong_column_is_answered_with_the_nearest(archive: ArchiveBuilder) -> None:
+    with pytest.raises(InvalidConfig, match="'ofset'; the nearest column is offset"):
+        scan(archive.url, "t", columns=["ofset"])
+    with pytest.raises(InvalidConfig, match="names a column twice"):
+        scan(archive.url, "t", columns=["key", "key"])
+
+
+def test_damage_in_the_middle_reaches_the_reader(archive: ArchiveBuilder) -> None:
+    entry = archive.manifest("t").segments[2]
+    path = archive.object_path(entry.log_key)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ObjectCorrupt, match=entry.log_key):
+        scan(archive.url, "t", options={"splitBytes": 1 << 20}).read_all()
+
+
+def test_a_reader_that_is_left_early_ends_its_threads(archive: ArchiveBuilder) -> None:
+    archive.add_topic("long")
+    for start in range(0, 3000, 300):
+        records = make_records(300, base_offset=start, value_bytes=9000)
+        archive.add_segment("long", make_batches(records))
+    reader = scan(archive.url, "long", options={"splitBytes": 1 << 20}, threads=2)
+    reader.read_next_batch()
+    reader.close()
+    del reader
+    gc.collect()
+    assert not [one for one in threading.enumerate() if one.name.startswith("lake-split")]
+
+
+def test_a_scan_logs_what_it_read_of_how_much(
+    archive: ArchiveBuilder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    scan(archive.url, "t", filters=[("offset", "<", 100)]).read_all()
+    (line,) = [one for one in caplog.records if one.message == "scan read"]
+    fields = line.fields  # type: ignore[attr-defined]
+    assert fields["rows"] == 150
+    assert "2 of 6 segments" in fields["plan"]
+
+
+def test_neither_pyspark_nor_java_is_needed(archive: ArchiveBuilder) -> None:
+    program = (
+        "import sys; sys.modules['pyspark'] = None;"
+        "from strandline.spark_lake import scan;"
+        f"print(scan({archive.url!r}, 't').read_all().num_rows)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == str(100 * len(Codec) + 50)
