@@ -45,10 +45,13 @@ def decode_request(api_key: int, version: int, body: memoryview) -> Request:
     """The request in `body`, whose slices it keeps. Raises MalformedRequest.
 
     Produce and Fetch have their own entrances in `produce` and `fetch`, with the same result.
+
+    Bytes behind the last field are passed over, as Apache Kafka does: librdkafka (2.16 still) asks
+    for all topics with a Metadata request that is three bytes too long.
     """
     if len(body) > PLAIN_BODY_BYTES_MAX and api_key != ApiKey.PRODUCE:
         raise MalformedRequest(f"a body of {len(body)} bytes in a request without records")
-    return decode(request_class(api_key), version, body)
+    return _decode(request_class(api_key), version, body)[0]
 
 
 def encode_response(response: Response, version: int) -> list[Part]:
@@ -67,19 +70,24 @@ def decode_response(api_key: int, version: int, body: memoryview) -> Response:
 
 
 def decode(cls: type[M], version: int, body: memoryview) -> M:
-    """One message of a known class, by generated code. Raises MalformedRequest."""
+    """One message of a known class that fills `body`. Raises MalformedRequest."""
+    message, position = _decode(cls, version, body)
+    if position != len(body):
+        raise MalformedRequest(
+            f"{len(body) - position} bytes are left after {cls.__name__} v{version}"
+        )
+    return message
+
+
+def _decode(cls: type[M], version: int, body: memoryview) -> tuple[M, int]:
+    """The message and the position behind it, by generated code. Raises MalformedRequest."""
     decoder = _decoders.get((cls, version)) or _decoder_for(cls, version)
-    size_bytes = len(body)
     try:
-        message, position = decoder(body, 0, size_bytes)
+        message, position = decoder(body, 0, len(body))
     except (struct.error, IndexError) as error:
         raise MalformedRequest(f"{cls.__name__} v{version} ends in the middle") from error
-    if position != size_bytes:
-        raise MalformedRequest(
-            f"{size_bytes - position} bytes are left after {cls.__name__} v{version}"
-        )
     assert type(message) is cls, message
-    return message
+    return message, position
 
 
 def encode(message: Message, version: int) -> list[Part]:

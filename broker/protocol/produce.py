@@ -26,6 +26,7 @@ import uuid
 from typing import Final
 
 from strandline.broker.protocol import codec
+from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,
     ProduceRequest,
@@ -74,7 +75,9 @@ def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
             request = _decode_usual(version, body)
     except (struct.error, IndexError):
         request = None
-    return request or codec.decode(ProduceRequest, version, body)
+    request = request or codec.decode_request(ApiKey.PRODUCE, version, body)
+    assert isinstance(request, ProduceRequest)
+    return request
 
 
 def frame_appended(

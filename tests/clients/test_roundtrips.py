@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
@@ -198,3 +199,9 @@ def test_every_acks_setting_delivers(
     topic = make_topic()
     produce_with_librdkafka(broker, topic, "lz4", acks=acks)
     assert_same(consume_with_librdkafka(broker, topic, len(samples())), samples())
+
+
+def test_librdkafka_lists_all_topics(broker: BrokerProcess, make_topic: Callable[..., str]) -> None:
+    topic = make_topic(3)
+    listed = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
+    assert len(listed[topic].partitions) == 3
