@@ -10,6 +10,8 @@ MAKEFLAGS += --no-print-directory
 VENV ?= .venv
 MINISTACK_VENV ?= .venv-ministack
 PYTEST_ARGS ?=
+# Most tests wait for other processes; each worker has servers of its own.
+TEST_WORKERS ?= 3
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 
@@ -47,7 +49,7 @@ demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive t
 
 .PHONY: test
 test: $(DEV) $(MINISTACK) java static ## everything CI runs: static checks and all tests
-	$(PYTEST) --durations=15
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15
 
 .PHONY: check
 check: $(DEV) static ## quick: format, lint, types, import floors, unit tests that need nothing outside

@@ -34,7 +34,7 @@ from strandline.broker.protocol.messages.produce import (
     ProduceTopic,
 )
 from strandline.broker.protocol.primitives import uuid_of
-from strandline.broker.protocol.schema import Part
+from strandline.broker.protocol.schema import Part, Request
 
 __all__ = ["decode_produce_request", "encode_produce_response", "frame_appended"]
 
@@ -68,6 +68,7 @@ _END: Final = memoryview(bytes(3))
 
 def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
     """The request in `body`; its records are slices of `body`. Raises MalformedRequest."""
+    request: Request | None
     try:
         if version < _FLEXIBLE_FROM:
             request = _decode_usual_old(body)

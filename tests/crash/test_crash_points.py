@@ -11,6 +11,7 @@ produced while the store was away, so that not one of them is archived.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -201,7 +202,8 @@ def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes
     gone = {key for entry in before[:2] for key in (entry.log_key, entry.meta_key)}
 
     broker.start_to_crash_at(point)
-    with broker.client(TOPIC) as client:
+    # The broker may die before it has answered: the log start is in the bucket by then.
+    with broker.client(TOPIC) as client, contextlib.suppress(ConnectionError):
         assert client.delete_records(new_start) == new_start
     wait_for_death(broker)
 

@@ -20,6 +20,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_WAIT_S_MAX = 30.0
+# A server that loads its tables at its first request must not have it broken off half-way.
+ANSWER_WAIT_S_MAX = 10.0
 STOP_WAIT_S_MAX = 10.0
 
 
@@ -98,7 +100,7 @@ class ServerProcess:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(self.endpoint_url, timeout=1):
+            with urllib.request.urlopen(self.endpoint_url, timeout=ANSWER_WAIT_S_MAX):
                 return True
         except urllib.error.HTTPError:
             return True
