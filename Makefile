@@ -68,6 +68,10 @@ test-localstack: $(DEV) ## the object store's contract over LocalStack (no docke
 bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot and cold (BENCH_ARGS=...)
 	@$(PY) -m bench.run $(BENCH_ARGS)
 
+.PHONY: bench-tiers
+bench-tiers: $(DEV) ## measure what the remote tier costs, beside raw S3 requests (BENCH_ARGS=...)
+	@$(PY) -m bench.tiers $(BENCH_ARGS)
+
 .PHONY: format
 format: $(DEV) ## format the code and mend what the linter can mend
 	$(VENV)/bin/ruff format .

@@ -10,6 +10,7 @@ its GETs as slow as those of a real one: what is measured then is how a reader h
     PUT     If-None-Match: *, If-Match, Expect: 100-continue, aws-chunked bodies, multipart parts
     GET     Range: bytes=a-b, a-, -n; ListObjectsV2 with prefix, delimiter, paging
     HEAD, DELETE, POST ?uploads, ?uploadId=, ?delete
+    GET /_counts     JSON: how many requests of each method came for .log, .meta and other objects
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import json
 import re
 import sys
 import urllib.parse
 from bisect import bisect_right
+from collections import Counter
 from xml.sax.saxutils import escape
 
 BODY_BYTES_MAX = 1 << 30
@@ -36,7 +39,13 @@ class Store:
         self.connection_bytes_per_s = connection_bytes_per_s
         self.objects: dict[str, tuple[bytes, str]] = {}
         self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
+        # "GET .log" -> requests
+        self.counts: Counter[str] = Counter()
         self._number = 0
+
+    def count(self, method: str, path: str) -> None:
+        ending = path[path.rfind(".") :] if path.endswith((".log", ".meta")) else "other"
+        self.counts[f"{method} {ending}"] += 1
 
     def put(self, path: str, body: bytes) -> str:
         self._number += 1
@@ -148,6 +157,10 @@ class Peer(asyncio.Protocol):
         path, _, query_text = target.partition("?")
         path = urllib.parse.unquote(path)
         query = dict(urllib.parse.parse_qsl(query_text, keep_blank_values=True))
+        if path == "/_counts":
+            self._reply("200 OK", json.dumps(self._store.counts).encode())
+            return
+        self._store.count(method, path)
         match method:
             case "PUT":
                 self._put(path, query, headers, body)

@@ -326,6 +326,7 @@ class Broker:
             self._store,
             self._workers.reader,
             chunk_bytes=config.remote_chunk_bytes,
+            parallel_downloads_max=config.remote_log_reader_threads,
             memory_bytes_max=config.remote_cache_memory_bytes,
             disk_bytes_max=config.remote_cache_disk_bytes,
             disk_directory=config.remote_cache_directory

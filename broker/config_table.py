@@ -415,7 +415,7 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
         "strandline.remote.chunk.bytes",
         _I,
         8 * MIB,
-        "Bytes of a segment that are fetched at a time.",
+        "Bytes of a segment that are fetched at a time, rounded up to about a mebibyte.",
         minimum=64 * 1024,
         maximum=256 * MIB,
     )

@@ -57,7 +57,7 @@ SPARES_MAX = 4
 # larger one: then the chunks of a log, which are never of quite the same size, can follow each
 # other in the same memory.
 MEMORY_UNIT_BYTES = 1024 * 1024
-LARGE_MEMORY_UNIT_BYTES = 4 * 1024 * 1024
+LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

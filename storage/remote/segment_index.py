@@ -4,7 +4,7 @@ STATISTICS of the `.meta` cuts a log object into pieces of about 1 MiB at batch 
 them make the chunks that are downloaded and cached:
 
     log object  │▒▒▒▒│▒▒▒▒▒│▒▒▒│▒▒▒▒│▒▒▒▒▒│▒▒▒│      pieces: position, base offset, time bounds
-    chunks      │◄──── chunk 0 ────►│◄ chunk 1 ►│      at most `chunk_bytes`, whole pieces
+    chunks      │◄──── chunk 0 ────►│◄ chunk 1 ►│      `chunk_bytes` and the rest of a piece
 
 So a chunk holds whole batches and can be checked on its own, and an offset or a time leads to its
 piece by bisection, without an index lookup in the log. The same object cut with the same
@@ -56,13 +56,13 @@ class SegmentIndex:
         """Raises CorruptFile if the pieces cannot belong to an object of `size_bytes`."""
         if not pieces or pieces[-1].position >= size_bytes:
             raise CorruptFile(f"{log_key}: statistics do not fit {size_bytes} bytes of log")
-        ends = [piece.position for piece in pieces[1:]] + [size_bytes]
         chunk_pieces = array("q")
-        chunk_position = -chunk_bytes
-        for number, (piece, end) in enumerate(zip(pieces, ends, strict=True)):
-            if not chunk_pieces or end - chunk_position > chunk_bytes:
+        chunk_end = 0
+        for number, piece in enumerate(pieces):
+            # At least `chunk_bytes`, so that there is never more than one request for as many.
+            if piece.position >= chunk_end:
                 chunk_pieces.append(number)
-                chunk_position = piece.position
+                chunk_end = piece.position + chunk_bytes
         return cls(
             log_key,
             size_bytes,

@@ -29,7 +29,9 @@ def pieces_of(sizes: list[int]) -> tuple[list[ChunkStatistics], int]:
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=50), st.integers(1, 5000))
-def test_chunks_cover_the_object_and_respect_the_bound(sizes: list[int], chunk_bytes: int) -> None:
+def test_chunks_cover_the_object_and_end_with_the_piece_that_fills_them(
+    sizes: list[int], chunk_bytes: int
+) -> None:
     pieces, size_bytes = pieces_of(sizes)
     index = SegmentIndex.build("k", size_bytes, pieces, chunk_bytes=chunk_bytes)
     keys = [index.chunk_key(number) for number in range(index.chunk_count)]
@@ -39,8 +41,9 @@ def test_chunks_cover_the_object_and_respect_the_bound(sizes: list[int], chunk_b
     starts = {piece.position for piece in pieces}
     for key in keys:
         assert key.position in starts
-        is_one_piece = sum(key.position <= s < key.end_position for s in starts) == 1
-        assert key.size_bytes <= chunk_bytes or is_one_piece
+        last_piece = max(start for start in starts if start < key.end_position)
+        assert last_piece - key.position < chunk_bytes
+    assert all(key.size_bytes >= chunk_bytes for key in keys[:-1])
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=50), st.data())
