@@ -12,6 +12,7 @@ Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
                        metadata (1)  appends to the metadata log
                        manifests (4)  manifests, deletes, the mirror of the metadata log
                        lookups (2)  offsets by time
+                       records (2)  appends that need decompression or a look at each record
                        copier (remote.log.manager.copier.thread.pool.size)  uploads
                        reader (remote.log.reader.threads)  cold reads
 
@@ -102,6 +103,9 @@ CLAIM_RETRY_S_MAX = 5.0
 MANIFEST_THREADS = 4
 # ListOffsets by time decompresses a batch of each partition.
 LOOKUP_THREADS = 2
+# Codecs let go of the interpreter while they work, so a second thread helps; each may hold a whole
+# decompressed batch.
+RECORD_THREADS = 2
 # Beside the partitions' folders in the first log folder; no topic can have this name.
 METADATA_FOLDER = "strandline-metadata"
 
@@ -116,6 +120,7 @@ class _Workers:
     metadata: ThreadPoolExecutor
     copier: ThreadPoolExecutor
     lookups: ThreadPoolExecutor
+    records: ThreadPoolExecutor
     manifests: ThreadPoolExecutor
     reader: ThreadPoolExecutor
 
@@ -126,12 +131,21 @@ class _Workers:
             metadata=ThreadPoolExecutor(1, "metadata"),
             copier=ThreadPoolExecutor(config.remote_log_manager_copier_thread_pool_size, "copier"),
             lookups=ThreadPoolExecutor(LOOKUP_THREADS, "lookups"),
+            records=ThreadPoolExecutor(RECORD_THREADS, "records"),
             manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
             reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
         )
 
     def stop(self) -> None:
-        pools = (self.reader, self.lookups, self.copier, self.manifests, self.metadata, self.disk)
+        pools = (
+            self.reader,
+            self.lookups,
+            self.records,
+            self.copier,
+            self.manifests,
+            self.metadata,
+            self.disk,
+        )
         for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -427,6 +441,7 @@ class Broker:
                 self._config.max_incremental_fetch_session_cache_slots, self._clock
             ),
             clock=self._clock,
+            records=self._workers.records,
         )
         topics = TopicHandlers(services)
         offsets = OffsetHandlers(services)

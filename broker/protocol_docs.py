@@ -27,8 +27,8 @@ closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3
 """
 
 _NOTES = """
-Produce 0 to 2 are advertised and refused on use, as Kafka 4 does: librdkafka up to 2.11.0 would
-otherwise send uncompressed batches ([decision 4](decisions/0004-produce-versions.md)).
+Produce 0 to 2, which Kafka 4 advertises and refuses, are served: their messages are stored as a
+batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch begins at 4, as there.
 
 AlterConfigs and IncrementalAlterConfigs change topics; broker keys are read at the start and
 refused with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic and not

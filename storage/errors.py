@@ -12,7 +12,15 @@ protocol that a client is told; the numbers are from the protocol's error table.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+
+class RecordError(NamedTuple):
+    """Why one record of a batch is refused; `batch_index` counts from the batch's first."""
+
+    batch_index: int
+    message: str
 
 
 class StrandlineError(Exception):
@@ -25,13 +33,29 @@ class StrandlineError(Exception):
 
 
 class RecordsRejected(StrandlineError):
-    """The request named something that cannot be appended or read; nothing was changed."""
+    """The request named something that cannot be appended or read; nothing was changed.
+
+    `record_errors` names the records that are to blame, if it is single ones (KIP-467).
+    """
+
+    def __init__(self, message: str, *, record_errors: Sequence[RecordError] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = tuple(record_errors)
 
 
 class CorruptRecords(RecordsRejected):
     """Bytes that are no record batch: bad CRC, impossible length, unknown magic."""
 
     kafka_code = 2  # CORRUPT_MESSAGE
+
+
+class DecompressedTooLarge(CorruptRecords):
+    """Records that would become larger than whoever reads them accepts.
+
+    Producers take this code for a reason to split the batch, and do not send it again as it is.
+    """
+
+    kafka_code = 10  # MESSAGE_TOO_LARGE
 
 
 class InvalidRecords(RecordsRejected):

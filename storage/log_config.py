@@ -7,7 +7,7 @@ A topic stores only what was set on it. The rest comes from the broker's synonym
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.storage.config_definition import (
     INT_MAX,
@@ -47,11 +47,19 @@ __all__ = [
 ]
 
 
+LZ4_LEVEL_DEFAULT = 9
+_CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """Typed topic configuration; every field is a property of TOPIC_CONFIGS in snake case."""
 
     cleanup_policy: tuple[str, ...] = ("delete",)
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = LZ4_LEVEL_DEFAULT
+    compression_type: str = "producer"
+    compression_zstd_level: int = 3
     file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
@@ -71,6 +79,40 @@ class LogConfig:
     segment_index_bytes: int = 10_485_760
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
+
+    # Derived: whether appends need nothing but the batch header, as almost all topics' do. A field
+    # because the hot path asks it for every batch.
+    stores_as_sent: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "stores_as_sent", not self.needs_records and self.stored_codec is None
+        )
+
+    @property
+    def needs_records(self) -> bool:
+        """Whether an append must look at single records, and not at the batch header alone."""
+        return "compact" in self.cleanup_policy or self.message_timestamp_before_max_ms != LONG_MAX
+
+    @property
+    def stored_codec(self) -> int | None:
+        """The codec of every stored batch, as batch attributes number it; None: the producer's."""
+        return _CODECS.get(self.compression_type)
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level for `stored_codec`; None is the library's default, or there are no levels."""
+        match self.compression_type:
+            case "gzip":
+                return self.compression_gzip_level if self.compression_gzip_level >= 0 else None
+            case "lz4":
+                # Kafka's default level stands for the fast compressor, all others for the slow one.
+                is_default = self.compression_lz4_level == LZ4_LEVEL_DEFAULT
+                return None if is_default else self.compression_lz4_level
+            case "zstd":
+                return self.compression_zstd_level
+            case _:
+                return None
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -106,7 +148,6 @@ class LogConfig:
             values[field_name] = convert(parsed) if convert else parsed
         config = cls(**values)  # type: ignore[arg-type]  # the table's types match the fields, tested
         config.check(topic_properties)
-        _check_no_recompression(topic_properties, defaults)
         return config
 
     def check(self, named: Mapping[str, str]) -> None:
@@ -127,16 +168,6 @@ class LogConfig:
             _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
 
 
-def _check_no_recompression(*maps: Mapping[str, str]) -> None:
-    for properties in maps:
-        text = properties.get("compression.type", "producer").strip()
-        if text != "producer":
-            raise InvalidConfig(
-                f"compression.type={text}: the broker does not recompress yet;"
-                " expected compression.type=producer"
-            )
-
-
 def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
     if local == SAME_AS_TOTAL or total == UNLIMITED:
         return
@@ -152,5 +183,6 @@ def _timestamp_type(parsed: object) -> object:
 
 _FIELDS: Mapping[str, Callable[[object], object] | None] = {
     name: (_timestamp_type if name == "message_timestamp_type" else None)
-    for name in LogConfig.__dataclass_fields__
+    for name, declared in LogConfig.__dataclass_fields__.items()
+    if declared.init
 }

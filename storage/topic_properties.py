@@ -66,7 +66,8 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "compression.type",
             _S,
             "producer",
-            "Codec that the broker stores. Only producer is served yet: what was sent is kept.",
+            "Codec of what is stored; producer keeps what was sent, others make the broker"
+            " decompress and compress each batch that has another one.",
             "compression.type",
             choices=COMPRESSION_TYPES,
         ),
@@ -74,7 +75,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "compression.gzip.level",
             _I,
             -1,
-            "gzip level when the broker compresses.",
+            "gzip level when the broker compresses; -1 is the library's default.",
             "compression.gzip.level",
             minimum=-1,
             maximum=9,

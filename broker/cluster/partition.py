@@ -8,14 +8,21 @@ not in the middle of the append.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from concurrent.futures import Executor
 from typing import Protocol
 
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
-from strandline.storage.errors import FencedLeaderEpoch, UnknownLeaderEpoch
+from strandline.storage.errors import FencedLeaderEpoch, RecordsRejected, UnknownLeaderEpoch
 from strandline.storage.local.log import AppendInfo, AppendOrigin
 from strandline.storage.model import NO_EPOCH, TopicId, TopicPartition
 from strandline.storage.tiering.unified_log import UnifiedLog
+
+
+class PartitionGone(RecordsRejected):
+    """The partition was deleted while records for it were prepared."""
+
+    kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
 
 
 class AppendWaiter(Protocol):
@@ -36,6 +43,8 @@ class Partition:
     __slots__ = (
         "_disk",
         "_flushing",
+        "_is_gone",
+        "_last_prepared",
         "_waiters",
         "is_internal",
         "leader_epoch",
@@ -56,6 +65,9 @@ class Partition:
         """`disk` runs the fsyncs."""
         self._disk = disk
         self._flushing: asyncio.Future[None] | None = None
+        # The append that was asked for last among those that are still being prepared.
+        self._last_prepared: asyncio.Future[None] | None = None
+        self._is_gone = False
         self.is_internal = topic_partition.topic in INTERNAL_TOPICS
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -91,14 +103,48 @@ class Partition:
         )
 
     def append(
-        self, records: memoryview, *, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: memoryview,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        records_checked: bool = False,
     ) -> AppendInfo:
         """Appends one batch; see LocalLog.append for what it raises."""
-        info = self.log.append(records, leader_epoch=self.leader_epoch, origin=origin)
+        info = self.log.append(
+            records,
+            leader_epoch=self.leader_epoch,
+            origin=origin,
+            records_checked=records_checked,
+        )
         if self._waiters and not info.duplicate:
             for waiter in tuple(self._waiters):
                 waiter.on_append(info.size_bytes)
         return info
+
+    async def append_prepared(self, preparing: Awaitable[memoryview]) -> AppendInfo:
+        """Appends the batch that `preparing` ends with, in the order of the calls.
+
+        Preparations run side by side; whoever is ready early waits for those who came before, so a
+        producer's batches reach the log as they were sent. Raises what `preparing` and `append`
+        raise, and PartitionGone if the partition was deleted meanwhile.
+        """
+        before = self._last_prepared
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._last_prepared = mine
+        try:
+            records = await preparing
+            if before is not None and not before.done():
+                await asyncio.shield(before)
+            if self._is_gone:
+                raise PartitionGone(f"{self.topic_partition} was deleted")
+            return self.append(records, records_checked=True)
+        finally:
+            if self._last_prepared is mine:
+                self._last_prepared = before if before and not before.done() else None
+            if before is None or before.done():
+                mine.set_result(None)
+            else:
+                before.add_done_callback(lambda _: mine.set_result(None))
 
     @property
     def must_flush(self) -> bool:
@@ -132,6 +178,7 @@ class Partition:
 
     def gone(self) -> None:
         """Wakes everybody for good: the partition is deleted or offline."""
+        self._is_gone = True
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             waiter.on_gone()

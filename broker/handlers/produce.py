@@ -1,6 +1,9 @@
 """Produce: append each batch to its partition and answer with the offsets they got.
 
-     3   first version with record batches v2; older ones are refused by closing, as Kafka 4 does
+     0   message format 0; answers without throttle time
+     1   throttle time
+     2   message format 1, answers with the append time
+     3   first version with record batches v2, and with nothing else
      5   answers with the log start offset
      7   zstd allowed; below it a zstd batch gets UNSUPPORTED_COMPRESSION_TYPE
      8   record_errors and error_message
@@ -13,14 +16,22 @@ stamped in place, written to the segment, never copied. acks=0 is answered by si
 closing the connection on error: a client that does not listen would not learn of it otherwise.
 acks=all is acks=1 while a partition has one replica; `min.insync.replicas` above 1 refuses it.
 
+Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served: what they bring becomes a
+batch of v2. That, and topics whose configuration needs more than the batch header, takes a trip
+through a worker thread (`storage/local/preparation.py`) and is answered from a coroutine; appends
+to a partition keep the order in which their requests came.
+
 An append that `flush.messages` wants on the device is answered after an fsync, shared by everybody
 who waits for the same one; then the answer comes from a coroutine instead of at once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from strandline.broker.answers import Answer, CloseConnectionError, Parts
 from strandline.broker.cluster.partition import Partition
@@ -30,6 +41,7 @@ from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,
+    ProduceRecordError,
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
@@ -37,8 +49,14 @@ from strandline.broker.protocol.messages.produce import (
     ProduceTopic,
 )
 from strandline.broker.protocol.produce import encode_produce_response, frame_appended
-from strandline.storage.errors import RecordsRejected, StorageError, UnsupportedCodec
+from strandline.storage.errors import (
+    RecordError,
+    RecordsRejected,
+    StorageError,
+    UnsupportedCodec,
+)
 from strandline.storage.local.log import AppendInfo
+from strandline.storage.local.preparation import needs_preparation, prepare, prepare_old
 from strandline.storage.records.batch import (
     ATTRIBUTES_FIELD,
     CODEC_MASK,
@@ -50,6 +68,7 @@ from strandline.storage.records.compression import Codec
 log = logging.getLogger(__name__)
 
 ACKS_ALL = -1
+FIRST_VERSION_WITH_BATCHES = 3
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
@@ -68,6 +87,8 @@ class ProduceHandler:
 
     def __init__(self, services: Services) -> None:
         self._replicas = services.replicas
+        self._clock = services.clock
+        self._workers = services.records
 
     def handle(self, request: ProduceRequest, header: RequestHeader) -> Answer:
         """The framed answer, now or after an fsync; None for acks=0."""
@@ -88,6 +109,8 @@ class ProduceHandler:
         """The usual request, answered without building the answer's objects."""
         version = header.api_version
         partition = self._find(topic, wanted.index, version)
+        if _must_prepare(partition, wanted, version):
+            return self._answer_after_preparation(request, header)
         outcome = self._append(request, partition, wanted, version)
         if isinstance(outcome, AppendInfo):
             assert partition is not None
@@ -112,6 +135,12 @@ class ProduceHandler:
         version = header.api_version
         topics: list[ProduceResponseTopic] = []
         to_flush: list[_ToFlush] = []
+        if any(
+            _must_prepare(self._find(topic, wanted.index, version), wanted, version)
+            for topic in request.topics
+            for wanted in topic.partitions
+        ):
+            return self._answer_after_preparation(request, header)
         for topic in request.topics:
             answers: list[ProduceResponsePartition] = []
             for wanted in topic.partitions:
@@ -169,40 +198,103 @@ class ProduceHandler:
         version: int,
     ) -> AppendInfo | ProduceResponsePartition:
         """Where the batch went, or the answer that says why it is refused."""
-        index = wanted.index
-        if partition is None:
-            by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-            return ProduceResponsePartition(
-                index=index,
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID
-                if by_id
-                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            )
-        refusal = self._refusal(request, partition)
-        if refusal is not None:
-            return ProduceResponsePartition(index=index, error_code=refusal)
-        if wanted.records is None:
-            return ProduceResponsePartition(
-                index=index, error_code=ErrorCode.INVALID_RECORD, error_message="no record batch"
-            )
+        refused = self._refused(request, partition, wanted, version)
+        if refused is not None:
+            return refused
+        assert partition is not None
+        assert wanted.records is not None
         try:
             if version < FIRST_VERSION_WITH_ZSTD:
                 refuse_zstd(wanted.records)
             return partition.append(wanted.records)
-        except RecordsRejected as error:
+        except (RecordsRejected, StorageError) as error:
+            return _failed(wanted.index, partition, error)
+
+    def _refused(
+        self,
+        request: ProduceRequest,
+        partition: Partition | None,
+        wanted: ProducePartition,
+        version: int,
+    ) -> ProduceResponsePartition | None:
+        """The answer to what is refused before the records are looked at."""
+        if partition is None:
+            by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return ProduceResponsePartition(index=wanted.index, error_code=code)
+        refusal = self._refusal(request, partition)
+        if refusal is not None:
+            return ProduceResponsePartition(index=wanted.index, error_code=refusal)
+        if wanted.records is None:
             return ProduceResponsePartition(
-                index=index, error_code=error.kafka_code, error_message=str(error)
+                index=wanted.index,
+                error_code=ErrorCode.INVALID_RECORD,
+                error_message="no record batch",
             )
-        except StorageError as error:
-            log.warning(
-                "append failed",
-                extra={
-                    "fields": {"partition": str(partition.topic_partition), "error": str(error)}
-                },
+        return None
+
+    # --- by way of a worker thread -----------------------------------------------------------
+
+    async def _answer_after_preparation(
+        self, request: ProduceRequest, header: RequestHeader
+    ) -> Parts | None:
+        """The whole request, when at least one of its batches must be prepared.
+
+        The records are a view of the connection's buffer: it takes no further request before this
+        one is answered, so nobody writes there meanwhile.
+        """
+        version = header.api_version
+        topics: list[ProduceResponseTopic] = []
+        to_flush: list[_ToFlush] = []
+        for topic in request.topics:
+            found = [self._find(topic, wanted.index, version) for wanted in topic.partitions]
+            outcomes = await asyncio.gather(
+                *(
+                    self._append_prepared(request, partition, wanted, version)
+                    for partition, wanted in zip(found, topic.partitions, strict=True)
+                )
             )
-            return ProduceResponsePartition(
-                index=index, error_code=error.kafka_code, error_message=str(error)
+            answers: list[ProduceResponsePartition] = []
+            for partition, wanted, outcome in zip(found, topic.partitions, outcomes, strict=True):
+                self._note(outcome, partition, wanted.index, answers, to_flush)
+            topics.append(_topic_answer(topic, answers))
+        if request.acks == 0:
+            _close_on_error(topics)
+            return None
+        response = ProduceResponse(topics=topics)
+        if to_flush:
+            return await self._answer_after_flush(response, to_flush, header)
+        return _framed(response, header)
+
+    async def _append_prepared(
+        self,
+        request: ProduceRequest,
+        partition: Partition | None,
+        wanted: ProducePartition,
+        version: int,
+    ) -> AppendInfo | ProduceResponsePartition:
+        refused = self._refused(request, partition, wanted, version)
+        if refused is not None:
+            return refused
+        assert partition is not None
+        assert wanted.records is not None
+        prepares = prepare if version >= FIRST_VERSION_WITH_BATCHES else prepare_old
+        try:
+            if FIRST_VERSION_WITH_BATCHES <= version < FIRST_VERSION_WITH_ZSTD:
+                refuse_zstd(wanted.records)
+            return await partition.append_prepared(
+                asyncio.get_running_loop().run_in_executor(
+                    self._workers,
+                    partial(
+                        prepares,
+                        wanted.records,
+                        partition.log.config,
+                        now_ms=self._clock.now_ms(),
+                    ),
+                )
             )
+        except (RecordsRejected, StorageError) as error:
+            return _failed(wanted.index, partition, error)
 
     def _refusal(self, request: ProduceRequest, partition: Partition) -> ErrorCode | None:
         if request.acks not in (0, 1, ACKS_ALL):
@@ -246,6 +338,41 @@ def refuse_zstd(records: memoryview) -> None:
         (attributes,) = ATTRIBUTES_FIELD.unpack_from(records, CRC_START)
         if attributes & CODEC_MASK == Codec.ZSTD:
             raise UnsupportedCodec("zstd needs Produce version 7 or newer")
+
+
+def _must_prepare(partition: Partition | None, wanted: ProducePartition, version: int) -> bool:
+    """Whether the batch cannot be appended as it came."""
+    if partition is None or wanted.records is None:
+        return False
+    config = partition.log.local.config
+    return version < FIRST_VERSION_WITH_BATCHES or (
+        not config.stores_as_sent and needs_preparation(wanted.records, config)
+    )
+
+
+def _failed(
+    index: int, partition: Partition, error: RecordsRejected | StorageError
+) -> ProduceResponsePartition:
+    """The answer to an append that raised `error`."""
+    record_errors: Sequence[RecordError] = ()
+    if isinstance(error, RecordsRejected):
+        record_errors = error.record_errors
+    else:
+        log.warning(
+            "append failed",
+            extra={"fields": {"partition": str(partition.topic_partition), "error": str(error)}},
+        )
+    return ProduceResponsePartition(
+        index=index,
+        error_code=error.kafka_code,
+        error_message=str(error),
+        record_errors=[
+            ProduceRecordError(
+                batch_index=wrong.batch_index, batch_index_error_message=wrong.message
+            )
+            for wrong in record_errors
+        ],
+    )
 
 
 def _close_on_error(topics: list[ProduceResponseTopic]) -> None:

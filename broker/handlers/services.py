@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata import Metadata
@@ -20,6 +21,8 @@ class Services:
     replicas: ReplicaManager
     sessions: FetchSessionCache
     clock: Clock
+    # Runs what decompresses, compresses or looks at records.
+    records: Executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,9 +154,9 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
     {
         row.key: row
         for row in (
-            # librdkafka up to 2.11.0 compresses only for a broker that offers Produce v0 to v2, so
-            # Kafka 4 advertises them and refuses them on use (KAFKA-18659). So do we.
-            _row(ApiKey.PRODUCE, 3, 13, flexible_from=9, advertised_from=0),
+            # librdkafka up to 2.11.0 compresses only for a broker that offers Produce v0 to v2.
+            # Kafka 4 advertises them and refuses them on use (KAFKA-18659); here they are served.
+            _row(ApiKey.PRODUCE, 0, 13, flexible_from=9),
             _row(ApiKey.FETCH, 4, 18, flexible_from=12),
             _row(ApiKey.LIST_OFFSETS, 1, 11, flexible_from=6),
             _row(ApiKey.METADATA, 0, 13, flexible_from=9),

@@ -2,8 +2,9 @@
 
 The hot path tests a batch with a handful of comparisons; it comes here once one of them fails, to
 find out which, or when a batch is of an unusual kind. The answers are those of Kafka's
-LogValidator, with one difference: records are not read (CRC and header must be right), so a batch
-with a true CRC over nonsense records is stored as it came.
+LogValidator, with one difference: records are read only where the topic's configuration asks for
+that (`check_records`). CRC and header must be right everywhere; elsewhere a batch with a true CRC
+over nonsense records is stored as it came.
 
     too short, wrong length, wrong CRC, magic > 2                   CorruptRecords (2)
     nothing, two batches, magic 0 or 1, count and offsets disagree,
@@ -26,19 +27,28 @@ from strandline.storage.errors import (
     InvalidRecords,
     InvalidTimestamp,
     MessageTooLarge,
+    RecordError,
     RecordListTooLarge,
     RecordsRejected,
     UnsupportedCodec,
 )
 from strandline.storage.local.producer_state import ProducerState, TransactionMarker, read_marker
 from strandline.storage.log_config import LogConfig
+from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records.batch import BatchHeader, check_crc, read_header
+from strandline.storage.records.old_messages import MAGIC_POSITION, is_old
 from strandline.storage.records.record import iter_records
 
 # Attribute bits that call for a second look. The codec's own bits are among them because unknown
 # codecs come out above CODEC_LAST as well: one comparison clears every ordinary batch.
 UNUSUAL_BITS = batch_format.CODEC_MASK | batch_format.TIMESTAMP_TYPE_BIT | batch_format.CONTROL_BIT
+
+# What the records of one append may become when they are decompressed: over a hundred times the
+# default of max.message.bytes, and harmless for the few workers that do it.
+APPEND_BYTES_MAX = 128 * 1024 * 1024
+# A batch may hold a million records; the first few tell the producer what is wrong.
+RECORD_ERRORS_MAX = 100
 
 _ATTRIBUTES_POSITION = 21
 
@@ -78,7 +88,16 @@ def short_batch(records: memoryview) -> RecordsRejected:
     """Why something shorter than a batch header is refused."""
     if len(records) == 0:
         return InvalidRecords("no batch to append")
+    if is_old(records):
+        return _old_format(records[MAGIC_POSITION])
     return CorruptRecords(f"{len(records)} bytes are no record batch")
+
+
+def _old_format(magic: int) -> RecordsRejected:
+    return InvalidRecords(
+        f"message format {magic} is taken by Produce 0 to 2 only, later ones take"
+        f" {batch_format.MAGIC}"
+    )
 
 
 def misshapen_batch(
@@ -86,7 +105,7 @@ def misshapen_batch(
 ) -> RecordsRejected:
     """Why a batch is refused before its CRC is looked at, in Kafka's order."""
     if magic in (0, 1):
-        return InvalidRecords(f"message format {magic} is not accepted, only {batch_format.MAGIC}")
+        return _old_format(magic)
     if magic != batch_format.MAGIC:
         return CorruptRecords(f"record batch magic is {magic}")
     whole_bytes = batch_length + batch_format.LOG_OVERHEAD_BYTES
@@ -130,17 +149,49 @@ def check_unusual(
     return marker
 
 
-def check_not_too_old(records: memoryview, now_ms: int, age_ms_max: int) -> None:
-    """Raises InvalidTimestamp for a record older than message.timestamp.before.max.ms.
+def check_records(records: Buffer, config: LogConfig, now_ms: int) -> None:
+    """Looks at every record, for the topics whose configuration asks for it.
 
-    The only check that reads records, and only where somebody has set this property: the header
-    holds no minimum.
+    Raises CorruptRecords if they are not as the header says, InvalidTimestamp for one that is too
+    old or too new, InvalidRecords for one without a key in a compacted topic. Decompresses, so this
+    belongs into a worker thread.
     """
-    for record in iter_records(records, read_header(records)):
-        if record.timestamp_ms >= 0 and now_ms - record.timestamp_ms > age_ms_max:
-            raise InvalidTimestamp(
-                f"timestamp {record.timestamp_ms} is more than {age_ms_max} ms before {now_ms}"
+    header = read_header(records)
+    must_have_keys = "compact" in config.cleanup_policy and not header.is_control
+    checks_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+    oldest_ms = now_ms - config.message_timestamp_before_max_ms
+    newest_ms = now_ms + config.message_timestamp_after_max_ms
+    keyless: list[RecordError] = []
+    misdated: list[RecordError] = []
+    for index, record in enumerate(iter_records(records, header, bytes_max=APPEND_BYTES_MAX)):
+        if must_have_keys and record.key is None:
+            keyless.append(RecordError(index, "a compacted topic takes no record without a key"))
+        elif (
+            checks_time
+            and record.timestamp_ms != NO_TIMESTAMP
+            and not oldest_ms <= record.timestamp_ms <= newest_ms
+        ):
+            misdated.append(
+                RecordError(
+                    index,
+                    f"timestamp {record.timestamp_ms} is outside [{oldest_ms}, {newest_ms}]",
+                )
             )
+        if len(keyless) + len(misdated) >= RECORD_ERRORS_MAX:
+            break
+    if misdated:
+        raise InvalidTimestamp(
+            f"{_first(misdated)}; allowed are message.timestamp.before.max.ms before the broker's"
+            " clock and message.timestamp.after.max.ms after it",
+            record_errors=misdated,
+        )
+    if keyless:
+        raise InvalidRecords(_first(keyless), record_errors=keyless)
+
+
+def _first(errors: list[RecordError]) -> str:
+    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+    return f"record {errors[0].batch_index}: {errors[0].message}{more}"
 
 
 def check_replicated(records: memoryview, next_offset: int) -> list[ReplicatedBatch]:

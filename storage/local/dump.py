@@ -34,8 +34,9 @@ from strandline.storage.local.segment import (
 )
 from strandline.storage.local.trash import DELETED_SUFFIX
 from strandline.storage.local.txn_index import decode_entries
+from strandline.storage.records.any_batch import iter_records
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, iter_records
+from strandline.storage.records.record import Record
 
 # Keys and values are cut here in print; a dump is for eyes.
 PRINTED_BYTES_MAX = 200

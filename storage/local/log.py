@@ -35,7 +35,7 @@ from strandline.storage.local.append_rules import (
     UNUSUAL_BITS,
     AppendInfo,
     AppendOrigin,
-    check_not_too_old,
+    check_records,
     check_replicated,
     check_unusual,
     misshapen_batch,
@@ -46,7 +46,7 @@ from strandline.storage.local.producer_state import TransactionMarker
 from strandline.storage.local.recovery import aborted_entry, load_log
 from strandline.storage.local.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
 from strandline.storage.local.segmented_log import LogStatistics, SegmentedLog
-from strandline.storage.log_config import LONG_MAX, LogConfig
+from strandline.storage.log_config import LogConfig
 from strandline.storage.model import (
     NO_TIMESTAMP,
     AbortedTransaction,
@@ -130,12 +130,16 @@ class LocalLog(SegmentedLog):
         *,
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        records_checked: bool = False,
     ) -> AppendInfo:
         """Appends one batch (any number of them for REPLICATION, which keeps their offsets).
 
-        `records` must be writable and is stamped in place. Raises CorruptRecords, InvalidRecords,
-        InvalidTimestamp, UnsupportedCodec, MessageTooLarge, RecordListTooLarge, and for producers
-        OutOfOrderSequence, InvalidProducerEpoch, InvalidTransactionState: nothing has changed then.
+        `records` must be writable and is stamped in place. With `records_checked`, what the topic's
+        configuration asks of single records was seen to (see preparation.py).
+
+        Raises CorruptRecords, InvalidRecords, InvalidTimestamp, UnsupportedCodec, MessageTooLarge,
+        RecordListTooLarge, and for producers OutOfOrderSequence, InvalidProducerEpoch,
+        InvalidTransactionState: nothing has changed then.
         Raises DiskError: the batch is not in the log, and if the file could not be put right the
         log refuses everything that follows.
         """
@@ -211,8 +215,12 @@ class LocalLog(SegmentedLog):
                 f"timestamp {max_timestamp_ms} is more than "
                 f"{config.message_timestamp_after_max_ms} ms after {now_ms}"
             )
-        elif config.message_timestamp_before_max_ms != LONG_MAX:
-            check_not_too_old(records, now_ms, config.message_timestamp_before_max_ms)
+        if (
+            not (records_checked or config.stores_as_sent)
+            and origin is _CLIENT
+            and config.needs_records
+        ):
+            check_records(records, config, now_ms)
 
         base_offset = self._end_offset
         last_offset = base_offset + offset_delta

@@ -51,7 +51,7 @@ from strandline.storage.local.segment import (
 from strandline.storage.local.txn_index import TxnIndex
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch import HEADER_BYTES
+from strandline.storage.records.any_batch import BATCH_BYTES_MIN
 
 log = logging.getLogger(__name__)
 
@@ -305,7 +305,7 @@ class _Loader:
                 return f"{path.name} is missing"
             if size_bytes % entry_bytes:
                 return f"{path.name} ends inside an entry"
-        if segment.size_bytes < HEADER_BYTES:
+        if segment.size_bytes < BATCH_BYTES_MIN:
             return None
         try:
             return segment.index_mismatch(self.config)

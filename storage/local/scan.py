@@ -1,7 +1,8 @@
 """Walking the batches of a segment file, with or without their CRCs.
 
 The file is read in windows, so memory stays flat whatever a damaged length field claims: a batch
-larger than a window is checked piece by piece and never held as a whole.
+larger than a window is checked piece by piece and never held as a whole. Messages of the old
+formats are the exception: a wrapper tells its first offset only when it is decompressed as a whole.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import crc32c
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.files import OpenFile
 from strandline.storage.local.producer_state import TransactionMarker, read_marker
+from strandline.storage.records import old_messages
 from strandline.storage.records.batch import (
     CRC_START,
     HEADER_BYTES,
@@ -23,6 +25,8 @@ from strandline.storage.records.batch import (
 )
 
 WINDOW_BYTES = 4 * 1024 * 1024
+# Sixty times what Kafka took by default; a longer message of an old format is damage.
+OLD_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class ScannedBatch(NamedTuple):
@@ -52,6 +56,13 @@ def scan_batches(
         if left < HEADER_BYTES and window_start + len(window) < end_position:
             window, window_start = _read_window(file, position, end_position), position
             continue
+        if old_messages.is_old(window, at):
+            header = _read_old(file, position, end_position, verify_crc=verify_crc)
+            yield ScannedBatch(position, header, None)
+            position += header.size_bytes
+            if position - window_start > len(window):
+                window, window_start = b"", position
+            continue
         header = read_header(window, at)
         size_bytes = header.size_bytes
         if position + size_bytes > end_position:
@@ -79,6 +90,19 @@ def _read_window(file: OpenFile, position: int, end_position: int) -> bytes:
     if len(window) < min(HEADER_BYTES, end_position - position):
         raise CorruptRecords(f"{file.path} is shorter than expected at position {position}")
     return window
+
+
+def _read_old(file: OpenFile, position: int, end_position: int, *, verify_crc: bool) -> BatchHeader:
+    """The message of an old format at `position`. Raises CorruptRecords."""
+    size_bytes = old_messages.message_bytes(file.read_at(position, old_messages.OVERHEAD_BYTES))
+    if position + size_bytes > end_position or size_bytes > OLD_MESSAGE_BYTES_MAX:
+        raise CorruptRecords(
+            f"message of {size_bytes} bytes at position {position} exceeds the file, or all reason"
+        )
+    content = file.read_at(position, size_bytes)
+    if verify_crc:
+        old_messages.check_crc(content)
+    return old_messages.read_header(content)
 
 
 def _marker_of(window: bytes, header: BatchHeader, at: int) -> TransactionMarker | None:

@@ -35,7 +35,7 @@ from strandline.storage.local.segment_reader import (
 )
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import NO_TIMESTAMP, Buffer
-from strandline.storage.records.batch import HEADER_BYTES
+from strandline.storage.records.any_batch import BATCH_BYTES_MIN
 
 __all__ = [
     "INDEX_SUFFIX",
@@ -254,7 +254,7 @@ class LogSegment(SegmentReader):
         last_entry = self.offset_index.last_entry()
         border = last_entry.position if last_entry else 0
         unindexed_bytes = self.size_bytes - border
-        if unindexed_bytes < HEADER_BYTES:
+        if unindexed_bytes < BATCH_BYTES_MIN:
             return f"{self.index_path.name} points behind the log"
         # Between two entries lie at most an interval and one batch; twice that is not our work.
         if unindexed_bytes > 2 * (config.index_interval_bytes + config.max_message_bytes):

@@ -20,10 +20,10 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from strandline.storage.errors import CorruptFile
+from strandline.storage.errors import CorruptFile, CorruptRecords
 from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.local.index import OffsetEntry, OffsetIndex, TimeIndex
-from strandline.storage.local.scan import ScannedBatch, scan_batches
+from strandline.storage.local.scan import OLD_MESSAGE_BYTES_MAX, ScannedBatch, scan_batches
 from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -34,14 +34,16 @@ from strandline.storage.local.segment_names import (
 )
 from strandline.storage.local.txn_index import TxnIndex
 from strandline.storage.model import NO_TIMESTAMP, TimestampOffset
+from strandline.storage.records import old_messages
+from strandline.storage.records.any_batch import iter_records, read_header
 from strandline.storage.records.batch import (
     BATCH_LENGTH_MIN,
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
+    MAGIC,
     BatchHeader,
-    read_header,
 )
-from strandline.storage.records.record import Record, iter_records
+from strandline.storage.records.record import Record
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,8 @@ WALK_BYTES = 4096
 # Places that recent reads ended at; a consumer's next fetch begins there. One per consumer helps.
 HINTS_MAX = 32
 
-_WALK_FIELDS = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
+# Base offset, batch length, magic, last offset delta.
+_WALK_FIELDS = struct.Struct(">qi4xb6xi")
 
 
 class LocalRead(NamedTuple):
@@ -228,7 +231,9 @@ class SegmentReader:
             window = self.log.read_at(position, min(WALK_BYTES, size_bytes - position))
             at = 0
             while at + _WALK_FIELDS.size <= len(window):
-                base_offset, length, last_delta = _WALK_FIELDS.unpack_from(window, at)
+                base_offset, length, magic, last_delta = _WALK_FIELDS.unpack_from(window, at)
+                if magic < MAGIC:
+                    break
                 start, last_offset = position + at, base_offset + last_delta
                 at += length + LOG_OVERHEAD_BYTES
                 if (
@@ -239,8 +244,27 @@ class SegmentReader:
                     raise CorruptFile(f"{self.log_path}: no batch begins at position {start}")
                 yield WalkedBatch(start, base_offset, last_offset, position + at)
             if at == 0:
-                raise CorruptFile(f"{self.log_path} ends inside a batch header at {position}")
+                message = self._old_message(position, window)
+                yield message
+                at = message.end_position - position
             position += at
+
+    def _old_message(self, position: int, window: bytes) -> WalkedBatch:
+        """The message of an old format at `position`, where no batch begins. Raises CorruptFile."""
+        if not old_messages.is_old(window):
+            raise CorruptFile(f"{self.log_path} ends inside a batch header at {position}")
+        try:
+            header = self._header_at(position)
+        except CorruptRecords as error:
+            raise CorruptFile(f"{self.log_path}: at position {position}: {error}") from error
+        if (
+            position + header.size_bytes > self.size_bytes
+            or not self.base_offset <= header.base_offset <= header.last_offset < self.end_offset
+        ):
+            raise CorruptFile(f"{self.log_path}: no message begins at position {position}")
+        return WalkedBatch(
+            position, header.base_offset, header.last_offset, position + header.size_bytes
+        )
 
     def scan(self, position: int = 0, *, verify_crc: bool = False) -> Iterator[ScannedBatch]:
         """The batches from a border to the end, with their headers. Raises CorruptRecords."""
@@ -307,4 +331,10 @@ class SegmentReader:
         return entry.position if entry else 0
 
     def _header_at(self, position: int) -> BatchHeader:
-        return read_header(self.log.read_at(position, HEADER_BYTES))
+        content = self.log.read_at(position, HEADER_BYTES)
+        if old_messages.is_old(content):
+            size_bytes = old_messages.message_bytes(content)
+            if size_bytes > OLD_MESSAGE_BYTES_MAX:
+                raise CorruptRecords(f"message of {size_bytes} bytes")
+            content = self.log.read_at(position, size_bytes)
+        return read_header(content)

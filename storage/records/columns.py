@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer
 from strandline.storage.records import batch as batch_format
+from strandline.storage.records import old_messages
 from strandline.storage.records.compression import decompress
+from strandline.storage.records.record import encode_batch
 from strandline.storage.records.vectorised import (
     INT64_MAX,
     INT64_MIN,
@@ -135,7 +137,12 @@ class RunBuilder:
         """
         start = row.position + batch_format.HEADER_BYTES
         payload: Buffer = self._buffer[start : row.end_position]
-        if row.codec:
+        is_unpacked = row.is_old or bool(row.codec)
+        if row.is_old:
+            # Rare and slow: rewritten as the records of a batch, which is what the kernel reads.
+            records = list(old_messages.iter_records(self._buffer, row.position))
+            payload = memoryview(encode_batch(records))[batch_format.HEADER_BYTES :]
+        elif row.codec:
             payload = decompress(row.codec, payload)
         if row.record_count > len(payload) // RECORD_BYTES_MIN:
             raise CorruptRecords(
@@ -143,11 +150,11 @@ class RunBuilder:
                 f" in {len(payload)} bytes"
             )
         if (
-            bool(self._unpacked) != bool(row.codec)
+            bool(self._unpacked) != is_unpacked
             or self._payload_bytes + len(payload) > self._run_bytes_max
         ):
             yield from self.finish()
-        if row.codec:
+        if is_unpacked:
             start = self._payload_bytes
             self._unpacked.append(payload)
         self._rows.append(_table_row(row, start, start + len(payload)))

@@ -11,7 +11,7 @@ import struct
 import zlib
 from enum import IntEnum
 
-from strandline.storage.errors import CorruptRecords, UnsupportedCodec
+from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, UnsupportedCodec
 from strandline.storage.model import Buffer
 
 # A batch is at most max.message.bytes compressed; Kafka streams records out of it without a limit.
@@ -22,6 +22,13 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">i")
 _GZIP_WINDOW_BITS = 31
+# The library knows one level less than Kafka's property accepts; 17 is 16 with more patience.
+_LZ4_LEVEL_MAX = 16
+# Four bytes of zstd can stand for 128 KiB, and a slice is decompressed as a whole: with slices of
+# this size the bound is exceeded by at most 64 MiB before it is noticed.
+_ZSTD_SLICE_BYTES = 2048
+_LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_CONTENT_SIZE_BIT = 0x08
 
 
 class Codec(IntEnum):
@@ -39,8 +46,8 @@ def decompress(
 ) -> bytes | memoryview:
     """The records behind a batch header.
 
-    Raises UnsupportedCodec for an unknown codec, CorruptRecords if the data do not decompress or
-    would become more than `bytes_max` bytes.
+    Raises UnsupportedCodec for an unknown codec, CorruptRecords if the data do not decompress, and
+    DecompressedTooLarge if they would become more than `bytes_max` bytes.
     """
     try:
         match codec:
@@ -82,7 +89,13 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
         case Codec.LZ4:
             import lz4.frame
 
-            packed: bytes = lz4.frame.compress(bytes(data), compression_level=level or 0)
+            # The Java client refuses blocks that depend on the one before.
+            packed: bytes = lz4.frame.compress(
+                bytes(data),
+                compression_level=min(level or 0, _LZ4_LEVEL_MAX),
+                block_linked=False,
+                store_size=False,
+            )
             return packed
         case Codec.ZSTD:
             import zstandard
@@ -92,8 +105,8 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             raise UnsupportedCodec(f"compression codec {codec} is unknown")
 
 
-def _too_large(bytes_max: int) -> CorruptRecords:
-    return CorruptRecords(f"decompressed records exceed {bytes_max} bytes")
+def _too_large(bytes_max: int) -> DecompressedTooLarge:
+    return DecompressedTooLarge(f"decompressed records exceed {bytes_max} bytes")
 
 
 def _gunzip(data: Buffer, bytes_max: int) -> bytes:
@@ -162,9 +175,8 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     total_bytes = 0
     view = memoryview(data)
-    # One input slice can yield at most window-sized outputs; small slices keep the bound close.
-    for start in range(0, len(view), 1 << 14):
-        part = unpacker.decompress(view[start : start + (1 << 14)])
+    for start in range(0, len(view), _ZSTD_SLICE_BYTES):
+        part = unpacker.decompress(view[start : start + _ZSTD_SLICE_BYTES])
         total_bytes += len(part)
         if total_bytes > bytes_max:
             raise _too_large(bytes_max)
@@ -174,3 +186,47 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
     if not unpacker.eof:
         raise CorruptRecords("zstd frame ends early")
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# --- lz4 of message format v0 ---------------------------------------------------------------------
+
+
+def mend_old_lz4_frame(data: Buffer) -> bytes:
+    """An lz4 frame of message format v0 with a right header checksum.
+
+    Kafka's first lz4 hashed the frame's magic as well (KAFKA-3160), so libraries refuse it. Data
+    that are no lz4 frame are returned as they are, for the decoder to refuse.
+    """
+    frame = bytearray(data)
+    if len(frame) < 7 or frame[:4] != _LZ4_FRAME_MAGIC:
+        return bytes(frame)
+    end = 14 if frame[4] & _LZ4_CONTENT_SIZE_BIT else 6
+    if len(frame) > end:
+        frame[end] = _xxh32_of_few(bytes(frame[4:end])) >> 8 & 0xFF
+    return bytes(frame)
+
+
+_XXH_PRIMES = (2654435761, 2246822519, 3266489917, 668265263, 374761393)
+
+
+def _xxh32_of_few(data: bytes) -> int:
+    """xxHash32 with seed 0, of fewer than 16 bytes."""
+    assert len(data) < 16, len(data)
+    _, second, third, fourth, fifth = _XXH_PRIMES
+    state = fifth + len(data)
+    position = 0
+    while position + 4 <= len(data):
+        lane = int.from_bytes(data[position : position + 4], "little")
+        state = _rotated(state + lane * third, 17) * fourth
+        position += 4
+    for byte in data[position:]:
+        state = _rotated(state + byte * fifth, 11) * _XXH_PRIMES[0]
+    state &= 0xFFFFFFFF
+    state = (state ^ state >> 15) * second & 0xFFFFFFFF
+    state = (state ^ state >> 13) * third & 0xFFFFFFFF
+    return state ^ state >> 16
+
+
+def _rotated(number: int, bits: int) -> int:
+    number &= 0xFFFFFFFF
+    return (number << bits | number >> (32 - bits)) & 0xFFFFFFFF

@@ -20,7 +20,12 @@ from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records.batch import BatchHeader
-from strandline.storage.records.compression import Codec, compress, decompress
+from strandline.storage.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    Codec,
+    compress,
+    decompress,
+)
 
 VARINT_BYTES_MAX = 10
 INT64_MIN = -(2**63)
@@ -47,14 +52,23 @@ class Record:
     headers: tuple[Header, ...] = ()
 
 
-def iter_records(buffer: Buffer, header: BatchHeader, position: int = 0) -> Iterator[Record]:
+def iter_records(
+    buffer: Buffer,
+    header: BatchHeader,
+    position: int = 0,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[Record]:
     """The records of the batch at `position`, decompressed if need be.
 
-    Raises CorruptRecords if the records are not as the header says.
+    Raises CorruptRecords if the records are not as the header says, DecompressedTooLarge if they
+    would become more than `bytes_max`.
     """
     end = position + header.size_bytes
     payload = decompress(
-        header.codec, memoryview(buffer)[position + batch_format.HEADER_BYTES : end]
+        header.codec,
+        memoryview(buffer)[position + batch_format.HEADER_BYTES : end],
+        bytes_max=bytes_max,
     )
     reader = _Reader(memoryview(payload))
     log_append_ms = (

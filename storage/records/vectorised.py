@@ -22,6 +22,7 @@ import crc32c
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records import batch as batch_format
+from strandline.storage.records import old_messages
 from strandline.storage.records.batch import BatchHeader
 from strandline.storage.records.compression import decompress
 from strandline.storage.records.record import iter_records
@@ -37,6 +38,10 @@ INT64_MAX: Final = 2**63 - 1
 
 # Headers are scanned in tables of this many rows: 320 KiB, however many batches there are.
 SCAN_ROWS_MAX: Final = 4096
+
+
+# Beyond the 16 bits that attributes have: the row is a message of an old format.
+OLD_MESSAGE_BIT: Final = 1 << 16
 
 
 def available() -> bool:
@@ -126,6 +131,11 @@ class BatchRow(NamedTuple):
         return self.attributes & batch_format.CODEC_MASK
 
     @property
+    def is_old(self) -> bool:
+        """Whether this is a message of v0 or v1, which no kernel can decode."""
+        return bool(self.attributes & OLD_MESSAGE_BIT)
+
+    @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & batch_format.TRANSACTIONAL_BIT)
 
@@ -147,14 +157,50 @@ def scan_batches(buffer: Buffer, position: int = 0) -> Iterator[BatchRow]:
     while True:
         count, position, status = kernels.scan_batches(view, position, table)
         yield from map(BatchRow._make, table[:count].tolist())
+        # The last old message of a buffer may be too short to be taken for a batch at all.
+        if status == kernels.BAD_MAGIC or (status == kernels.DONE and count < SCAN_ROWS_MAX):
+            row = _old_message(buffer, position)
+            if row is not None:
+                yield row
+                position = row.end_position
+                continue
+            if old_messages.is_old(buffer, position):
+                return
         if status != kernels.DONE:
             raise _corrupt_header(status, position)
         if count < SCAN_ROWS_MAX:
             return
 
 
+def _old_message(buffer: Buffer, position: int) -> BatchRow | None:
+    """The row of a message of v0 or v1; None if there is none, or not the whole of it."""
+    if not old_messages.is_old(buffer, position) or position + old_messages.message_bytes(
+        buffer, position
+    ) > len(buffer):
+        return None
+    try:
+        header = old_messages.read_header(buffer, position)
+    except CorruptRecords as error:
+        raise CorruptRecords(f"message at position {position}: {error}") from error
+    return BatchRow(
+        position=position,
+        size_bytes=header.size_bytes,
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        attributes=header.attributes | OLD_MESSAGE_BIT,
+        base_timestamp_ms=header.base_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        producer_id=-1,
+        record_count=header.record_count,
+        crc=header.crc,
+    )
+
+
 def check_crc(buffer: Buffer, row: BatchRow) -> None:
-    """Raises CorruptRecords unless the CRC-32C of the batch is right."""
+    """Raises CorruptRecords unless the CRC of the batch is right."""
+    if row.is_old:
+        old_messages.check_crc(buffer, row.position)
+        return
     computed = crc32c.crc32c(
         memoryview(buffer)[row.position + batch_format.CRC_START : row.end_position]
     )

@@ -38,7 +38,9 @@ import crc32c
 from strandline.storage import files
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.model import Offset, Position
+from strandline.storage.records import any_batch
 from strandline.storage.records import batch as batch_format
+from strandline.storage.records.old_messages import is_old
 from strandline.storage.remote.segment_index import ChunkKey
 
 log = logging.getLogger(__name__)
@@ -113,6 +115,16 @@ class Chunk:
         crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
         position, expected_offset = 0, base_offset
         while position < end:
+            if is_old(view, position):
+                header = any_batch.read_header(view, position)
+                any_batch.check_crc(view, header, position)
+                if header.base_offset < expected_offset:
+                    raise CorruptRecords(f"offset {header.base_offset} follows {expected_offset}")
+                expected_offset, position = header.next_offset, position + header.size_bytes
+                self._base_offsets.append(header.base_offset)
+                self._next_offsets.append(expected_offset)
+                self._positions.append(position)
+                continue
             if end - position < batch_format.HEADER_BYTES:
                 raise CorruptRecords(f"{end - position} bytes after the last batch")
             offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)

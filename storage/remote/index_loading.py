@@ -18,7 +18,9 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch import HEADER_BYTES, BatchHeader, read_header
+from strandline.storage.records.any_batch import read_header
+from strandline.storage.records.batch import HEADER_BYTES, BatchHeader
+from strandline.storage.records.old_messages import is_old, message_bytes
 from strandline.storage.remote.manifest import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import SegmentIndex
@@ -107,14 +109,18 @@ def _walk_headers(store: ObjectStore, entry: SegmentEntry) -> Iterator[tuple[int
     position = block_start = 0
     block = b""
     while position < entry.size_bytes:
-        if position + HEADER_BYTES > block_start + len(block):
-            if entry.size_bytes - position < HEADER_BYTES:
-                raise ObjectCorrupt(entry.log_key, "get", f"no batch at {position}")
+        if position + HEADER_BYTES > block_start + len(block) < entry.size_bytes:
             block_start = position
             end = min(position + WALK_BYTES, entry.size_bytes)
             block = store.get(entry.log_key, start=position, end=end)
         try:
-            header = read_header(block, position - block_start)
+            at = position - block_start
+            # An old message is described by its whole content.
+            if is_old(block, at) and position + message_bytes(block, at) > block_start + len(block):
+                end = min(position + message_bytes(block, at), entry.size_bytes)
+                block_start, at = position, 0
+                block = store.get(entry.log_key, start=position, end=end)
+            header = read_header(block, at)
         except CorruptRecords as error:
             raise ObjectCorrupt(entry.log_key, "get", f"at {position}: {error}") from error
         yield position, header

@@ -28,8 +28,7 @@ from typing import Generic, TypeVar
 
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
-from strandline.storage.records.batch import iter_batches
-from strandline.storage.records.record import iter_records
+from strandline.storage.records.any_batch import iter_batches, iter_records
 from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.downloads import ChunkDownloads, open_disk_cache
 from strandline.storage.remote.index_loading import load_index, load_txn_index

@@ -31,7 +31,8 @@ from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCode
 from strandline.storage.model import Buffer, EpochStart, Offset, TimestampMs, TimestampType
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import vectorised
-from strandline.storage.records.batch import BatchHeader, PositionedBatch, iter_batches
+from strandline.storage.records.any_batch import check_crc, iter_batches, iter_records
+from strandline.storage.records.batch import MAGIC, BatchHeader, PositionedBatch
 from strandline.storage.records.compression import decompress
 
 # The lake skips a chunk whose timestamps do not fit: small enough to skip well, large enough that
@@ -102,7 +103,7 @@ class AdaptiveBounds:
         self._plain_records_left = plain_records_max
 
     def __call__(self, encoded: memoryview, header: BatchHeader) -> TimestampBounds:
-        if self._plain_records_left > 0 or not vectorised.available():
+        if self._plain_records_left > 0 or header.magic < MAGIC or not vectorised.available():
             self._plain_records_left -= header.record_count
             return walk_bounds(encoded, header)
         bounds = vectorised.record_bounds(encoded, header)
@@ -253,8 +254,11 @@ class _Survey:
         self.batch_count += 1
         self.control_batch_count += header.is_control
         self.transactional_batch_count += header.is_transactional
-        if not self.leader_epochs or self.leader_epochs[-1].epoch != header.leader_epoch:
-            self.leader_epochs.append(EpochStart(header.leader_epoch, header.base_offset))
+        # Old messages know no epoch: they belong to the one before, or to the first there was.
+        last_epoch = self.leader_epochs[-1].epoch if self.leader_epochs else 0
+        epoch = header.leader_epoch if header.magic == MAGIC else last_epoch
+        if not self.leader_epochs or last_epoch != epoch:
+            self.leader_epochs.append(EpochStart(epoch, header.base_offset))
         self.next_offset = header.next_offset
         self.crc = crc32c.crc32c(encoded, self.crc)
 
@@ -272,8 +276,7 @@ class _Survey:
             return TimestampBounds(min(times), max(times))
 
     def _check(self, header: BatchHeader, encoded: memoryview) -> None:
-        if crc32c.crc32c(encoded[batch_format.CRC_START :]) != header.crc:
-            raise CorruptRecords(f"batch at offset {header.base_offset} fails its checksum")
+        check_crc(encoded, header)
         if header.base_offset < self.next_offset:
             raise CorruptRecords(
                 f"batch at offset {header.base_offset} follows offset {self.next_offset - 1}"
@@ -301,6 +304,9 @@ class _Survey:
 
 def walk_bounds(encoded: memoryview, header: BatchHeader) -> TimestampBounds:
     """Timestamp bounds of the batch that fills `encoded`, in plain Python."""
+    if header.magic < MAGIC:
+        times = [record.timestamp_ms for record in iter_records(encoded, header)]
+        return TimestampBounds(min(times), max(times))
     payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
     deltas = walk_deltas(payload, header.record_count)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:

@@ -184,6 +184,7 @@ class UnifiedLog:
         *,
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        records_checked: bool = False,
     ) -> AppendInfo:
         """Appends to the local tier; see LocalLog.append.
 
@@ -194,7 +195,9 @@ class UnifiedLog:
             raise TierUnavailable(
                 str(self.topic_partition), "append", "empty local log, archive not known yet"
             )
-        return self.local.append(records, leader_epoch=leader_epoch, origin=origin)
+        return self.local.append(
+            records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked
+        )
 
     def _may_have_lost_its_disk(self) -> bool:
         local = self.local

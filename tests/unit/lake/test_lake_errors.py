@@ -199,7 +199,7 @@ def test_a_corrupt_batch_is_named_and_nothing_of_its_window_is_given_out(
     ("change", "says"),
     [
         (lambda content: content.__delitem__(slice(-10, None)), "shorter than the manifest"),
-        (lambda content: content.__setitem__(16, 1), "magic"),
+        (lambda content: content.__setitem__(16, 3), "magic"),
         (lambda content: content.__setitem__(slice(8, 12), b"\x7f\xff\xff\xff"), "beyond its"),
         (lambda content: content.__setitem__(slice(8, 12), b"\x00\x00\x00\x00"), "length"),
     ],

@@ -14,7 +14,7 @@ import uuid
 from typing import Any, TypeVar
 
 from strandline.broker.protocol import codec
-from strandline.broker.protocol.api import SCHEMAS
+from strandline.broker.protocol.api import SCHEMAS, ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.schema import (
     ArrayOf,
@@ -51,6 +51,15 @@ def every_message() -> list[tuple[type[Message], int]]:
         for key, row in SCHEMAS.items()
         for version in row.supported
         for cls in (codec.request_class(key), codec.response_class(key))
+    ]
+
+
+def messages_of_kio() -> list[tuple[type[Message], int]]:
+    """kio follows Kafka 4, which no longer has the versions of the old message formats."""
+    return [
+        (cls, version)
+        for cls, version in every_message()
+        if cls.spec.key is not ApiKey.PRODUCE or version >= 3
     ]
 
 

@@ -14,7 +14,7 @@ from kio.serial import entity_reader, entity_writer
 from strandline.broker.protocol import codec, source
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.schema import Field, Message, Struct
-from tests.unit.protocol.message_values import every_message, label, random_message
+from tests.unit.protocol.message_values import label, messages_of_kio, random_message
 from tests.unit.protocol.oracle_tables import (
     KAFKA_PYTHON_OPERATIONS,
     kafka_name,
@@ -29,7 +29,7 @@ SEEDS = st.integers(0, 2**32)
 QUICK = settings(max_examples=8, deadline=None)
 
 
-@pytest.mark.parametrize(("cls", "version"), every_message(), ids=label)
+@pytest.mark.parametrize(("cls", "version"), messages_of_kio(), ids=label)
 @QUICK
 @given(seed=SEEDS)
 def test_kio_and_we_understand_each_other(cls: type[Message], version: int, seed: int) -> None:

@@ -321,7 +321,7 @@ def test_more_batches_than_the_scans_table_are_all_found() -> None:
 @pytest.mark.parametrize(
     ("position", "field"),
     [
-        (16, b"\x01"),
+        (16, b"\x03"),
         (8, (-1).to_bytes(4, "big", signed=True)),
         (8, (48).to_bytes(4, "big")),
         (0, (-5).to_bytes(8, "big", signed=True)),

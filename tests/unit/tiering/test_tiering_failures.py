@@ -138,7 +138,7 @@ async def test_a_damaged_local_segment_is_never_archived(tmp_path: Path) -> None
         await rig.settle()
         assert rig.archived == []
         assert rig.data_keys() == []
-        assert "checksum" in rig.reasons[0]
+        assert "CRC" in rig.reasons[0]
         assert len(rig.local_segments) == 3
 
 
