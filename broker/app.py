@@ -58,6 +58,7 @@ from strandline.broker.network.server import Server, ServerLimits
 from strandline.broker.protocol.api import ApiKey
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.clock import Clock, SystemClock
+from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import (
     DiskError,
     StorageError,
@@ -77,7 +78,6 @@ from strandline.storage.remote.object_store import (
     open_store,
 )
 from strandline.storage.remote.reader import ColdReader
-from strandline.storage.tiering.crash_points import check_environment
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
 

@@ -33,6 +33,7 @@ from pathlib import Path
 import crc32c
 
 from strandline.storage.clock import Clock
+from strandline.storage.crash_points import COPY_AFTER_LOG, COPY_AFTER_META, crash_point
 from strandline.storage.errors import (
     CorruptFile,
     DiskError,
@@ -57,7 +58,6 @@ from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest import SegmentEntry
 from strandline.storage.remote.object_store import FileBody, ObjectStore
 from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
-from strandline.storage.tiering.crash_points import COPY_AFTER_LOG, COPY_AFTER_META, crash_point
 from strandline.storage.tiering.inspection import SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.unified_log import UnifiedLog

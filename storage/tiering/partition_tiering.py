@@ -31,6 +31,14 @@ from functools import partial
 from typing import TypeVar
 
 from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    COPY_AFTER_COMMIT,
+    COPY_BEFORE_COMMIT,
+    DELETE_AFTER_LOG_START,
+    DELETE_AFTER_MARK,
+    DELETE_AFTER_OBJECTS,
+    crash_point,
+)
 from strandline.storage.errors import (
     CorruptFile,
     ObjectNotFound,
@@ -47,14 +55,6 @@ from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
-from strandline.storage.tiering.crash_points import (
-    COPY_AFTER_COMMIT,
-    COPY_BEFORE_COMMIT,
-    DELETE_AFTER_LOG_START,
-    DELETE_AFTER_MARK,
-    DELETE_AFTER_OBJECTS,
-    crash_point,
-)
 from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
 from strandline.storage.tiering.remote_log import RemoteLog

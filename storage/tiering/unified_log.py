@@ -24,6 +24,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
+from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, TierUnavailable
 from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
 from strandline.storage.local.segment import LogSegment
@@ -40,7 +41,6 @@ from strandline.storage.model import (
 )
 from strandline.storage.remote.manifest import SegmentEntry
 from strandline.storage.tiering import lifecycle
-from strandline.storage.tiering.crash_points import DELETE_BEFORE_LOCAL, crash_point
 from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView, SegmentView
 from strandline.storage.tiering.remote_log import RemoteLog
 

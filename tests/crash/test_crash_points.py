@@ -18,9 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.records.batch import read_header
-from strandline.storage.remote.keys import ObjectKind
-from strandline.storage.tiering.crash_points import (
+from strandline.storage.crash_points import (
     COPY_AFTER_COMMIT,
     COPY_AFTER_LOG,
     COPY_AFTER_META,
@@ -31,6 +29,8 @@ from strandline.storage.tiering.crash_points import (
     DELETE_BEFORE_LOCAL,
     EXIT_STATUS_KILLED,
 )
+from strandline.storage.records.batch import read_header
+from strandline.storage.remote.keys import ObjectKind
 from strandline.storage.tiering.orphans import delete_orphans
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import eventually

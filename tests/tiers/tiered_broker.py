@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from strandline.storage.crash_points import ENVIRONMENT_VARIABLE
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import (
@@ -21,7 +22,6 @@ from strandline.storage.remote.keys import (
 from strandline.storage.remote.manifest import Manifest, SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.topic_info import list_topics
-from strandline.storage.tiering.crash_points import ENVIRONMENT_VARIABLE
 from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare
 from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, eventually

@@ -7,15 +7,15 @@ from uuid import UUID
 
 import pytest
 
-from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.memory import Fault
-from strandline.storage.tiering.crash_points import (
+from strandline.storage.crash_points import (
     COPY_AFTER_LOG,
     COPY_AFTER_META,
     COPY_BEFORE_COMMIT,
     SimulatedCrash,
     simulated_crash,
 )
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering.orphans import (
     BucketComparison,
     OrphanReason,

@@ -6,12 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.errors import (
-    ObjectNotFound,
-    TierUnavailable,
-)
-from strandline.storage.remote.memory import Fault
-from strandline.storage.tiering.crash_points import (
+from strandline.storage.crash_points import (
     COPY_AFTER_COMMIT,
     COPY_AFTER_LOG,
     COPY_AFTER_META,
@@ -23,6 +18,11 @@ from strandline.storage.tiering.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
+from strandline.storage.errors import (
+    ObjectNotFound,
+    TierUnavailable,
+)
+from strandline.storage.remote.memory import Fault
 from tests.unit.tiering.harness import (
     GRACE_MS,
     Rig,

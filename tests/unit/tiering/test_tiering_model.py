@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.memory import Fault, Moment
-from strandline.storage.tiering.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.tiering.orphans import compare
 from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous, keys_of
 

@@ -11,9 +11,7 @@ from itertools import pairwise
 import pytest
 
 from strandline.storage.clock import ManualClock
-from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierUnavailable
-from strandline.storage.remote.memory import Fault, MemoryStore
-from strandline.storage.tiering.crash_points import (
+from strandline.storage.crash_points import (
     COPY_AFTER_LOG,
     COPY_AFTER_META,
     CRASH_POINTS,
@@ -22,6 +20,8 @@ from strandline.storage.tiering.crash_points import (
     crash_point,
     simulated_crash,
 )
+from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierUnavailable
+from strandline.storage.remote.memory import Fault, MemoryStore
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.store_health import StoreHealth
 from strandline.storage.tiering.work_queue import WorkQueue
@@ -141,7 +141,7 @@ def test_a_simulated_crash_happens_at_its_point_only_and_only_inside_the_block()
 )
 def test_the_environment_makes_the_process_die_at_the_named_point(point: str, status: int) -> None:
     program = (
-        "from strandline.storage.tiering.crash_points import check_environment, crash_point\n"
+        "from strandline.storage.crash_points import check_environment, crash_point\n"
         "check_environment()\n"
         f"crash_point({COPY_AFTER_LOG!r})\n"
     )
