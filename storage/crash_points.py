@@ -28,6 +28,13 @@ DELETE_BEFORE_LOCAL = "delete.before-local"
 DELETE_AFTER_LOG_START = "delete.after-log-start"
 DELETE_AFTER_MARK = "delete.after-mark"
 DELETE_AFTER_OBJECTS = "delete.after-objects"
+CLEAN_AFTER_WRITE = "clean.after-write"
+CLEAN_AFTER_INDEXES = "clean.after-indexes"
+CLEAN_AFTER_COMMIT = "clean.after-commit"
+CLEAN_AFTER_DISCARD = "clean.after-discard"
+CLEAN_AFTER_RENAME = "clean.after-rename"
+CLEAN_BEFORE_CHECKPOINT = "clean.before-checkpoint"
+CLEAN_AFTER_CHECKPOINT = "clean.after-checkpoint"
 
 CRASH_POINTS = (
     COPY_AFTER_LOG,
@@ -38,6 +45,13 @@ CRASH_POINTS = (
     DELETE_AFTER_LOG_START,
     DELETE_AFTER_MARK,
     DELETE_AFTER_OBJECTS,
+    CLEAN_AFTER_WRITE,
+    CLEAN_AFTER_INDEXES,
+    CLEAN_AFTER_COMMIT,
+    CLEAN_AFTER_DISCARD,
+    CLEAN_AFTER_RENAME,
+    CLEAN_BEFORE_CHECKPOINT,
+    CLEAN_AFTER_CHECKPOINT,
 )
 
 

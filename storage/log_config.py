@@ -60,16 +60,20 @@ class LogConfig:
     compression_lz4_level: int = LZ4_LEVEL_DEFAULT
     compression_type: str = "producer"
     compression_zstd_level: int = 3
+    delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
     local_retention_bytes: int = SAME_AS_TOTAL
     local_retention_ms: int = SAME_AS_TOTAL
+    max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
     remote_log_copy_disable: bool = False
     remote_storage_enable: bool = False
@@ -115,6 +119,18 @@ class LogConfig:
                 return None
 
     @property
+    def is_compacted(self) -> bool:
+        """Whether of each key only the latest record is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def segment_age_ms_max(self) -> int:
+        """Age at which a segment is closed; a compacted one must be closed to be compacted."""
+        if self.is_compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def effective_local_retention_ms(self) -> int:
         """Age kept locally by a tiered topic; -1 is unlimited."""
         if self.local_retention_ms == SAME_AS_TOTAL:
@@ -152,15 +168,14 @@ class LogConfig:
 
     def check(self, named: Mapping[str, str]) -> None:
         """Raises InvalidConfig if properties contradict each other; `named` were set by hand."""
-        if self.remote_storage_enable and "compact" in self.cleanup_policy:
+        # Kafka's words: tools look for them.
+        if self.remote_storage_enable and self.is_compacted:
+            raise InvalidConfig("Remote log storage is unsupported for the compacted topics")
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
-                "remote.storage.enable=true is not possible with cleanup.policy=compact"
-            )
-        # Accepting these and not doing them would be worse than refusing them: a compacted topic
-        # that never compacts grows for ever, and one that is deleted by age loses its table.
-        if "compact" in self.cleanup_policy:
-            raise InvalidConfig(
-                "cleanup.policy=compact is not served yet; expected cleanup.policy=delete"
+                f"conflict topic config setting min.compaction.lag.ms "
+                f"({self.min_compaction_lag_ms}) > max.compaction.lag.ms "
+                f"({self.max_compaction_lag_ms})"
             )
         if "local.retention.ms" in named:
             _check_local_not_beyond_total("ms", self.local_retention_ms, self.retention_ms)

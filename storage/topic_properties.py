@@ -58,7 +58,8 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "cleanup.policy",
             _LIST,
             "delete",
-            "What happens to old segments. Only delete is served yet; compact is refused.",
+            "What happens to old records: delete by age and size, compact (keep the latest of each"
+            " key), or both.",
             "log.cleanup.policy",
             choices=CLEANUP_POLICIES,
         ),

@@ -3,6 +3,7 @@
     recovery-point-offset-checkpoint      version line, count line, then
     log-start-offset-checkpoint           `topic partition offset` lines
     replication-offset-checkpoint
+    cleaner-offset-checkpoint
 
     leader-epoch-checkpoint               version, count, `epoch start-offset` lines
     partition.metadata                    version: 0 / topic_id: <22 characters>
@@ -26,6 +27,7 @@ from strandline.storage.model import EpochStart, TopicId, TopicPartition
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"

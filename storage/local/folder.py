@@ -4,11 +4,12 @@
     *.deleted                                                 removed segments, not yet unlinked
     *.tmp                                                     a replacement that was never finished
     *.cleaned                                                 a compaction that was never finished
-    *.swap                                                    one that was: its files take over
+    *.swap                                                    one that was: its files take over,
+                                                              unless a .cleaned is as far or before
     leader-epoch-checkpoint, partition.metadata               see checkpoint.py
 
-Everything else is somebody's and stays. `.cleaned` and `.swap` are never written by us: they come
-with a data folder that is taken over from Apache Kafka.
+Everything else is somebody's and stays. How `.cleaned` and `.swap` come about is in swap.py; a data
+folder that is taken over from Apache Kafka may hold them too.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ def tidy(folder: Path) -> FolderContent:
     leftovers = {
         name for name in names if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX, CLEANED_SUFFIX))
     }
+    leftovers |= _unfinished_swaps(names)
     for name in leftovers:
         files.remove(folder / name)
     removed = len(leftovers)
-    if any(name.endswith(SWAP_SUFFIX) for name in names):
+    if any(name.endswith(SWAP_SUFFIX) for name in set(names) - leftovers):
         removed += _complete_swaps(folder)
         names = file_names(folder)
     bases = _offsets(names, LOG_SUFFIX)
@@ -107,7 +109,8 @@ def _complete_swaps(folder: Path) -> int:
             continue
         base_offset = int(match[1])
         end_offset = _end_offset(folder / match[0], base_offset)
-        for covered in _offsets(names, LOG_SUFFIX):
+        # The log of the first one may be gone while an index of it is still there.
+        for covered in _offsets(names, LOG_SUFFIX) | {base_offset}:
             if base_offset <= covered < end_offset:
                 for suffix in SEGMENT_SUFFIXES:
                     files.remove(folder / file_name(covered, suffix))
@@ -116,6 +119,19 @@ def _complete_swaps(folder: Path) -> int:
     for match in sorted(swapped, key=lambda match: match[2] == LOG_SUFFIX):
         files.rename(folder / match[0], folder / match[0].removesuffix(SWAP_SUFFIX))
     return removed
+
+
+def _unfinished_swaps(names: Sequence[str]) -> set[str]:
+    """`.swap` files that count for nothing: their cleaning, or one before it, was not finished.
+
+    A file of the same segment that is still `.cleaned` says so. So does Kafka's LogLoader.
+    """
+    cleaned = [match for name in names if (match := _NAME.fullmatch(name)) and match[3]]
+    bases = [int(match[1]) for match in cleaned if match[3] == CLEANED_SUFFIX]
+    if not bases:
+        return set()
+    swaps = [match for match in cleaned if match[3] == SWAP_SUFFIX]
+    return {match[0] for match in swaps if int(match[1]) >= min(bases)}
 
 
 def _end_offset(path: Path, base_offset: int) -> int:

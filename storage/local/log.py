@@ -91,6 +91,7 @@ class LocalLog(SegmentedLog):
         recovery_point: int,
         log_start_offset: int,
         clean_shutdown: bool,
+        was_compacted: bool = False,
     ) -> LocalLog:
         """Opens the folder, repairing what an unclean stop left; see `recovery_report`.
 
@@ -104,6 +105,7 @@ class LocalLog(SegmentedLog):
             log_start_offset=log_start_offset,
             clean_shutdown=clean_shutdown,
             now_ms=clock.now_ms(),
+            was_compacted=was_compacted,
         )
         opened = cls(
             directory,

@@ -69,6 +69,8 @@ class LogDir:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
+        # Up to where each compacted log is clean; logs that were compacted once stay in here.
+        self.cleaned_offsets: dict[TopicPartition, int] = {}
         self.failure: DiskError | None = None
         self._lock_descriptor = lock_descriptor
 
@@ -200,7 +202,7 @@ class LogDirs:
             if opened is not None:
                 directory.logs[key] = found[key] = opened
         # What is not opened is gone for good, and must not come back through a checkpoint.
-        for offsets in (directory.log_starts, directory.high_watermarks):
+        for offsets in (directory.log_starts, directory.high_watermarks, directory.cleaned_offsets):
             for key in [key for key in offsets if key not in directory.logs]:
                 del offsets[key]
 
@@ -226,6 +228,7 @@ class LogDirs:
             recovery_point=directory.recovery_points.get(key, 0),
             log_start_offset=directory.log_starts.get(key, 0),
             clean_shutdown=directory.was_clean,
+            was_compacted=key in directory.cleaned_offsets,
         )
 
     def _take_offline(self, directory: LogDir, error: DiskError) -> None:
@@ -274,7 +277,12 @@ class LogDirs:
         directory = self._directory_of(deleted)
         key = deleted.topic_partition
         del directory.logs[key]
-        for offsets in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
+        for offsets in (
+            directory.recovery_points,
+            directory.log_starts,
+            directory.high_watermarks,
+            directory.cleaned_offsets,
+        ):
             offsets.pop(key, None)
         path = deleted.directory
         target = path.with_name(_renamed(path.name, DELETE_SUFFIX))
@@ -284,9 +292,9 @@ class LogDirs:
         )
 
     def _directory_of(self, opened: LocalLog) -> LogDir:
-        for directory in self.directories:
-            if directory.logs.get(opened.topic_partition) is opened:
-                return directory
+        directory = self._find_directory(opened)
+        if directory is not None:
+            return directory
         raise AssertionError(f"{opened} is not one of ours")
 
     def purge_deleted(self, now_ms: int) -> int:
@@ -296,6 +304,30 @@ class LogDirs:
             files.remove_tree(folder.path)
             self._deleted.remove(folder)
         return len(due) + sum(opened.purge_deleted(now_ms) for opened in self.logs.values())
+
+    # --- compaction ------------------------------------------------------------------------------
+
+    def cleaned_offset(self, opened: LocalLog) -> int | None:
+        """Up to where a log is compacted; None if it never was."""
+        directory = self._find_directory(opened)
+        return None if directory is None else directory.cleaned_offsets.get(opened.topic_partition)
+
+    def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
+        """Makes durable up to where a log is compacted. Blocks; thread-safe. Raises DiskError."""
+        with self._checkpoint_lock:
+            directory = self._find_directory(opened)
+            if directory is None or directory.failure is not None:
+                return
+            directory.cleaned_offsets[opened.topic_partition] = offset
+            checkpoint.write_offsets(
+                directory.path / checkpoint.CLEANED_OFFSETS, dict(directory.cleaned_offsets)
+            )
+
+    def _find_directory(self, opened: LocalLog) -> LogDir | None:
+        for directory in self.directories:
+            if directory.logs.get(opened.topic_partition) is opened:
+                return directory
+        return None
 
     # --- checkpoints and the end -----------------------------------------------------------------
 
@@ -423,6 +455,7 @@ def _read_state(directory: LogDir) -> None:
     directory.recovery_points = _read_offsets(directory, checkpoint.RECOVERY_POINTS)
     directory.log_starts = _read_offsets(directory, checkpoint.LOG_STARTS)
     directory.high_watermarks = _read_offsets(directory, checkpoint.HIGH_WATERMARKS)
+    directory.cleaned_offsets = _read_offsets(directory, checkpoint.CLEANED_OFFSETS)
 
 
 def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:

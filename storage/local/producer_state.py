@@ -402,6 +402,9 @@ def read_marker(buffer: Buffer, header: BatchHeader, position: int = 0) -> Trans
 
     Raises CorruptRecords if it is no control record at all.
     """
+    if header.record_count == 0:
+        # Compaction took the marker and kept the header, for the producer or for the offset.
+        return None
     record = next(iter_records(buffer, header, position), None)
     if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")

@@ -99,12 +99,15 @@ def load_log(
     log_start_offset: int,
     clean_shutdown: bool,
     now_ms: int,
+    was_compacted: bool = False,
 ) -> LoadedLog:
     """Opens what lies in `directory`, or begins a log at `log_start_offset` if nothing does.
 
+    A gap between two offsets is damage unless the log is compacted, or `was_compacted` once.
     Raises DiskError; damage is repaired and reported instead.
     """
     loader = _Loader(directory, config, now_ms, RecoveryReport(clean_shutdown=clean_shutdown))
+    loader.was_compacted = was_compacted
     return loader.load(recovery_point, log_start_offset)
 
 
@@ -140,6 +143,7 @@ class _Loader:
         self.config = config
         self.now_ms = now_ms
         self.report = report
+        self.was_compacted = False
         self.segments: list[LogSegment] = []
         self.snapshot_offsets: list[int] = []
         self.epochs = LeaderEpochCache(directory / checkpoint.LEADER_EPOCHS)
@@ -201,6 +205,8 @@ class _Loader:
                     )
                     self._remove_segments(bases[i:])
                     break
+                # Compaction may have taken what lay at its end.
+                previous.end_offset = base_offset
                 self._close_checked(previous, producers)
             if not self._check_segment(base_offset, producers):
                 self._remove_segments(bases[i + 1 :])
@@ -367,7 +373,7 @@ class _Loader:
 
     @property
     def _may_have_gaps(self) -> bool:
-        return "compact" in self.config.cleanup_policy
+        return self.was_compacted or self.config.is_compacted
 
     def _note(self, segment: LogSegment, batch: ScannedBatch) -> None:
         header = batch.header

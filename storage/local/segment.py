@@ -110,9 +110,10 @@ class LogSegment(SegmentReader):
 
     def apply_config(self, config: LogConfig) -> None:
         """Takes over index interval, index size and age; the age with a new jitter."""
-        jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
+        age_ms_max = config.segment_age_ms_max
+        jitter_ms_max = min(config.segment_jitter_ms, age_ms_max)
         jitter_ms = random.randrange(jitter_ms_max) if jitter_ms_max else 0
-        self._roll_age_ms = config.segment_ms - jitter_ms
+        self._roll_age_ms = age_ms_max - jitter_ms
         self._index_interval_bytes = config.index_interval_bytes
         # Time entries are the larger ones, and sealing adds one more of them.
         self.entries_max = max(1, config.segment_index_bytes // TimeIndex.ENTRY_BYTES - 1)
@@ -160,6 +161,12 @@ class LogSegment(SegmentReader):
     def outlives(self, now_ms: int) -> bool:
         """Whether it is older than segment.ms by the wall clock."""
         return now_ms - self.created_ms > self._roll_age_ms
+
+    def first_timestamp_ms(self) -> int:
+        """The highest timestamp of the first batch, by which the age of the segment is judged."""
+        if self._first_timestamp_ms == NO_TIMESTAMP and self.size_bytes > 0:
+            self._first_timestamp_ms = self._header_at(0).max_timestamp_ms
+        return self._first_timestamp_ms
 
     @property
     def is_torn(self) -> bool:

@@ -17,7 +17,15 @@ from pathlib import Path
 
 from strandline.storage import files
 from strandline.storage.clock import Clock
-from strandline.storage.errors import DiskError, OffsetOutOfRange
+from strandline.storage.crash_points import (
+    CLEAN_AFTER_DISCARD,
+    CLEAN_AFTER_RENAME,
+    crash_point,
+)
+from strandline.storage.errors import DiskError, OffsetOutOfRange, StorageError
+from strandline.storage.files import OpenFile
+from strandline.storage.local import swap
+from strandline.storage.local.cleaned_segment import CleanedFacts
 from strandline.storage.local.index import LOADED
 from strandline.storage.local.recovery import LoadedLog, RecoveryReport, reload_producers
 from strandline.storage.local.segment import (
@@ -106,6 +114,11 @@ class SegmentedLog:
         """The first offset of an open transaction, or the end."""
         first_open = self.producers.first_open_offset
         return self._end_offset if first_open is None else first_open
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a failure of the disk has ended appending until the next start."""
+        return self._failure is not None
 
     @property
     def recovery_point(self) -> int:
@@ -232,12 +245,41 @@ class SegmentedLog:
         for segment in segments:
             self._discard(segment)
 
-    def _discard(self, segment: LogSegment) -> None:
+    def replace_segments(
+        self, sources: Sequence[LogSegment], opened: OpenFile, facts: CleanedFacts
+    ) -> LogSegment:
+        """Puts a cleaned segment in the place of its sources, neighbours in this log.
+
+        Steps 4 to 6 of swap.py; the caller syncs the folder. Raises StorageError: the log takes no
+        more appends then, and the next start completes what was begun.
+        """
+        first = self._list.segments.index(sources[0])
+        kept_before = self._list.segments[:first]
+        kept_behind = self._list.segments[first + len(sources) :]
+        assert self._list.segments[first : first + len(sources)] == tuple(sources), sources
+        assert kept_behind, "the active segment stays"
+        try:
+            for segment in sources:
+                self._discard(segment, with_snapshot=segment is not sources[0])  # 4
+            crash_point(CLEAN_AFTER_DISCARD)
+            swap.name_finally(self.directory, facts.base_offset)  # 5
+            crash_point(CLEAN_AFTER_RENAME)
+            segment = swap.replacement(self.directory, opened, facts, sources)
+        except StorageError as error:
+            self._failure = DiskError(f"a cleaned segment is half swapped in: {error}")
+            raise
+        segment.apply_config(self.config)
+        self._names_unsynced = True
+        self._set_segments([*kept_before, segment, *kept_behind])  # 6
+        return segment
+
+    def _discard(self, segment: LogSegment, *, with_snapshot: bool = True) -> None:
         """Renames the files of a segment that is off the list, to be unlinked later."""
         LOADED.forget(segment.offset_index)
         LOADED.forget(segment.time_index)
         names = [file_name(segment.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
-        names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
+        if with_snapshot:
+            names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
         unlink_at_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
         for name in names:
             self._trash.put(self.directory / name, unlink_at_ms=unlink_at_ms)

@@ -1,0 +1,94 @@
+"""A child process that works for the broker without sharing its interpreter.
+
+    broker   --- messages --->  child      pickled objects over a socket pair
+             <-- messages ---
+
+The child runs `main` of a module with the descriptor of its end of the socket as its argument, and
+is niced: reading and computing yield to everything that serves clients. It ends by itself when the
+broker does, however that happens: its end of the socket closes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Connection, Pipe
+
+from strandline.storage.errors import StorageError
+
+# A child that does not end within this after its socket is closed is killed.
+GOODBYE_S = 2.0
+NICENESS = 10
+
+
+class ChildFailed(StorageError):
+    """The child died, or could not be started; says nothing about what it worked on."""
+
+    retriable = True
+
+
+class ChildProcess:
+    """One process and our end of the socket to it. Every method may be called from any thread."""
+
+    def __init__(self, module: str) -> None:
+        """Starts `main()` of `module`. Raises ChildFailed."""
+        self.connection, theirs = Pipe(duplex=True)
+        # The child must find the same code, also where the package is on a path of the caller's.
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        # Not `-m`: the module would be `__main__` in the child, and its classes others than ours.
+        program = f"from {module} import main; main()"
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", program, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            self.connection.close()
+            raise ChildFailed(f"cannot start a child process: {error}") from error
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def died(self) -> ChildFailed:
+        """The error for a socket that was closed from the other end."""
+        try:
+            status: int | None = self._process.wait(GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        return ChildFailed(f"the child process died with status {status}")
+
+    def end(self) -> None:
+        """Lets it end by itself, and waits for that."""
+        self.connection.close()
+        try:
+            self._process.wait(GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def abandon(self) -> None:
+        """Kills the process while somebody may be waiting for its answer: he gets EOF."""
+        self._process.kill()
+
+    def kill(self) -> None:
+        self.connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def __repr__(self) -> str:
+        return f"pid {self._process.pid}"
+
+
+def connect_to_parent() -> Connection:
+    """The child's end, in its `main`."""
+    # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    return Connection(int(sys.argv[1]))

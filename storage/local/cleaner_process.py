@@ -1,0 +1,180 @@
+"""Cleaning in a process of its own: the broker's loop shares no interpreter with it.
+
+    broker   --- CleaningRequest --->    child
+             <-- CleanedGroup ---                   a group is on disk, as .cleaned files
+             --- True --->                          it was swapped in, go on
+             ...
+             <-- CleaningStatistics, or the error ---
+
+One child per cleaner thread. It is started with the first request and ended after `IDLE_S` without
+one, so an idle broker is small. To stop it in the middle it is killed: what it wrote so far has
+names that nobody reads.
+"""
+
+from __future__ import annotations
+
+import threading
+from multiprocessing.connection import Connection
+
+from strandline.storage.child_process import ChildFailed, ChildProcess, connect_to_parent
+from strandline.storage.clock import Clock, SystemClock
+from strandline.storage.errors import StorageError, StrandlineError
+from strandline.storage.local.cleaning import (
+    CleanedGroup,
+    Cleaning,
+    CleaningRequest,
+    CleaningStatistics,
+)
+
+# Long enough to serve a burst of logs with one child, short enough to give the memory back.
+IDLE_S = 60.0
+# How soon somebody who waits for the child sees that it was abandoned.
+POLL_S = 0.5
+# No faster than Kafka's throttle looks.
+THROTTLE_SLEEP_S_MAX = 1.0
+
+
+class CleaningFailed(StorageError):
+    """The cleaning ended for a reason that lies neither in the disk nor in the records."""
+
+
+class CleanerProcess:
+    """Owner of one child. One cleaning at a time; the methods block and belong in a worker."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._child: ChildProcess | None = None
+        self._used_s = clock.monotonic_s()
+        self._closed = threading.Event()
+
+    def begin(self, request: CleaningRequest) -> None:
+        """Starts a cleaning. Raises ChildFailed."""
+        if self._closed.is_set():
+            raise ChildFailed("the broker stops")
+        child = self._child = self._child or ChildProcess(__name__)
+        self._send(child, request)
+
+    def next(self) -> CleanedGroup | CleaningStatistics:
+        """Waits for the next group, or for the end.
+
+        Raises what ended the cleaning: CorruptRecords, DiskError, CleaningFailed, ChildFailed.
+        """
+        child = self._child
+        assert child is not None, "no cleaning was begun"
+        try:
+            while not child.connection.poll(POLL_S):
+                if self._closed.is_set():
+                    raise ChildFailed("the broker stops")
+            answer = child.connection.recv()
+        except (EOFError, OSError) as error:
+            self._child = None
+            died = child.died()
+            child.kill()
+            raise died from error
+        self._used_s = self._clock.monotonic_s()
+        if isinstance(answer, StrandlineError):
+            raise answer
+        assert isinstance(answer, CleanedGroup | CleaningStatistics), answer
+        return answer
+
+    def proceed(self) -> None:
+        """The group is swapped in; the child goes on with the next one. Raises ChildFailed."""
+        child = self._child
+        assert child is not None, "no cleaning was begun"
+        self._send(child, True)
+
+    def _send(self, child: ChildProcess, message: object) -> None:
+        try:
+            child.connection.send(message)
+        except OSError as error:
+            self._child = None
+            died = child.died()
+            child.kill()
+            raise died from error
+
+    def stop(self) -> None:
+        """Ends a cleaning in the middle; the next one gets a new child."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+    def abandon(self) -> None:
+        """Like `stop`, while another thread is waiting in `next`, which then raises."""
+        child = self._child
+        if child is not None:
+            child.abandon()
+
+    def end_if_idle(self) -> None:
+        """Ends the child if nobody needed it for a while."""
+        if self._child is not None and self._clock.monotonic_s() - self._used_s >= IDLE_S:
+            child, self._child = self._child, None
+            child.end()
+
+    def close(self) -> None:
+        """Ends the child for good; a cleaning that is running fails at once."""
+        self._closed.set()
+        self.abandon()
+
+    def __repr__(self) -> str:
+        return f"<CleanerProcess child={self._child}>"
+
+
+class _Orphaned(Exception):
+    """The broker is gone, or wants no more of this."""
+
+
+class _Throttle:
+    """log.cleaner.io.max.bytes.per.second, over reads and writes."""
+
+    def __init__(self, connection: Connection, bytes_per_s: float, clock: Clock) -> None:
+        self._connection = connection
+        self._bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._begun_s = clock.monotonic_s()
+        self._spent_bytes = 0
+
+    def spend(self, size_bytes: int) -> None:
+        """Waits until so much may have been done. Raises _Orphaned."""
+        self._spent_bytes += size_bytes
+        due_s = self._begun_s + self._spent_bytes / self._bytes_per_s
+        while True:
+            wait_s = due_s - self._clock.monotonic_s()
+            # The broker sends nothing meanwhile; what can be read is its end.
+            if self._connection.poll(max(0.0, min(wait_s, THROTTLE_SLEEP_S_MAX))):
+                raise _Orphaned
+            if wait_s <= 0:
+                return
+
+
+def serve(connection: Connection, clock: Clock) -> None:
+    """The child: answers requests until the other end is gone."""
+    while True:
+        try:
+            request = connection.recv()
+            assert isinstance(request, CleaningRequest), request
+            connection.send(_clean(connection, request, clock))
+        except (EOFError, OSError, _Orphaned):
+            return
+
+
+def _clean(
+    connection: Connection, request: CleaningRequest, clock: Clock
+) -> CleaningStatistics | StrandlineError:
+    throttle = _Throttle(connection, request.io_bytes_per_s, clock)
+    try:
+        cleaning = Cleaning(request, spend=throttle.spend)
+        for group in cleaning.groups():
+            connection.send(group)
+            connection.recv()
+    except StrandlineError as error:
+        return error
+    except (EOFError, OSError, _Orphaned):
+        raise
+    except Exception as error:  # whatever it is, the broker must hear of it and go on
+        return CleaningFailed(f"{type(error).__name__}: {error}")
+    return cleaning.statistics
+
+
+def main() -> None:
+    """The child's program."""
+    serve(connect_to_parent(), SystemClock())
