@@ -15,6 +15,7 @@ Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
                        records (2)  appends that need decompression or a look at each record
                        copier (remote.log.manager.copier.thread.pool.size)  uploads
                        reader (remote.log.reader.threads)  cold reads
+                       cleaner (log.cleaner.threads)  talks to a compacting child process each
 
 A background loop that fails is logged and begun again; it never takes the broker with it.
 """
@@ -66,6 +67,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
+from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
@@ -123,6 +125,7 @@ class _Workers:
     records: ThreadPoolExecutor
     manifests: ThreadPoolExecutor
     reader: ThreadPoolExecutor
+    cleaner: ThreadPoolExecutor
 
     @classmethod
     def start(cls, config: BrokerConfig) -> _Workers:
@@ -134,6 +137,7 @@ class _Workers:
             records=ThreadPoolExecutor(RECORD_THREADS, "records"),
             manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
             reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
+            cleaner=ThreadPoolExecutor(max(1, config.log_cleaner_threads), "cleaner"),
         )
 
     def stop(self) -> None:
@@ -142,6 +146,7 @@ class _Workers:
             self.lookups,
             self.records,
             self.copier,
+            self.cleaner,
             self.manifests,
             self.metadata,
             self.disk,
@@ -195,6 +200,7 @@ class Broker:
         self._replicas: ReplicaManager
         self._groups: GroupCoordinator
         self._enforcer: RetentionEnforcer
+        self._cleaner: LogCleaner
         self._started = False
         self._store: ObjectStore | None = None
         self._tiering: TieringManager | None = None
@@ -251,6 +257,13 @@ class Broker:
             executor=self._workers.disk,
             clock=clock,
             interval_ms=config.log_retention_check_interval_ms,
+        )
+        self._cleaner = LogCleaner(
+            lambda: (partition.log.local for partition in self._replicas.partitions()),
+            offsets=self._log_dirs,
+            executor=self._workers.cleaner,
+            clock=clock,
+            settings=_cleaner_settings(config),
         )
         self._started = True
         if self._tiering is not None and self._owns_archive:
@@ -389,6 +402,8 @@ class Broker:
                     "retention": self._retain_forever,
                     "purges": self._finish_purges_forever,
                 }
+                if self._config.log_cleaner_enable:
+                    loops["cleaner"] = self._clean_forever
                 if self._store is not None:
                     loops["metadata mirror"] = self._mirror_forever
                     loops["tiering"] = self._tier_forever
@@ -472,6 +487,10 @@ class Broker:
         await asyncio.sleep(self._config.log_initial_task_delay_ms / 1000)
         await self._enforcer.run()
 
+    async def _clean_forever(self) -> None:
+        await asyncio.sleep(self._config.log_initial_task_delay_ms / 1000)
+        await self._cleaner.run()
+
     async def _flush_forever(self) -> None:
         """Syncs closed segments, and open ones whose flush.ms or flush.messages is due."""
         while True:
@@ -548,6 +567,7 @@ class Broker:
         """Leaves the disk clean; what cannot be reached any more is left to recovery."""
         try:
             if self._started:
+                self._cleaner.close()
                 partitions = self._replicas.partitions()
                 close = partial(
                     self._log_dirs.close,
@@ -565,6 +585,17 @@ class Broker:
 
     async def _in(self, worker: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(worker, call)
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        threads=config.log_cleaner_threads,
+        backoff_ms=config.log_cleaner_backoff_ms,
+        dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+        io_buffer_bytes=config.log_cleaner_io_buffer_size,
+        load_factor=config.log_cleaner_io_buffer_load_factor,
+        io_bytes_per_s=config.log_cleaner_io_max_bytes_per_second,
+    )
 
 
 def _raise_descriptor_limit() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from strandline.broker.config_foreign import IGNORED, REFUSED, find_foreign
-from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.config_table import BROKER_CONFIGS, MIB
 from strandline.broker.listeners import (
     Listener,
     advertise,
@@ -88,6 +88,13 @@ class BrokerConfig:
     log_dirs: tuple[Path, ...]
     log_retention_check_interval_ms: int
     log_initial_task_delay_ms: int
+    log_cleaner_enable: bool
+    log_cleaner_threads: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_backoff_ms: int
 
     remote_log_storage_system_enable: bool
     remote_url: str | None
@@ -162,7 +169,13 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
         if _field_name(name) in BrokerConfig.__dataclass_fields__
     }
     # Each of these looks at several keys, so none can say "line 3"; the keys are in its message.
-    for derive in (_derive_identity, _derive_listeners, _derive_folders, _derive_tier):
+    for derive in (
+        _derive_identity,
+        _derive_listeners,
+        _derive_folders,
+        _derive_tier,
+        _check_cleaner,
+    ):
         try:
             fields.update(derive(parsed, given))
         except InvalidConfig as error:
@@ -310,6 +323,18 @@ def _derive_tier(parsed: _Parsed, _given: _Given) -> dict[str, object]:
         raise InvalidConfig(
             f"strandline.remote.s3.endpoint.url={endpoint!r}: expected http://host:port"
             " or https://host"
+        )
+    return {}
+
+
+def _check_cleaner(parsed: _Parsed, _given: _Given) -> dict[str, object]:
+    threads, size = parsed["log.cleaner.threads"], parsed["log.cleaner.dedupe.buffer.size"]
+    assert isinstance(threads, int), threads
+    assert isinstance(size, int), size
+    if size < threads * MIB:
+        raise InvalidConfig(
+            f"log.cleaner.dedupe.buffer.size={size}: expected at least 1 MiB for each of the"
+            f" {threads} threads of log.cleaner.threads"
         )
     return {}
 

@@ -76,7 +76,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(
         pattern="producer.id.expiration.check.interval.ms", reason="it looks when it wants"
     ),
-    ForeignKeys(pattern="log.cleaner.", reason="nothing is compacted yet"),
     ForeignKeys(
         pattern="log.flush.scheduler.interval.ms", reason="flush.ms is looked at every second"
     ),

@@ -53,12 +53,13 @@ GROUPS = "Consumer groups"
 TOPIC_DEFAULTS = "Defaults of topics"
 SECTIONS = (NETWORK, CONNECTIONS, TOPICS, GROUPS, LOG, TIER, TOPIC_DEFAULTS)
 
-_B, _S, _I, _H, _L, _LIST = (
+_B, _S, _I, _H, _L, _D, _LIST = (
     ConfigType.BOOLEAN,
     ConfigType.STRING,
     ConfigType.INT,
     ConfigType.SHORT,
     ConfigType.LONG,
+    ConfigType.DOUBLE,
     ConfigType.LIST,
 )
 
@@ -324,6 +325,76 @@ def _log_keys() -> Iterator[BrokerConfigDef]:
         30_000,
         "Ms after the start before background work on logs begins.",
         minimum=0,
+    )
+    yield from _cleaner_keys()
+
+
+def _cleaner_keys() -> Iterator[BrokerConfigDef]:
+    yield _key(
+        LOG,
+        "log.cleaner.enable",
+        _B,
+        True,
+        "Compact the topics with cleanup.policy=compact, __consumer_offsets among them. Without it"
+        " they only grow.",
+    )
+    yield _key(
+        LOG,
+        "log.cleaner.threads",
+        _I,
+        1,
+        "Logs compacted at the same time, each in a process of its own.",
+        minimum=0,
+        maximum=1000,
+        dynamic=True,
+    )
+    yield _key(
+        LOG,
+        "log.cleaner.io.max.bytes.per.second",
+        _D,
+        "1.7976931348623157E308",
+        "Most bytes per second that all compaction reads and writes together.",
+        minimum=1,
+        dynamic=True,
+    )
+    yield _key(
+        LOG,
+        "log.cleaner.dedupe.buffer.size",
+        _L,
+        128 * MIB,
+        "Memory for keys during compaction over all threads, in bytes: 24 a key. What does not fit"
+        " is done in further passes. At least 1 MiB a thread.",
+        minimum=MIB,
+        dynamic=True,
+    )
+    yield _key(
+        LOG,
+        "log.cleaner.io.buffer.size",
+        _I,
+        512 * 1024,
+        "Memory to read and write with during compaction over all threads, in bytes; it grows for"
+        " larger batches.",
+        minimum=0,
+        dynamic=True,
+    )
+    yield _key(
+        LOG,
+        "log.cleaner.io.buffer.load.factor",
+        _D,
+        "0.9",
+        "How full the memory for keys may become, 0 to 1; the fuller, the slower a look-up.",
+        minimum=0.01,
+        maximum=0.99,
+        dynamic=True,
+    )
+    yield _key(
+        LOG,
+        "log.cleaner.backoff.ms",
+        _L,
+        15_000,
+        "Ms between two looks for a log to compact, when there was none.",
+        minimum=0,
+        dynamic=True,
     )
 
 

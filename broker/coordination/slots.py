@@ -7,8 +7,9 @@
 The group's slot is the partition that Java's hash of its id names. An empty log counts as loaded,
 so a topic that was just made is served at once.
 
-Compaction is not served yet, so the topic is created with cleanup.policy=delete and
-retention.ms=-1: nothing is lost, but it only grows, and loading reads all of it.
+The topic is compacted: of each group and each committed offset the latest record stays, so loading
+reads about as much as there is to know. Brokers before compaction was served made it with
+cleanup.policy=delete and retention.ms=-1, so that nothing was lost; `compact_topic` mends that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from strandline.broker.cluster import controller
-from strandline.broker.cluster.decisions import NewTopic, TopicDefaults
+from strandline.broker.cluster.decisions import NewProperties, NewTopic, TopicDefaults
 from strandline.broker.cluster.image import TopicImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
@@ -47,6 +48,8 @@ log = logging.getLogger(__name__)
 
 # A partition that cannot be read is tried again after this.
 LOAD_RETRY_S = 30.0
+# What the topic was made with while compaction was not served.
+_FORMER_PROPERTIES = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class Slot:
@@ -159,9 +162,7 @@ class Slots:
             name=OFFSETS_TOPIC,
             partition_count=config.offsets_topic_num_partitions,
             properties={
-                "cleanup.policy": "delete",
-                "retention.ms": "-1",
-                "retention.bytes": "-1",
+                "cleanup.policy": "compact",
                 "segment.bytes": str(config.offsets_topic_segment_bytes),
             },
         )
@@ -183,6 +184,26 @@ class Slots:
                 "offsets topic not created", extra={"fields": {"error": result.error_message}}
             )
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    async def compact_topic(self) -> None:
+        """Turns a topic that was made to grow into a compacted one; others are left alone."""
+        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
+        if topic is None or not _FORMER_PROPERTIES.items() <= topic.properties.items():
+            return
+        properties = {
+            name: text for name, text in topic.properties.items() if name not in _FORMER_PROPERTIES
+        }
+        change = NewProperties(
+            name=OFFSETS_TOPIC, properties={**properties, "cleanup.policy": "compact"}
+        )
+        try:
+            await self._metadata.change(
+                lambda image: controller.set_topic_properties(
+                    image, [change], defaults=self._topic_defaults
+                )
+            )
+        except StorageError as error:
+            log.warning("offsets topic not compacted", extra={"fields": {"error": str(error)}})
 
     # --- loading -----------------------------------------------------------------------------
 

@@ -186,7 +186,11 @@ class LogCleaner:
             served[opened.topic_partition] = opened.topic_id
             if not opened.config.is_compacted or not _is_whole(opened):
                 continue
-            plan = self._plan(opened, now_ms)
+            try:
+                plan = self._plan(opened, now_ms)
+            except StrandlineError as error:
+                self._give_up(opened, error)
+                continue
             if opened.topic_partition in self._uncleanable:
                 uncleanable_bytes += plan.dirty_bytes
                 continue
@@ -218,6 +222,15 @@ class LogCleaner:
         cleaned_offset = self._offsets.cleaned_offset(opened)
         return plan_cleaning(log_facts(opened), cleaned_offset=cleaned_offset, now_ms=now_ms)
 
+    def _give_up(self, opened: LocalLog, error: Exception) -> None:
+        if self._uncleanable.get(opened.topic_partition) != opened.topic_id:
+            self._uncleanable[opened.topic_partition] = opened.topic_id
+            _warn(
+                "log cannot be compacted, left alone until the next start",
+                opened.topic_partition,
+                error,
+            )
+
     # --- cleaning ----------------------------------------------------------------------------
 
     async def _clean_dirtiest(self, process: CleanerProcess) -> bool:
@@ -234,13 +247,13 @@ class LogCleaner:
             await self._in(process.stop)
         except DiskError as error:
             await self._in(process.stop)
-            self._retry_at_ms[key] = self._clock.now_ms() + RETRY_MS
-            _warn("log not compacted, will be tried again", key, error)
-        except (StrandlineError, OSError) as error:
+            if self._is_wanted(opened):
+                self._retry_at_ms[key] = self._clock.now_ms() + RETRY_MS
+                _warn("log not compacted, will be tried again", key, error)
+        except Exception as error:  # whatever it is, the other logs go on
             await self._in(process.stop)
             if self._is_wanted(opened):
-                self._uncleanable[key] = opened.topic_id
-                _warn("log cannot be compacted, left alone until the next start", key, error)
+                self._give_up(opened, error)
         except BaseException:
             process.abandon()
             raise

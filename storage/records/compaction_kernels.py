@@ -232,12 +232,12 @@ def _siphash(
 def _find(table: Hashes, first: np.uint64, second: np.uint64) -> int:
     """The slot of a key, or the free one where it belongs; the table is never full."""
     slots = np.uint64(table.shape[0])
-    slot = int(((first >> np.uint64(32)) * slots) >> np.uint64(32))
+    slot = np.int64(((first >> np.uint64(32)) * slots) >> np.uint64(32))
     while table[slot, 2] != np.uint64(0) and (table[slot, 0] != first or table[slot, 1] != second):
         slot += 1
         if slot == table.shape[0]:
-            slot = 0
-    return slot
+            slot = np.int64(0)
+    return int(slot)
 
 
 @_compiled

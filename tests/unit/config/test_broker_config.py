@@ -43,7 +43,7 @@ def test_every_key_has_a_field_of_its_type_and_every_field_a_key() -> None:
     assert keys == set(hints) - {"given", "ignored"}
     for name in keys:
         value = getattr(config, name)
-        if isinstance(value, bool | int | str):
+        if isinstance(value, bool | int | float | str):
             assert type(value) in (hints[name], *typing.get_args(hints[name])), name
         else:
             assert value is None or isinstance(value, tuple | Path), name
