@@ -147,7 +147,10 @@ def test_every_module_imports_from_the_zip(wheel: Path, tmp_path: Path) -> None:
 
 REFUSE_EXTRAS = """
 import importlib, pkgutil, sys
-LAZY = {"strandline.storage.records.kernels"}
+LAZY = {
+    "strandline.storage.records.compaction_kernels",
+    "strandline.storage.records.kernels",
+}
 EXTRAS = {"numba", "numpy", "pyarrow", "pandas", "pyspark", "s3fs", "fsspec", "aiobotocore"}
 
 class Refuse:

@@ -13,7 +13,9 @@ import crc32c
 
 from strandline.storage.model import NO_TIMESTAMP, Buffer
 from strandline.storage.records import batch as batch_format
-from strandline.storage.records.compression import compress
+from strandline.storage.records import old_messages
+from strandline.storage.records.compression import Codec, compress
+from strandline.storage.records.record import encode_batch
 
 _KEPT_IN_EMPTY = (
     batch_format.TIMESTAMP_TYPE_BIT | batch_format.TRANSACTIONAL_BIT | batch_format.CONTROL_BIT
@@ -50,6 +52,21 @@ def empty_batch(original: Buffer) -> bytes:
     fields[7] = NO_TIMESTAMP
     fields[12] = 0
     return _assembled(fields, b"")
+
+
+def modern_batch(buffer: Buffer, position: int) -> bytes:
+    """The message of format 0 or 1 at `position` as a batch of v2, with its offsets and codec.
+
+    Raises CorruptRecords.
+    """
+    header = old_messages.read_header(buffer, position)
+    records = list(old_messages.iter_records(buffer, position))
+    return encode_batch(
+        records,
+        base_offset=header.base_offset,
+        codec=Codec(header.codec),
+        timestamp_type=header.timestamp_type,
+    )
 
 
 def _assembled(fields: list[int], body: bytes) -> bytes:

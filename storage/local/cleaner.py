@@ -113,6 +113,7 @@ class LogCleaner:
         clock: Clock,
         settings: CleanerSettings,
         metrics: MetricRegistry | None = None,
+        make_process: Callable[[Clock], CleanerProcess] = CleanerProcess,
     ) -> None:
         """`logs` gives those that are served now. `executor` has a thread for each worker."""
         self._logs = logs
@@ -121,7 +122,7 @@ class LogCleaner:
         self._clock = clock
         self._settings = settings
         self._metrics = CleanerMetrics(metrics or MetricRegistry())
-        self._processes = [CleanerProcess(clock) for _ in range(settings.threads)]
+        self._processes = [make_process(clock) for _ in range(settings.threads)]
         self._busy: dict[TopicPartition, CleanerProcess] = {}
         # How often somebody asked to leave a log alone.
         self._paused: dict[TopicPartition, int] = {}

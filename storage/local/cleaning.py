@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
 from strandline.storage.files import OpenFile
-from strandline.storage.local.cleaned_batch import empty_batch, rewritten_batch
+from strandline.storage.local.cleaned_batch import empty_batch, modern_batch, rewritten_batch
 from strandline.storage.local.cleaned_segment import CleanedFacts, CleanedSegment
 from strandline.storage.local.cleaner_plan import SegmentFacts, group_segments
 from strandline.storage.local.cleaner_transactions import CleanedTransactions
@@ -45,7 +45,8 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import AbortedTransaction, Buffer
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import vectorised
-from strandline.storage.records.batch import iter_batches, read_header
+from strandline.storage.records.any_batch import iter_batches
+from strandline.storage.records.batch import read_header
 from strandline.storage.records.compression import Codec, decompress
 from strandline.storage.records.key_index import (
     CompiledKeyIndex,
@@ -130,6 +131,8 @@ class _Window(NamedTuple):
 
     content: bytes
     rows: list[BatchRow]
+    source_bytes: int
+    is_modernised: bool = False
 
 
 class Cleaning:
@@ -206,14 +209,15 @@ class Cleaning:
                 rows = self._rows(content)
                 if rows:
                     self._spend(rows[-1].end_position)
-                    yield _Window(content, rows)
                     position += rows[-1].end_position
                     wanted_bytes = window_bytes
+                    yield self._modern(_Window(content, rows, rows[-1].end_position))
                     continue
                 # Not even one batch fits, or the file ends inside of one.
-                if len(content) < batch_format.HEADER_BYTES:
+                if len(content) < batch_format.LOG_OVERHEAD_BYTES:
                     raise CorruptRecords(f"{path} ends inside a batch header at {position}")
-                wanted_bytes = read_header(content).size_bytes
+                _, length = batch_format.LOG_OVERHEAD.unpack_from(content)
+                wanted_bytes = batch_format.LOG_OVERHEAD_BYTES + length
                 if wanted_bytes > left_bytes or len(content) >= wanted_bytes:
                     raise CorruptRecords(f"{path} ends inside the batch at {position}")
         finally:
@@ -228,7 +232,7 @@ class Cleaning:
                 header.size_bytes,
                 header.base_offset,
                 header.last_offset_delta,
-                header.attributes,
+                header.attributes | (vectorised.OLD_MESSAGE_BIT if header.magic < 2 else 0),
                 header.base_timestamp_ms,
                 header.max_timestamp_ms,
                 header.producer_id,
@@ -237,6 +241,24 @@ class Cleaning:
             )
             for position, header in ((b.position, b.header) for b in iter_batches(content))
         ]
+
+    def _modern(self, window: _Window) -> _Window:
+        """The window with messages of formats 0 and 1 as batches of v2.
+
+        So a log is in one format once it was cleaned, and only there can a tombstone have a delete
+        horizon. Kafka keeps the old format and goes by the age of the file.
+        """
+        if not any(row.is_old for row in window.rows):
+            return window
+        parts: list[Buffer] = []
+        for row in window.rows:
+            if row.is_old:
+                vectorised.check_crc(window.content, row)
+                parts.append(modern_batch(window.content, row.position))
+            else:
+                parts.append(memoryview(window.content)[row.position : row.end_position])
+        content = b"".join(parts)
+        return _Window(content, self._rows(content), window.source_bytes, is_modernised=True)
 
     # --- first pass --------------------------------------------------------------------------
 
@@ -247,7 +269,7 @@ class Cleaning:
             if segment.end_offset <= request.first_dirty_offset:
                 continue
             for window in self._windows(segment):
-                self.statistics.indexed_bytes += window.rows[-1].end_position
+                self.statistics.indexed_bytes += window.source_bytes
                 if self._index_window(window, transactions):
                     return
             # Compaction may have taken the last offsets of the segment earlier.
@@ -336,7 +358,7 @@ class Cleaning:
         goes = [self._goes(window, row, transactions) for row in window.rows]
         retained = self._retain(window, goes)
         written_bytes = target.size_bytes
-        is_changed = False
+        is_changed = window.is_modernised
         for row, gone, kept in zip(window.rows, goes, retained, strict=True):
             self.statistics.records_read += row.record_count
             batch = self._remains(window, row, gone, kept)
@@ -347,7 +369,7 @@ class Cleaning:
             self.statistics.records_kept += batch.record_count
             target.append(batch.content, row.last_offset, batch.max_timestamp_ms)
         written_bytes = target.size_bytes - written_bytes
-        self.statistics.bytes_read += window.rows[-1].end_position
+        self.statistics.bytes_read += window.source_bytes
         self.statistics.bytes_written += written_bytes
         self._spend(written_bytes)
         return is_changed

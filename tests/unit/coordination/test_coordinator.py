@@ -225,8 +225,7 @@ def test_the_first_commit_creates_the_topic_with_the_partitions_asked_for() -> N
         assert await coordinator.commit("g", commit_request()) == (ErrorCode.NONE,)
         topic = world.image.topics[OFFSETS_TOPIC]
         assert topic.partition_count == 2
-        assert topic.properties["cleanup.policy"] == "delete"
-        assert topic.properties["retention.ms"] == "-1"
+        assert topic.properties["cleanup.policy"] == "compact"
 
     play(scenario)
 
