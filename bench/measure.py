@@ -10,27 +10,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED = 2
 
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of `pid`, of its live children, and of those it has reaped."""
-    total = 0.0
+    total = _reaped_seconds(pid)
     for process in (pid, *_children(pid)):
         try:
-            fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-        except FileNotFoundError:
+            # The clock of all threads of the process, in nanoseconds: clock_getcpuclockid(3).
+            # The ticks in /proc are 10 ms, a tenth of what some rows take.
+            total += time.clock_gettime((~process << 3) | _CPUCLOCK_SCHED)
+        except OSError:
             continue
-        # utime, stime, and for the broker itself cutime, cstime of reaped children.
-        total += sum(int(field) for field in fields[11 : 15 if process == pid else 13]) / _TICKS
     return total
 
 
+def _reaped_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return sum(int(field) for field in fields[13:15]) / _TICKS
+
+
 def resident_mib(pid: int) -> float:
-    """VmRSS of the process alone."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+    """Resident memory of the process and its children now."""
+    return sum(_status_mib(process, "VmRSS:") for process in (pid, *_children(pid)))
+
+
+def peak_mib(pid: int) -> float:
+    """The most that the process was ever resident with, and its live children each."""
+    return sum(_status_mib(process, "VmHWM:") for process in (pid, *_children(pid)))
+
+
+def _status_mib(pid: int, name: str) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except FileNotFoundError:
+        return 0.0
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
 def _children(pid: int) -> list[int]:

@@ -297,6 +297,54 @@ def _new_topic(handle: int, name: str) -> int:
     return int(topic)
 
 
+class _PartitionMetadata(ctypes.Structure):
+    _fields_ = (
+        ("id", _int32),
+        ("error", _int),
+        ("leader", _int32),
+        ("replica_count", _int),
+        ("replicas", ctypes.c_void_p),
+        ("in_sync_count", _int),
+        ("in_sync", ctypes.c_void_p),
+    )
+
+
+class _TopicMetadata(ctypes.Structure):
+    _fields_ = (
+        ("name", _text),
+        ("partition_count", _int),
+        ("partitions", ctypes.POINTER(_PartitionMetadata)),
+        ("error", _int),
+    )
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = (
+        ("broker_count", _int),
+        ("brokers", ctypes.c_void_p),
+        ("topic_count", _int),
+        ("topics", ctypes.POINTER(_TopicMetadata)),
+    )
+
+
+def topic_is_led(bootstrap: str, topic: str, partitions: int) -> bool:
+    """Whether a broker answers, and says that every partition of the topic has a leader."""
+    handle = _new_handle(_PRODUCER, {"bootstrap.servers": bootstrap}, None)
+    topic_handle = _topic_new(handle, topic.encode(), 0)
+    answer = ctypes.POINTER(_Metadata)()
+    try:
+        if _metadata(handle, 0, topic_handle, ctypes.addressof(answer), 500):
+            return False
+        found = answer.contents.topics[0]
+        led = sum(found.partitions[i].leader >= 0 for i in range(found.partition_count))
+        is_led = found.error == 0 and led == partitions
+        _metadata_destroy(ctypes.cast(answer, ctypes.c_void_p).value)
+        return is_led
+    finally:
+        _topic_destroy(topic_handle)
+        _destroy(handle)
+
+
 def record_pool(record_bytes: int, *, seed: int = 1) -> np.ndarray:
     """Records one after another. Half of each is random and half is words, like a log line with
     identifiers in it: lz4 makes about two thirds of it, zstd about a half.

@@ -1,0 +1,270 @@
+"""The brokers under comparison, started, killed and asked in the same way.
+
+    Peer      name, settings_text, start, stop, kill, pid, bootstrap, log_files(topic, partition)
+     ├ Strandline   `strandline serve`, as users start it
+     └ Kafka        kafka.Kafka in KRaft mode, broker and controller in one process, heap of 1 GB,
+                    the JVM options of Kafka's own start script
+
+Both get the same settings where both have them, and their defaults otherwise. Each listens on the
+loopback interface and keeps its data in a folder of its own on the same file system.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from bench.rdkafka import ProduceLoad, producers, topic_is_led
+from tests.support.broker import BrokerProcess
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+KAFKA_LIBRARIES = REPOSITORY / "bench-data" / "kafka" / "lib"
+KAFKA_CLUSTER_ID = "c3RyYW5kbGluZS1iZW5jaA"
+# bin/kafka-server-start.sh and bin/kafka-run-class.sh of Kafka 4.1.
+KAFKA_HEAP = ("-Xmx1G", "-Xms1G")
+KAFKA_JVM = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+
+# What both brokers are told when they have a second tier: to look after it twice a second.
+TIERED = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "500",
+    "log.retention.check.interval.ms": "1000",
+    "log.initial.task.delay.ms": "500",
+}
+
+
+class Peer(Protocol):
+    """A broker process that can be started again on the data it left."""
+
+    name: str
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def settings_text(self) -> str: ...
+
+    def start(self) -> None: ...
+
+    def end(self, *, by: signal.Signals = signal.SIGTERM) -> None: ...
+
+    def local_segments(self, topic: str) -> list[Path]: ...
+
+    def deleted_segments(self, topic: str) -> list[Path]: ...
+
+
+class Strandline:
+    """`strandline serve`; the tier is a local folder unless the settings name another."""
+
+    name = "strandline"
+
+    def __init__(
+        self, folder: Path, *, tiered: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
+        tier = {**TIERED, "strandline.remote.url": f"file://{folder / 'tier'}"} if tiered else {}
+        self._settings = {**tier, **(settings or {})}
+        self._process = BrokerProcess(folder, settings=self._settings)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def bootstrap(self) -> str:
+        return self._process.bootstrap
+
+    @property
+    def settings_text(self) -> str:
+        return _properties(self._settings)
+
+    def start(self) -> None:
+        self._process.start()
+
+    def end(self, *, by: signal.Signals = signal.SIGTERM) -> None:
+        if self._process.running:
+            if by == signal.SIGKILL:
+                self._process.kill()
+            else:
+                self._process.stop()
+
+    def local_segments(self, topic: str) -> list[Path]:
+        return _segments(self._process.data, topic)
+
+    def deleted_segments(self, topic: str) -> list[Path]:
+        return _deleted_segments(self._process.data, topic)
+
+
+class Kafka:
+    """Apache Kafka; the tier is LocalTieredStorage, a folder too."""
+
+    name = "Kafka"
+
+    def __init__(self, folder: Path, *, tiered: bool = False) -> None:
+        self._folder = folder
+        self._data = folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port, controller_port = _free_port(), _free_port()
+        tier = {
+            "remote.log.storage.manager.class.name": (
+                "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+            ),
+            "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+            "rsm.config.dir": str(folder / "tier"),
+            "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+            "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        }
+        self._settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            "listeners": (
+                f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller_port}"
+            ),
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self._data),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            **({**TIERED, **tier} if tiered else {}),
+        }
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def settings_text(self) -> str:
+        jvm = " ".join((*KAFKA_HEAP, *KAFKA_JVM))
+        return f"# java {jvm} kafka.Kafka server.properties\n{_properties(self._settings)}"
+
+    def start(self) -> None:
+        properties = self._folder / "server.properties"
+        if not properties.exists():
+            (self._folder / "tier").mkdir(parents=True)
+            properties.write_text(_properties(self._settings))
+            subprocess.run(
+                [
+                    *kafka_java("kafka.tools.StorageTool"),
+                    "format",
+                    "--standalone",
+                    *("--cluster-id", KAFKA_CLUSTER_ID),
+                    *("--config", str(properties)),
+                ],
+                check=True,
+                capture_output=True,
+            )
+        with open(self._folder / "kafka.log", "ab") as log_file:
+            self._process = subprocess.Popen(
+                kafka_java("kafka.Kafka", str(properties), options=(*KAFKA_HEAP, *KAFKA_JVM)),
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+            )
+        until(lambda: _accepts(self._port) or self._died(), timeout_s=START_TIMEOUT_S)
+
+    def _died(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            tail = (self._folder / "kafka.log").read_text(errors="replace")[-3000:]
+            raise RuntimeError(f"Kafka ended with {self._process.returncode}:\n{tail}")
+        return False
+
+    def end(self, *, by: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(by)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+
+    def local_segments(self, topic: str) -> list[Path]:
+        return _segments(self._data, topic)
+
+    def deleted_segments(self, topic: str) -> list[Path]:
+        return _deleted_segments(self._data, topic)
+
+
+def _segments(data: Path, topic: str) -> list[Path]:
+    """The segment files of a topic that is there: <topic>-<partition>/<offset>.log."""
+    return sorted(path for path in data.glob(f"{topic}-*/*.log") if "." not in path.parent.name)
+
+
+def _deleted_segments(data: Path, topic: str) -> list[Path]:
+    """Those of a deleted one, before they are unlinked: <topic>-<partition>.<id>-delete/…"""
+    return list(data.glob(f"{topic}-*.*-delete/*.log"))
+
+
+def kafka_java(main: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+    """The command that runs a class of Kafka's libraries. Raises RuntimeError without them."""
+    if not (KAFKA_LIBRARIES / "kafka-clients-4.1.0.jar").exists():
+        raise RuntimeError(f"no Kafka under {KAFKA_LIBRARIES}: run `make kafka-jars`")
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else shutil.which("java") or "java"
+    logging = f"-Dlog4j2.configurationFile={REPOSITORY / 'bench' / 'log4j2.yaml'}"
+    return [java, *options, logging, "-cp", f"{KAFKA_LIBRARIES}/*", main, *arguments]
+
+
+def await_serving(peer: Peer, topic: str, partitions: int) -> None:
+    """Returns when every partition of the topic has a leader and one record was acknowledged."""
+    until(lambda: topic_is_led(peer.bootstrap, topic, partitions), timeout_s=START_TIMEOUT_S)
+    load = ProduceLoad(
+        topic=topic, count=1, record_bytes=100, batch_bytes=0, settings={"retry.backoff.ms": 1}
+    )
+    with producers(peer.bootstrap, load) as ready:
+        ready.run()
+
+
+def until(check: Callable[[], object], *, timeout_s: float, interval_s: float = 0.005) -> None:
+    """Calls `check` until it returns something true. Raises TimeoutError."""
+    deadline_s = time.monotonic() + timeout_s
+    while not check():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not within {timeout_s} s")
+        time.sleep(interval_s)
+
+
+def _accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    return "".join(f"{name}={value}\n" for name, value in settings.items())

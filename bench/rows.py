@@ -1,0 +1,285 @@
+"""The rows of the comparison: what is measured, on which brokers, and what it should be.
+
+Each row is a line of data; `bench/workloads.py` has one function for each kind. A row varies one
+thing against BASE: records of 1 KB in batches of 16 KB, not compressed, acks=1, one partition, one
+connection. A goal is a bound on the ratio strandline : Kafka of one metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+KB = 1000
+# A request with one record, and no waiting for more.
+SINGLE = 0
+BATCH_16_KB = 16 * 1024
+# Kafka's message.max.bytes is a little above this.
+BATCH_1_MB = 1_000_000
+
+
+class Brokers(Enum):
+    """Which brokers a row runs against."""
+
+    HOT = "both brokers up, data on the local disk"
+    TIERED = "both brokers up, with a second tier in a local folder"
+    OWN = "brokers of its own, one at a time"
+    NONE = "no broker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure that a row gives."""
+
+    title: str
+    more_is_better: bool
+    digits: int = 1
+
+
+METRICS: Mapping[str, Metric] = {
+    "produce_mb_per_s": Metric(title="produce, MB/s", more_is_better=True, digits=0),
+    "produce_cpu": Metric(title="produce, broker CPU s/GB", more_is_better=False, digits=2),
+    "consume_mb_per_s": Metric(title="consume, MB/s", more_is_better=True, digits=0),
+    "consume_cpu": Metric(title="consume, broker CPU s/GB", more_is_better=False, digits=2),
+    "records_per_s": Metric(title="records/s, end to end", more_is_better=True, digits=0),
+    "p50_ms": Metric(title="p50, ms", more_is_better=False, digits=2),
+    "p99_ms": Metric(title="p99, ms", more_is_better=False, digits=2),
+    "p999_ms": Metric(title="p99.9, ms", more_is_better=False, digits=2),
+    "start_s": Metric(title="start until it serves, s", more_is_better=False, digits=2),
+    "create_s": Metric(title="create the topic, s", more_is_better=False, digits=2),
+    "rest_mib": Metric(title="resident at rest, MiB", more_is_better=False, digits=0),
+    "peak_mib": Metric(title="resident at most, MiB", more_is_better=False, digits=0),
+    "idle_cpu": Metric(title="CPU at rest, ms per s", more_is_better=False, digits=2),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """A bound on strandline : Kafka."""
+
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def is_met(self, ratio: float) -> bool:
+        return (self.at_most is None or ratio <= self.at_most) and (
+            self.at_least is None or ratio >= self.at_least
+        )
+
+    def __str__(self) -> str:
+        return f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the report."""
+
+    name: str
+    kind: str
+    section: str
+    title: str
+    brokers: Brokers = Brokers.HOT
+    goals: Mapping[str, Goal] = field(default_factory=dict)
+    # Of record values, in a full run; a quick one takes a third.
+    megabytes: int = 600
+    record_bytes: int = 1 * KB
+    batch_bytes: int = BATCH_16_KB
+    codec: str = "none"
+    acks: int = 1
+    partitions: int = 1
+    connections: int = 1
+    idempotent: bool = False
+    consumers: int = 1
+    # Of the slower broker's peak.
+    load: float = 0
+    seconds: float = 8
+    peers: tuple[str, ...] = ("strandline", "Kafka")
+
+
+AT_LEAST_AS_FAST = {
+    "produce_mb_per_s": Goal(at_least=1.0),
+    "consume_mb_per_s": Goal(at_least=1.0),
+}
+BIG_BATCHES = {
+    **AT_LEAST_AS_FAST,
+    "produce_cpu": Goal(at_most=0.7),
+    "consume_cpu": Goal(at_most=0.7),
+}
+MANY_SINGLES = {
+    **AT_LEAST_AS_FAST,
+    "produce_cpu": Goal(at_most=1.0),
+    "consume_cpu": Goal(at_most=1.0),
+}
+PROMPT = {"p99_ms": Goal(at_most=1.0)}
+MOVE = "Produce and consume"
+WAIT = "End-to-end latency"
+COLD = "Cold reads"
+LIFE = "Start, recovery, memory, rest"
+LIMIT = "What the machine can do"
+
+
+def _move(name: str, title: str, goals: Mapping[str, Goal] = BIG_BATCHES, **changes: object) -> Row:
+    return Row(
+        name=name,
+        kind="move",
+        section=MOVE,
+        title=title,
+        goals=goals,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+ROWS: tuple[Row, ...] = (
+    _move("base", "1 KB records, batches of 16 KB"),
+    _move("record-100b", "100 B records", record_bytes=100, megabytes=150),
+    _move("record-10kb", "10 KB records", record_bytes=10 * KB, megabytes=1000),
+    _move("single", "batches of one record", AT_LEAST_AS_FAST, batch_bytes=SINGLE, megabytes=60),
+    _move("batch-1mb", "batches of 1 MB", batch_bytes=BATCH_1_MB, megabytes=1000),
+    _move("lz4", "lz4", codec="lz4"),
+    _move("zstd", "zstd", codec="zstd"),
+    _move("acks-0", "acks=0", acks=0),
+    _move("acks-all", "acks=all", acks=-1),
+    _move("partitions-100", "100 partitions", partitions=100),
+    _move("partitions-1000", "1,000 partitions", partitions=1000),
+    _move("connections-50", "50 connections", connections=50),
+    _move("connections-500", "500 connections", connections=500),
+    _move(
+        "single-50",
+        "batches of one record, 50 connections",
+        MANY_SINGLES,
+        batch_bytes=SINGLE,
+        connections=50,
+        partitions=50,
+        megabytes=60,
+    ),
+    _move("idempotent", "idempotent producer", idempotent=True, acks=-1),
+    _move(
+        "fan-out",
+        "10 consumers at once, MB/s of all",
+        {"consume_mb_per_s": Goal(at_least=1.0), "consume_cpu": Goal(at_most=0.7)},
+        consumers=10,
+        megabytes=200,
+    ),
+    Row(
+        name="java",
+        kind="java",
+        section=MOVE,
+        title="Kafka's own perf tools (Java clients)",
+        goals=BIG_BATCHES,
+        megabytes=500,
+    ),
+    Row(name="peak", kind="peak", section=WAIT, title="peak, one record at a time", megabytes=150),
+    Row(name="latency-10", kind="latency", section=WAIT, title="10 %", goals=PROMPT, load=0.1),
+    Row(name="latency-50", kind="latency", section=WAIT, title="50 %", goals=PROMPT, load=0.5),
+    Row(
+        name="latency-rewind",
+        kind="latency_rewind",
+        section=WAIT,
+        title="10 %, while another consumer reads the second tier",
+        brokers=Brokers.TIERED,
+        goals=PROMPT,
+        load=0.1,
+    ),
+    Row(
+        name="latency-upload",
+        kind="latency_upload",
+        section=WAIT,
+        title="10 %, while another topic of 50 MB/s is uploaded",
+        brokers=Brokers.TIERED,
+        goals=PROMPT,
+        load=0.1,
+    ),
+    Row(
+        name="cold",
+        kind="cold",
+        section=COLD,
+        title="second tier in a local folder, batches of 16 KB",
+        brokers=Brokers.TIERED,
+        goals={"consume_mb_per_s": Goal(at_least=2.0)},
+    ),
+    Row(
+        name="cold-1mb",
+        kind="cold",
+        section=COLD,
+        title="second tier in a local folder, batches of 1 MB",
+        brokers=Brokers.TIERED,
+        goals={"consume_mb_per_s": Goal(at_least=2.0)},
+        batch_bytes=BATCH_1_MB,
+    ),
+    Row(
+        name="cold-s3",
+        kind="cold_s3",
+        section=COLD,
+        title="S3 server on loopback that answers at once",
+        brokers=Brokers.OWN,
+        peers=("strandline",),
+    ),
+    Row(
+        name="cold-s3-far",
+        kind="cold_s3_far",
+        section=COLD,
+        title="S3 server that takes 30 ms and gives 90 MB/s a connection",
+        brokers=Brokers.OWN,
+        peers=("strandline",),
+    ),
+    Row(
+        name="start-1",
+        kind="start",
+        section=LIFE,
+        title="start, 1 partition",
+        brokers=Brokers.OWN,
+        goals={"start_s": Goal(at_most=0.1)},
+    ),
+    Row(
+        name="start-2000",
+        kind="start",
+        section=LIFE,
+        title="start, 2,000 partitions",
+        brokers=Brokers.OWN,
+        goals={"start_s": Goal(at_most=0.1)},
+        partitions=2000,
+    ),
+    Row(
+        name="recovery",
+        kind="recovery",
+        section=LIFE,
+        title="start after kill -9, 1 GB not flushed",
+        brokers=Brokers.OWN,
+        megabytes=1000,
+    ),
+    Row(
+        name="memory",
+        kind="memory",
+        section=LIFE,
+        title="memory and CPU at rest, memory after 600 MB each way and 50 connections",
+        brokers=Brokers.OWN,
+        goals={"rest_mib": Goal(at_most=0.1)},
+    ),
+    Row(
+        name="limit-socket",
+        kind="limit_socket",
+        section=LIMIT,
+        title="a socket read and thrown away; a file sent with sendfile",
+        brokers=Brokers.NONE,
+        megabytes=2000,
+        peers=("limit",),
+    ),
+    Row(
+        name="limit-append",
+        kind="limit_append",
+        section=LIMIT,
+        title="a socket read and appended to a file",
+        brokers=Brokers.NONE,
+        megabytes=1000,
+        peers=("limit",),
+    ),
+    Row(
+        name="limit-file",
+        kind="limit_file",
+        section=LIMIT,
+        title="a file appended to, as dd does",
+        brokers=Brokers.NONE,
+        megabytes=1000,
+        peers=("limit",),
+    ),
+)
