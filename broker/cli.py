@@ -1,4 +1,4 @@
-"""The command line: serve, look into an archive, dump a log file.
+"""The command line: serve, look into an archive, plan a query over it, dump a log file.
 
 Every command says what it takes with `--help`. Mistakes of the user end with one line on standard
 error and exit code 2; failures of the world with one line and exit code 1.
@@ -44,6 +44,15 @@ examples:
   strandline archive show --remote file:///srv/archive --topic orders
 """
 
+_LAKE_EXAMPLES = """
+Reads manifests and statistics, never a log. Needs strandline[lake].
+
+examples:
+  strandline lake plan --remote s3://my-bucket/my-cluster --topic orders \\
+      --where 'timestamp >= 2024-02-01T10:00:00Z' --where 'timestamp < 2024-02-01T11:00:00Z'
+  strandline lake plan --remote file:///srv/archive --topic orders --where 'key = customer-7'
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the process's exit code."""
@@ -72,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
     _add_archive(commands)
+    _add_lake(commands)
     _add_dump_log(commands)
     return parser
 
@@ -130,6 +140,38 @@ def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action.set_defaults(run=run)
 
 
+def _add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    lake = commands.add_parser("lake", help="what a query over the archive would read, and why")
+    actions = lake.add_subparsers(title="actions", required=True, metavar="ACTION")
+    plan = actions.add_parser(
+        "plan",
+        help="segments, chunks, bytes and requests of a query, and what it leaves out",
+        description="Plans a query over the archive without reading any log.",
+        epilog=_LAKE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    plan.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    plan.add_argument("--topic", help="topics, joined by commas")
+    plan.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="'COLUMN OPERATOR VALUE'",
+        help="a filter on topic, partition, offset, timestamp or key; may be repeated",
+    )
+    plan.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        dest="query_options",
+        metavar="NAME=VALUE",
+        help="an option of the Spark source, see docs/lake.md; may be repeated",
+    )
+    plan.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
+    plan.add_argument("--region", help="of the bucket")
+    plan.set_defaults(run=_lake_plan)
+
+
 def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     dump = commands.add_parser(
         "dump-log",
@@ -172,6 +214,17 @@ def _archive_show(options: argparse.Namespace) -> int:
         region=options.region,
         topic=options.topic,
     )
+
+
+def _lake_plan(options: argparse.Namespace) -> int:
+    from strandline.spark_lake.plan_table import print_plan
+
+    given = list(options.query_options)
+    if options.endpoint_url:
+        given.append(f"s3.endpoint.url={options.endpoint_url}")
+    if options.region:
+        given.append(f"s3.region={options.region}")
+    return print_plan(options.remote, topics=options.topic, where=options.where, options=given)
 
 
 def _dump_log(options: argparse.Namespace) -> int:

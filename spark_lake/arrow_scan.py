@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import COLUMNS, LakeOptions, option_text
-from strandline.spark_lake.planner import ScanPlan, Split
+from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator, Predicate, taken
 from strandline.spark_lake.query import Query
+from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:

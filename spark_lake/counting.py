@@ -21,10 +21,10 @@ from strandline.spark_lake.arrow_scan import (
     make_query,
 )
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.planner import SegmentSlice, Split
+from strandline.spark_lake.pruning import covers
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.segments import SegmentMeta, chunk_ranges
-from strandline.spark_lake.split_scan import covers
+from strandline.spark_lake.splits import SegmentSlice, Split
 from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest import SegmentEntry
 

@@ -136,6 +136,7 @@ class LakeOptions:
     isolation: Isolation = Isolation.READ_COMMITTED
     split_bytes: int = SPLIT_BYTES
     splits_min: int = 1
+    records_max: int | None = None
     scan_report: str | None = None
     s3: S3Options = field(default_factory=S3Options)
 
@@ -163,6 +164,7 @@ class LakeOptions:
             ),
             split_bytes=given.number("splitBytes", default=SPLIT_BYTES, at_least=SPLIT_BYTES_MIN),
             splits_min=given.number("minPartitions", default=1, at_least=1, at_most=SPLITS_MAX),
+            records_max=given.number("maxRecordsPerPartition", default=0, at_least=1) or None,
             scan_report=given.text("scanReport"),
             s3=S3Options(
                 endpoint_url=given.text("s3.endpoint.url"),
@@ -192,6 +194,7 @@ OPTION_NAMES = (
     "failOnDataLoss",
     "isolationLevel",
     "minPartitions",
+    "maxRecordsPerPartition",
     "splitBytes",
     "scanReport",
     "s3.endpoint.url",

@@ -1,29 +1,35 @@
-"""From manifests to splits: which bytes of which segments a query has to read. Pure.
+"""From manifests to a plan: which segments a query has to read, and why not the others. Pure.
 
     partition   [log start ........................................ archive end)
     bounds              [start offset ................ end offset)                options
     limits                  offset and timestamp ranges                           pushed filters
     segments    |----|----|----|----|----|----|----|----|----|----|               manifest
-    planned               |####|####|....|####|####|                  `.`: no time in range
-    splits                [ split 0 ][split 1 ][ split 2 ]            at most split_bytes each
+    selected              |####|####|....|####|####|                  `.`: no time in range
+    pruned                |  ##|####|    |    |##  |                  statistics, key filter
+    splits                [ split 0 ]         [ 1  ]                  see `splits`
 
-A split is what one Spark task reads: slices of consecutive segments of one partition. A segment
-larger than a split is cut by position; a slice owns the chunks (of the segment's statistics) that
-begin inside it, so that slices meet exactly whatever the cut.
+Selecting knows only manifests. If what is left is few, `pruning` looks into the `.meta` of those
+segments before they are cut, else each task does it for its own.
 
 Planning is deterministic: the same manifests and options give the same splits, in offset order.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from strandline.spark_lake.options import SPLIT_BYTES_MIN, AtOffset, Bound, Edge
+from strandline.spark_lake.splits import Candidate, Split, SplitSizes, cut
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.model import Offset, Position, TopicPartition
+from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+
+# What STATISTICS cuts a log into; chunks of segments whose statistics nobody read are reckoned.
+CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,35 +40,15 @@ class OffsetRange:
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSlice:
-    """The chunks of a segment that begin in [start_position, end_position)."""
+class Skip(Enum):
+    """Why bytes of the selected topics are not read; the values are what a user reads."""
 
-    entry: SegmentEntry
-    start_position: Position
-    end_position: Position
-
-    @property
-    def is_whole(self) -> bool:
-        return self.start_position == 0 and self.end_position == self.entry.size_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end_position - self.start_position
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """What one task reads; rows outside `limits` are left out by the task."""
-
-    index: int
-    topic_partition: TopicPartition
-    slices: tuple[SegmentSlice, ...]
-    limits: RowLimits
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(piece.size_bytes for piece in self.slices)
+    PARTITION = "a filter on topic or partition"
+    BOUNDS = "outside the starting and ending offsets"
+    OFFSETS = "a filter on offset"
+    TIMES = "a filter on timestamp"
+    KEYS = "a filter on key: the segment does not have it"
+    CHUNKS = "chunks without a wanted offset or timestamp"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,57 +65,154 @@ class PartitionScan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Segments left out and their bytes; of segments that are read, only chunks and bytes."""
+
+    segment_count: int = 0
+    size_bytes: int = 0
+    # Chunks that the statistics told of; those of segments whose `.meta` nobody read are not in it.
+    chunk_count: int = 0
+
+    def plus(self, other: Skipped) -> Skipped:
+        return Skipped(
+            segment_count=self.segment_count + other.segment_count,
+            size_bytes=self.size_bytes + other.size_bytes,
+            chunk_count=self.chunk_count + other.chunk_count,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is left of one partition, and what was left out why."""
+
+    manifest: Manifest
+    limits: RowLimits
+    candidates: tuple[Candidate, ...]
+    skipped: Mapping[Skip, Skipped]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.manifest.topic_id_partition.topic_partition
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(candidate.size_bytes for candidate in self.candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPlan:
+    """How much of a partition is read."""
+
+    topic_partition: TopicPartition
+    segments_planned: int
+    segments_total: int
+    chunks_planned: int
+    chunks_total: int
+    bytes_planned: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPlan:
     """The splits, and how much of the selected topics they are."""
 
     splits: tuple[Split, ...]
+    partitions: tuple[PartitionPlan, ...]
+    skipped: Mapping[Skip, Skipped]
     partition_count: int
-    segments_planned: int
-    segments_total: int
-    bytes_planned: int
-    bytes_total: int
+
+    @property
+    def segments_planned(self) -> int:
+        return sum(one.segments_planned for one in self.partitions)
+
+    @property
+    def segments_total(self) -> int:
+        return sum(one.segments_total for one in self.partitions)
+
+    @property
+    def chunks_planned(self) -> int:
+        return sum(one.chunks_planned for one in self.partitions)
+
+    @property
+    def chunks_total(self) -> int:
+        return sum(one.chunks_total for one in self.partitions)
+
+    @property
+    def bytes_planned(self) -> int:
+        return sum(one.bytes_planned for one in self.partitions)
+
+    @property
+    def bytes_total(self) -> int:
+        return sum(one.bytes_total for one in self.partitions)
 
     def __str__(self) -> str:
         return (
             f"{self.segments_planned} of {self.segments_total} segments,"
+            f" {self.chunks_planned} of {self.chunks_total} chunks,"
             f" {readable_size(self.bytes_planned)} of {readable_size(self.bytes_total)},"
             f" in {len(self.splits)} splits over {self.partition_count} partitions"
         )
 
 
-def plan(
-    scans: Iterable[PartitionScan],
+def assemble(
+    selections: Sequence[Selection],
     *,
-    partition_count: int,
     totals: Iterable[Manifest],
-    split_bytes: int,
+    sizes: SplitSizes,
     splits_min: int = 1,
 ) -> ScanPlan:
-    """Prunes and cuts. `totals` are the manifests that "of how many" refers to."""
-    selected = [(scan, tuple(_selected_entries(scan))) for scan in scans]
-    bytes_planned = sum(entry.size_bytes for _, entries in selected for entry in entries)
+    """Cuts what was selected. `totals` are the manifests that "of how many" refers to."""
+    bytes_planned = sum(one.size_bytes for one in selections)
     if splits_min > 1:
-        split_bytes = max(SPLIT_BYTES_MIN, min(split_bytes, bytes_planned // splits_min))
+        split_bytes = max(SPLIT_BYTES_MIN, min(sizes.split_bytes, bytes_planned // splits_min))
+        sizes = replace(sizes, split_bytes=split_bytes)
     splits: list[Split] = []
-    for scan, entries in selected:
-        for slices in _pack(entries, split_bytes):
-            splits.append(
-                Split(
-                    index=len(splits),
-                    topic_partition=scan.manifest.topic_id_partition.topic_partition,
-                    slices=slices,
-                    limits=_limits_within(scan),
+    for one in selections:
+        splits += cut(
+            one.candidates, one.topic_partition, one.limits, sizes, first_index=len(splits)
+        )
+    by_partition = {one.topic_partition: one for one in selections}
+    plans: list[PartitionPlan] = []
+    skipped: dict[Skip, Skipped] = {}
+    for manifest in totals:
+        selection = by_partition.get(manifest.topic_id_partition.topic_partition)
+        plans.append(_partition_plan(manifest, selection))
+        if selection is not None:
+            why: Mapping[Skip, Skipped] = selection.skipped
+        else:
+            why = {
+                Skip.PARTITION: Skipped(
+                    segment_count=manifest.segment_count, size_bytes=manifest.size_bytes
                 )
-            )
-    manifests = list(totals)
+            }
+        for reason, left_out in why.items():
+            skipped[reason] = skipped.get(reason, Skipped()).plus(left_out)
     return ScanPlan(
         splits=tuple(splits),
-        partition_count=partition_count,
-        segments_planned=sum(len(entries) for _, entries in selected),
-        segments_total=sum(manifest.segment_count for manifest in manifests),
-        bytes_planned=bytes_planned,
-        bytes_total=sum(manifest.size_bytes for manifest in manifests),
+        partitions=tuple(plans),
+        skipped=skipped,
+        partition_count=len(selections),
     )
+
+
+def _partition_plan(manifest: Manifest, selection: Selection | None) -> PartitionPlan:
+    candidates = selection.candidates if selection is not None else ()
+    return PartitionPlan(
+        topic_partition=manifest.topic_id_partition.topic_partition,
+        segments_planned=len(candidates),
+        segments_total=manifest.segment_count,
+        chunks_planned=sum(
+            _reckoned_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
+            for one in candidates
+        ),
+        chunks_total=_reckoned_chunks(manifest.size_bytes),
+        bytes_planned=sum(one.size_bytes for one in candidates),
+        bytes_total=manifest.size_bytes,
+    )
+
+
+def _reckoned_chunks(size_bytes: int) -> int:
+    return -(-size_bytes // CHUNK_BYTES)
 
 
 # --- bounds -----------------------------------------------------------------------------------
@@ -166,32 +249,60 @@ def explicit_offset(
     return min(max(bound.offset, available.start_offset), available.end_offset)
 
 
-# --- pruning ----------------------------------------------------------------------------------
+# --- selecting --------------------------------------------------------------------------------
 
 
 def wanted_pages(manifest: Manifest, offsets: OffsetRange, limits: RowLimits) -> list[PageRef]:
     """The sealed pages that may hold wanted entries; the others are never fetched."""
-    return [page for page in manifest.pages if _is_wanted(page, offsets, limits)]
+    return [page for page in manifest.pages if _reason(page, offsets, limits) is None]
 
 
-def _selected_entries(scan: PartitionScan) -> Iterator[SegmentEntry]:
-    for page in wanted_pages(scan.manifest, scan.offsets, scan.limits):
-        for entry in scan.pages[page.key]:
-            if _is_wanted(entry, scan.offsets, scan.limits):
-                yield entry
-    for entry in scan.manifest.segments:
-        if _is_wanted(entry, scan.offsets, scan.limits):
-            yield entry
-
-
-def _is_wanted(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimits) -> bool:
-    start_offset = max(offsets.start_offset, limits.start_offset, part.base_offset)
-    start_ms = max(limits.start_timestamp_ms, part.min_timestamp_ms)
-    return (
-        start_offset < min(offsets.end_offset, limits.end_offset, part.end_offset)
-        and start_ms < limits.end_timestamp_ms
-        and start_ms <= part.max_timestamp_ms
+def select(scan: PartitionScan) -> Selection:
+    """The segments that may hold wanted rows, as far as the manifest tells."""
+    candidates: list[Candidate] = []
+    segment_counts: Counter[Skip] = Counter()
+    sizes_bytes: Counter[Skip] = Counter()
+    for page in scan.manifest.pages:
+        reason = _reason(page, scan.offsets, scan.limits)
+        if reason is not None:
+            segment_counts[reason] += page.segment_count
+            sizes_bytes[reason] += page.size_bytes
+    for entry in _entries(scan):
+        reason = _reason(entry, scan.offsets, scan.limits)
+        if reason is None:
+            candidates.append(Candidate(entry=entry))
+        else:
+            segment_counts[reason] += 1
+            sizes_bytes[reason] += entry.size_bytes
+    return Selection(
+        manifest=scan.manifest,
+        limits=_limits_within(scan),
+        candidates=tuple(candidates),
+        skipped={
+            reason: Skipped(segment_count=count, size_bytes=sizes_bytes[reason])
+            for reason, count in segment_counts.items()
+        },
     )
+
+
+def _entries(scan: PartitionScan) -> Iterator[SegmentEntry]:
+    for page in wanted_pages(scan.manifest, scan.offsets, scan.limits):
+        yield from scan.pages[page.key]
+    yield from scan.manifest.segments
+
+
+def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimits) -> Skip | None:
+    """Why nothing of this is wanted; None if something may be."""
+    start_offset = max(offsets.start_offset, part.base_offset)
+    end_offset = min(offsets.end_offset, part.end_offset)
+    if start_offset >= end_offset:
+        return Skip.BOUNDS
+    if max(start_offset, limits.start_offset) >= min(end_offset, limits.end_offset):
+        return Skip.OFFSETS
+    start_ms = max(limits.start_timestamp_ms, part.min_timestamp_ms)
+    if start_ms >= limits.end_timestamp_ms or start_ms > part.max_timestamp_ms:
+        return Skip.TIMES
+    return None
 
 
 def _limits_within(scan: PartitionScan) -> RowLimits:
@@ -201,35 +312,6 @@ def _limits_within(scan: PartitionScan) -> RowLimits:
         start_timestamp_ms=scan.limits.start_timestamp_ms,
         end_timestamp_ms=scan.limits.end_timestamp_ms,
     )
-
-
-# --- cutting ----------------------------------------------------------------------------------
-
-
-def _pack(entries: Sequence[SegmentEntry], split_bytes: int) -> Iterator[tuple[SegmentSlice, ...]]:
-    """Slices gathered up to `split_bytes`; a single slice is never larger than that."""
-    gathered: list[SegmentSlice] = []
-    gathered_bytes = 0
-    for entry in entries:
-        for piece in _cut(entry, split_bytes):
-            if gathered and gathered_bytes + piece.size_bytes > split_bytes:
-                yield tuple(gathered)
-                gathered, gathered_bytes = [], 0
-            gathered.append(piece)
-            gathered_bytes += piece.size_bytes
-    if gathered:
-        yield tuple(gathered)
-
-
-def _cut(entry: SegmentEntry, split_bytes: int) -> Iterator[SegmentSlice]:
-    """Equal slices, so that no split is a small rest."""
-    count = -(-entry.size_bytes // split_bytes)
-    for number in range(count):
-        yield SegmentSlice(
-            entry=entry,
-            start_position=entry.size_bytes * number // count,
-            end_position=entry.size_bytes * (number + 1) // count,
-        )
 
 
 def readable_size(size_bytes: int) -> str:

@@ -21,11 +21,19 @@ from strandline.spark_lake.bounds import BoundsResolver
 from strandline.spark_lake.catalog import PARALLEL_READS, ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import LakeOptions
-from strandline.spark_lake.planner import PartitionScan, ScanPlan, Split, plan, wanted_pages
+from strandline.spark_lake.planner import (
+    PartitionScan,
+    ScanPlan,
+    assemble,
+    select,
+    wanted_pages,
+)
 from strandline.spark_lake.predicate import Comparison, Predicate
+from strandline.spark_lake.pruning import prune_selections
 from strandline.spark_lake.report import ReportWriter, TaskReport
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.split_scan import SplitScan
+from strandline.spark_lake.splits import Split, SplitSizes
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +71,12 @@ class Query:
         selected = catalog.load_partitions(self.options.selection)
         wanted = [one for one in selected if self.predicate.wants(one.topic_partition)]
         scans = self._scans(catalog, BoundsResolver(reader, catalog, self.options), wanted)
-        made = plan(
-            scans,
-            partition_count=len(scans),
+        made = assemble(
+            prune_selections([select(scan) for scan in scans], reader),
             totals=[one.manifest for one in selected if one.manifest is not None],
-            split_bytes=self.options.split_bytes,
+            sizes=SplitSizes(
+                split_bytes=self.options.split_bytes, records_max=self.options.records_max
+            ),
             splits_min=self.options.splits_min,
         )
         self._tell_plan(made, reader)

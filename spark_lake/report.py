@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from strandline.spark_lake.planner import ScanPlan, readable_size
+from strandline.spark_lake.planner import ScanPlan, Skip, readable_size
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import CorruptFile, InvalidConfig
 from strandline.storage.files import make_directory, write_atomically
@@ -32,6 +32,9 @@ class PlanReport:
     splits: int
     segments_planned: int
     segments_total: int
+    # Left out while planning because their `.meta` told so, and chunks of others.
+    segments_pruned: int
+    chunks_pruned: int
     bytes_planned: int
     bytes_total: int
     requests: int
@@ -99,12 +102,15 @@ class ReportWriter:
 
     def write_plan(self, plan: ScanPlan, *, requests: int, bytes_read: int) -> None:
         """Raises DiskError."""
+        pruned = [why for why in (Skip.KEYS, Skip.CHUNKS) if why in plan.skipped]
         report = PlanReport(
             planned_ms=SystemClock().now_ms(),
             plan=str(plan),
             splits=len(plan.splits),
             segments_planned=plan.segments_planned,
             segments_total=plan.segments_total,
+            segments_pruned=sum(plan.skipped[why].segment_count for why in pruned),
+            chunks_pruned=sum(plan.skipped[why].chunk_count for why in pruned),
             bytes_planned=plan.bytes_planned,
             bytes_total=plan.bytes_total,
             requests=requests,
@@ -154,8 +160,8 @@ def _read_scan(where: Path, scan_id: str) -> ScanReport:
         tasks_ended=len(tasks),
         rows=sum(task.rows for task in tasks),
         segments_read=len(read),
-        segments_skipped=len(skipped),
-        chunks_skipped=sum(task.chunks_skipped for task in tasks),
+        segments_skipped=plan.segments_pruned + len(skipped),
+        chunks_skipped=plan.chunks_pruned + sum(task.chunks_skipped for task in tasks),
         requests=plan.requests + sum(task.requests for task in tasks),
         bytes_read=sum(task.bytes_read for task in tasks),
     )

@@ -25,6 +25,7 @@ from itertools import pairwise
 import crc32c
 
 from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.splits import ChunkRange
 from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
 from strandline.storage.model import AbortedTransaction, Offset, Position
 from strandline.storage.records.batch import LOG_OVERHEAD, LOG_OVERHEAD_BYTES
@@ -46,17 +47,6 @@ _REMEDY = (
     "restore the object from a backup, or leave its offsets out with startingOffsets or"
     " endingOffsets"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRange:
-    """Consecutive wanted chunks: bytes of the log, its offsets, and the records they must hold."""
-
-    start_position: Position
-    end_position: Position
-    base_offset: Offset
-    end_offset: Offset
-    record_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,9 +33,9 @@ from pyspark.sql.types import (
 
 from strandline.spark_lake.filters import push_down
 from strandline.spark_lake.options import COLUMNS, HEADERS_COLUMN, LakeOptions
-from strandline.spark_lake.planner import Split
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.report import report_folder
+from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:

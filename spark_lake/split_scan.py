@@ -21,25 +21,15 @@ from typing import Any
 
 from strandline.spark_lake.arrow import ArrowEncoder
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.planner import SegmentSlice, Split
+from strandline.spark_lake.pruning import prune
 from strandline.spark_lake.row_filter import RowFilter
-from strandline.spark_lake.segments import (
-    Block,
-    ChunkRange,
-    LogReader,
-    SegmentMeta,
-    chunk_ranges,
-    joined,
-    whole_segment,
-)
+from strandline.spark_lake.segments import Block, LogReader, SegmentMeta, joined
+from strandline.spark_lake.splits import SegmentSlice, Split
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Isolation
 from strandline.storage.records.columns import RowLimits, Run, RunBuilder, decode
 from strandline.storage.records.vectorised import BatchRow
 from strandline.storage.remote.manifest import SegmentEntry
-
-# Below this, reading the statistics costs about as much as the bytes they could save.
-PRUNED_SEGMENT_BYTES_MIN = 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +39,7 @@ class ScanCounts:
     rows: int = 0
     segments_read: list[str] = field(default_factory=list)
     segments_skipped: list[str] = field(default_factory=list)  # no chunk was wanted
-    # Of segments whose statistics were asked for; the others are read whole.
+    # A segment that is read whole without asking its statistics counts as one chunk.
     chunks_read: int = 0
     chunks_skipped: int = 0
 
@@ -87,42 +77,18 @@ class SplitScan:
     def _slice(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[Any]:
         entry = piece.entry
         meta = SegmentMeta(self._reader, entry)
-        ranges = self._wanted_ranges(piece, meta)
-        if not ranges:
+        pruned = prune(meta, piece, self._split.limits)
+        self.counts.chunks_skipped += pruned.chunks_skipped
+        if not pruned.ranges:
             self.counts.segments_skipped.append(entry.log_key)
             return
+        self.counts.chunks_read += len(pruned.ranges)
         self.counts.segments_read.append(entry.log_key)
         aborted = self._aborted(entry, meta)
         log = LogReader(self._reader, entry, ahead=ahead)
-        for part in joined(ranges):
+        for part in joined(pruned.ranges):
             for block in log.blocks(part):
                 yield from self._encoded(entry, block, aborted)
-
-    # --- which bytes -------------------------------------------------------------------------
-
-    def _wanted_ranges(self, piece: SegmentSlice, meta: SegmentMeta) -> list[ChunkRange]:
-        entry, limits = piece.entry, self._split.limits
-        if piece.is_whole and (
-            entry.size_bytes <= PRUNED_SEGMENT_BYTES_MIN or covers(limits, entry)
-        ):
-            return [whole_segment(entry)]
-        statistics = meta.statistics()
-        owned = [
-            (part, chunk)
-            for part, chunk in zip(chunk_ranges(entry, statistics), statistics.chunks, strict=True)
-            if piece.start_position <= chunk.position < piece.end_position
-        ]
-        wanted = [
-            part
-            for part, chunk in owned
-            if part.end_offset > limits.start_offset
-            and part.base_offset < limits.end_offset
-            and chunk.max_timestamp_ms >= limits.start_timestamp_ms
-            and chunk.min_timestamp_ms < limits.end_timestamp_ms
-        ]
-        self.counts.chunks_read += len(wanted)
-        self.counts.chunks_skipped += len(owned) - len(wanted)
-        return wanted
 
     # --- which rows --------------------------------------------------------------------------
 
@@ -147,16 +113,6 @@ class SplitScan:
         if not self._row_filter.columns:
             return batch
         return self._row_filter.apply(batch).select(self._columns)
-
-
-def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
-    """Whether every row of the segment is wanted."""
-    return (
-        limits.start_offset <= entry.base_offset
-        and limits.end_offset >= entry.end_offset
-        and limits.start_timestamp_ms <= entry.min_timestamp_ms
-        and limits.end_timestamp_ms > entry.max_timestamp_ms
-    )
 
 
 def _runs(block: Block, limits: RowLimits, aborted: Sequence[AbortedTransaction]) -> Iterator[Run]:

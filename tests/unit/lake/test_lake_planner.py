@@ -14,12 +14,16 @@ from strandline.spark_lake.planner import (
     OffsetRange,
     PartitionScan,
     ScanPlan,
+    Skip,
+    Skipped,
     archived_range,
+    assemble,
     explicit_offset,
-    plan,
     readable_size,
+    select,
     wanted_pages,
 )
+from strandline.spark_lake.splits import SplitSizes
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import EpochStart, TopicPartition
 from strandline.storage.records.columns import RowLimits
@@ -72,6 +76,7 @@ def planned(
     pages: dict[str, Sequence[SegmentEntry]] | None = None,
     split_bytes: int = 64 * MIB,
     splits_min: int = 1,
+    records_max: int | None = None,
 ) -> ScanPlan:
     scan = PartitionScan(
         manifest=manifest,
@@ -79,11 +84,10 @@ def planned(
         limits=limits or RowLimits(),
         pages=pages or {},
     )
-    return plan(
-        [scan],
-        partition_count=1,
+    return assemble(
+        [select(scan)],
         totals=[manifest],
-        split_bytes=split_bytes,
+        sizes=SplitSizes(split_bytes=split_bytes, records_max=records_max),
         splits_min=splits_min,
     )
 
@@ -164,8 +168,37 @@ def test_nothing_wanted_is_a_plan_without_splits() -> None:
 
 def test_the_plan_says_how_much_of_how_much_is_read() -> None:
     made = planned(manifest_of(TEN), limits=RowLimits(end_offset=250))
-    assert str(made) == "3 of 10 segments, 30.0 MiB of 100.0 MiB, in 1 splits over 1 partitions"
+    assert str(made) == (
+        "3 of 10 segments, 30 of 100 chunks, 30.0 MiB of 100.0 MiB, in 1 splits over 1 partitions"
+    )
     assert (made.segments_planned, made.segments_total) == (3, 10)
+
+
+def test_the_plan_says_why_the_rest_is_not_read() -> None:
+    limits = RowLimits(start_offset=250, end_timestamp_ms=600)
+    offsets = OffsetRange(start_offset=100, end_offset=1000)
+    made = planned(manifest_of(TEN), offsets=offsets, limits=limits)
+    assert bases(made) == [[200, 300, 400, 500]]
+    assert made.skipped == {
+        Skip.BOUNDS: Skipped(segment_count=1, size_bytes=10 * MIB),
+        Skip.OFFSETS: Skipped(segment_count=1, size_bytes=10 * MIB),
+        Skip.TIMES: Skipped(segment_count=4, size_bytes=40 * MIB),
+    }
+
+
+@pytest.mark.parametrize("records_max", [1, 30, 100, 250, 10_000])
+def test_splits_of_bounded_records_meet_without_gap_or_overlap(records_max: int) -> None:
+    offsets = OffsetRange(start_offset=50, end_offset=777)
+    made = planned(manifest_of(TEN), offsets=offsets, records_max=records_max)
+    ranges = [(one.limits.start_offset, one.limits.end_offset) for one in made.splits]
+    assert ranges[0][0] == 50
+    assert ranges[-1][1] == 777
+    assert all(before[1] == after[0] for before, after in pairwise(ranges))
+    assert max(end - start for start, end in ranges) <= records_max
+    for split in made.splits:
+        for piece in split.slices:
+            assert piece.entry.base_offset < split.limits.end_offset
+            assert piece.entry.end_offset > split.limits.start_offset
 
 
 def test_the_same_question_is_planned_the_same_way() -> None:

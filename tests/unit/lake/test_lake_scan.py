@@ -350,7 +350,7 @@ def test_a_time_filter_reads_only_the_chunks_that_may_match(large: Lake) -> None
     assert (report.plan.segments_planned, report.plan.segments_total) == (1, 3)
     assert (report.segments_read, report.rows, report.tasks_ended) == (1, 20, 1)
     assert report.chunks_skipped == 2
-    assert report.bytes_read < 1.3 * 1024 * 1024 < report.plan.bytes_planned
+    assert report.bytes_read <= report.plan.bytes_planned < 1.3 * 1024 * 1024
     assert "20 rows from 1 of 3 segments" in str(report)
 
 
@@ -417,7 +417,8 @@ def test_sealed_pages_are_read_like_the_root(large: Lake) -> None:
     assert offsets(large.query()) == list(range(1200))
     requests = large.report.plan.requests
     assert offsets(large.query(GreaterThan(("offset",), 1150))) == list(range(1151, 1200))
-    assert large.report.plan.requests == requests - 2
+    # Two pages fewer, and the `.meta` of the one segment that is read in part.
+    assert large.report.plan.requests == requests - 2 + 1
 
 
 def test_a_query_that_stops_early_reports_what_it_read(large: Lake) -> None:

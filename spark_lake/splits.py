@@ -1,0 +1,214 @@
+"""Selected segments cut into splits, each of them one Spark task. Pure and deterministic.
+
+    segments  |--------|--------|--|--|--|-----------------------------|     selected, in order
+    splits    [ 0 ][ 1 ][ 2 ][ 3 ][  4   ][ 5 ][ 6 ][ 7 ][ 8 ][ 9 ][ 10]     by bytes
+    splits    [   0  ][   1  ][   2  ][   3  ][   4  ][   5  ][   6  ]       by records
+
+By bytes: slices of consecutive segments are gathered up to `split_bytes`; a larger segment is cut
+by position, and a slice owns the chunks (of the segment's statistics) that begin inside it. So
+slices meet exactly whatever the cut. A segment that the planner has pruned is cut between chunks.
+
+By records (`maxRecordsPerPartition`): each split gets that many *offsets*, and so at most that many
+records, through its limits. A chunk on the border is then read by both its splits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from strandline.storage.model import Offset, Position, TopicPartition
+from strandline.storage.records.columns import RowLimits
+from strandline.storage.remote.manifest import SegmentEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRange:
+    """Consecutive wanted chunks: bytes of the log, its offsets, and the records they must hold."""
+
+    start_position: Position
+    end_position: Position
+    base_offset: Offset
+    end_offset: Offset
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSlice:
+    """The chunks of a segment that begin in [start_position, end_position).
+
+    With `ranges` the planner has read the statistics already, and these are the wanted chunks.
+    """
+
+    entry: SegmentEntry
+    start_position: Position
+    end_position: Position
+    ranges: tuple[ChunkRange, ...] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.start_position == 0 and self.end_position == self.entry.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        if self.ranges is not None:
+            return sum(part.size_bytes for part in self.ranges)
+        return self.end_position - self.start_position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """What one task reads; rows outside `limits` are left out by the task."""
+
+    index: int
+    topic_partition: TopicPartition
+    slices: tuple[SegmentSlice, ...]
+    limits: RowLimits
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.slices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A segment that is to be read: whole, or its wanted chunks if they are known."""
+
+    entry: SegmentEntry
+    ranges: tuple[ChunkRange, ...] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        if self.ranges is not None:
+            return sum(part.size_bytes for part in self.ranges)
+        return self.entry.size_bytes
+
+    def whole(self) -> SegmentSlice:
+        """All of it as one slice."""
+        return SegmentSlice(
+            entry=self.entry,
+            start_position=0,
+            end_position=self.entry.size_bytes,
+            ranges=self.ranges,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSizes:
+    """How large a split may be."""
+
+    split_bytes: int
+    records_max: int | None = None
+
+
+def cut(
+    candidates: Sequence[Candidate],
+    partition: TopicPartition,
+    limits: RowLimits,
+    sizes: SplitSizes,
+    *,
+    first_index: int,
+) -> Iterator[Split]:
+    """The splits of one partition, numbered from `first_index`; `limits` are its rows."""
+    split = Split(index=first_index, topic_partition=partition, slices=(), limits=limits)
+    cuts: Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]
+    if sizes.records_max is None:
+        cuts = ((slices, limits) for slices in _by_bytes(candidates, sizes.split_bytes))
+    else:
+        cuts = _by_records(candidates, limits, sizes.records_max, sizes.split_bytes)
+    for number, (slices, own_limits) in enumerate(cuts):
+        yield replace(split, index=first_index + number, slices=slices, limits=own_limits)
+
+
+# --- by bytes ---------------------------------------------------------------------------------
+
+
+def _by_bytes(
+    candidates: Sequence[Candidate], split_bytes: int
+) -> Iterator[tuple[SegmentSlice, ...]]:
+    """Slices gathered up to `split_bytes`; a single slice is larger only if one chunk is."""
+    gathered: list[SegmentSlice] = []
+    gathered_bytes = 0
+    for candidate in candidates:
+        for piece in _slices(candidate, split_bytes):
+            if gathered and gathered_bytes + piece.size_bytes > split_bytes:
+                yield tuple(gathered)
+                gathered, gathered_bytes = [], 0
+            gathered.append(piece)
+            gathered_bytes += piece.size_bytes
+    if gathered:
+        yield tuple(gathered)
+
+
+def _slices(candidate: Candidate, split_bytes: int) -> Iterator[SegmentSlice]:
+    if candidate.ranges is not None:
+        return _between_chunks(candidate, candidate.ranges, split_bytes)
+    return _by_position(candidate.entry, split_bytes)
+
+
+def _by_position(entry: SegmentEntry, split_bytes: int) -> Iterator[SegmentSlice]:
+    """Equal slices, so that no split is a small rest."""
+    count = -(-entry.size_bytes // split_bytes)
+    for number in range(count):
+        yield SegmentSlice(
+            entry=entry,
+            start_position=entry.size_bytes * number // count,
+            end_position=entry.size_bytes * (number + 1) // count,
+        )
+
+
+def _between_chunks(
+    candidate: Candidate, ranges: Sequence[ChunkRange], split_bytes: int
+) -> Iterator[SegmentSlice]:
+    gathered: list[ChunkRange] = []
+    for part in ranges:
+        size_bytes = sum(one.size_bytes for one in gathered)
+        if gathered and size_bytes + part.size_bytes > split_bytes:
+            yield _slice_of(candidate.entry, gathered)
+            gathered = []
+        gathered.append(part)
+    if gathered:
+        yield _slice_of(candidate.entry, gathered)
+
+
+def _slice_of(entry: SegmentEntry, ranges: Sequence[ChunkRange]) -> SegmentSlice:
+    return SegmentSlice(
+        entry=entry,
+        start_position=ranges[0].start_position,
+        end_position=ranges[-1].end_position,
+        ranges=tuple(ranges),
+    )
+
+
+# --- by records -------------------------------------------------------------------------------
+
+
+def _by_records(
+    candidates: Sequence[Candidate], limits: RowLimits, records_max: int, split_bytes: int
+) -> Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]:
+    gathered: list[SegmentSlice] = []
+    offsets_left, bytes_left = records_max, float(split_bytes)
+    start = end = limits.start_offset
+    for candidate in candidates:
+        entry = candidate.entry
+        at = max(entry.base_offset, limits.start_offset)
+        last = min(entry.end_offset, limits.end_offset)
+        bytes_per_offset = candidate.size_bytes / max(1, last - at)
+        while at < last:
+            if gathered and (offsets_left < 1 or bytes_left < bytes_per_offset):
+                yield tuple(gathered), replace(limits, start_offset=start, end_offset=end)
+                gathered = []
+                offsets_left, bytes_left = records_max, float(split_bytes)
+            start = start if gathered else at
+            step = min(offsets_left, last - at, max(1, int(bytes_left / max(bytes_per_offset, 1))))
+            gathered.append(candidate.whole())
+            at += step
+            end = at
+            offsets_left -= step
+            bytes_left -= step * bytes_per_offset
+    if gathered:
+        yield tuple(gathered), replace(limits, start_offset=start, end_offset=end)

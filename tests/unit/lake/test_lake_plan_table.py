@@ -1,0 +1,69 @@
+"""`strandline lake plan`: a user sees what is read, of how much, and why not the rest."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cli import main
+from strandline.spark_lake.plan_table import parse_filter
+from strandline.storage.errors import InvalidConfig
+from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ArchiveBuilder:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t", partitions=2)
+    for start in (0, 400, 800):
+        records = make_records(400, base_offset=start, value_bytes=10 * 1024)
+        archive.add_segment("t", make_batches(records))
+    archive.add_segment("t", make_batches(make_records(10)), partition=1)
+    return archive
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["lake", "plan", *arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_table_says_what_is_read_and_why_not_the_rest(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = printed(
+        capsys,
+        *("--remote", archive.url, "--topic", "t"),
+        *("--where", "timestamp >= 2023-11-14T22:21:40Z", "--where", "partition = 0"),
+        *("--where", "timestamp < 2023-11-14T22:22:00Z", "--option", "startingOffsets=earliest"),
+    )
+    assert "t-0 1 of 3 1 of 10" in shown
+    assert "t-1 0 of 1 0 of 1" in shown
+    assert "a filter on topic or partition 1" in shown
+    assert "a filter on timestamp 2" in shown
+    assert "chunks without a wanted offset or timestamp 0" in shown
+    assert "1 splits, 1 of about 4 requests" in shown
+
+
+def test_mistakes_end_with_one_line(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["lake", "plan", "--remote", archive.url]
+    assert main([*given, "--topic", "nothing"]) == 2
+    assert main([*given, "--topic", "t", "--where", "offset"]) == 2
+    assert main([*given, "--topic", "t", "--option", "splitBites=3"]) == 2
+    assert main([*given, "--topic", "t", "--option", "splitBytes"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "the nearest is splitBytes" in lines[2]
+
+
+def test_filters_are_read_as_they_are_written() -> None:
+    moment = dt.datetime(2024, 2, 1, tzinfo=dt.UTC)
+    assert parse_filter("timestamp>=2024-02-01") == ("timestamp", ">=", moment)
+    assert parse_filter("timestamp < 17") == ("timestamp", "<", 17)
+    assert parse_filter("key = 'a=b'") == ("key", "=", "a=b")
+    assert parse_filter("partition != 3") == ("partition", "!=", 3)
+    with pytest.raises(InvalidConfig, match="--where"):
+        parse_filter("offset > many")
