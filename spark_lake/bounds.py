@@ -10,15 +10,16 @@ and that one chunk is read:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from strandline.spark_lake.catalog import ArchivedPartition, Catalog
+from strandline.spark_lake.catalog import PARALLEL_READS, ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import AtTimestamp, Bounds, LakeOptions
 from strandline.spark_lake.planner import OffsetRange, archived_range, explicit_offset
 from strandline.spark_lake.segments import LogReader, SegmentMeta, chunk_ranges
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.records.columns import RowLimits, RunBuilder, WantedColumns, decode
 from strandline.storage.remote.manifest import Manifest, SegmentEntry
 
@@ -30,6 +31,16 @@ class BoundsResolver:
         self._reader = reader
         self._catalog = catalog
         self._options = options
+
+    def resolve_all(
+        self, partitions: Sequence[ArchivedPartition]
+    ) -> dict[TopicPartition, OffsetRange]:
+        """The range of each, asked for in parallel; raises what `resolve` raises."""
+        if not partitions:
+            return {}
+        with ThreadPoolExecutor(min(PARALLEL_READS, len(partitions))) as pool:
+            ranges = list(pool.map(self.resolve, partitions))
+        return {one.topic_partition: found for one, found in zip(partitions, ranges, strict=True)}
 
     def resolve(self, partition: ArchivedPartition) -> OffsetRange:
         """Raises InvalidConfig if the options ask for what the archive does not have."""

@@ -46,8 +46,12 @@ NAMES_SHOWN = 10
 class ArchivedPartition:
     """A selected partition; `manifest` is None while nothing of it is archived."""
 
-    topic_partition: TopicPartition
+    partition: TopicIdPartition
     manifest: Manifest | None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.partition.topic_partition
 
 
 class Catalog:
@@ -81,7 +85,7 @@ class Catalog:
         ]
         manifests = self._in_parallel(self._load_manifest, partitions)
         return tuple(
-            ArchivedPartition(topic_partition=partition.topic_partition, manifest=manifest)
+            ArchivedPartition(partition=partition, manifest=manifest)
             for partition, manifest in zip(partitions, manifests, strict=True)
         )
 

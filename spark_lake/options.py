@@ -61,6 +61,14 @@ class AtTimestamp:
     timestamp_ms: int
 
 
+class Mode(Enum):
+    """How the options are used; ANY is while Spark asks for the schema and does not say."""
+
+    BATCH = "read"
+    STREAM = "readStream"
+    ANY = "any"
+
+
 Bound: TypeAlias = Edge | AtOffset | AtTimestamp
 
 
@@ -121,6 +129,17 @@ class S3Options:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerLimits:
+    """How much one micro-batch of a stream takes; None is no limit."""
+
+    offsets_max: int | None = None
+    bytes_max: int | None = None
+    # Fewer new offsets than this wait for more, but no longer than `delay_ms_max`.
+    offsets_min: int | None = None
+    delay_ms_max: int = 15 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LakeOptions:
     """Everything a read was asked for."""
 
@@ -138,16 +157,20 @@ class LakeOptions:
     splits_min: int = 1
     records_max: int | None = None
     scan_report: str | None = None
+    trigger: TriggerLimits = field(default_factory=TriggerLimits)
     s3: S3Options = field(default_factory=S3Options)
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> LakeOptions:
+    def parse(cls, options: Mapping[str, str], mode: Mode = Mode.BATCH) -> LakeOptions:
         """Raises InvalidConfig, naming the option and the remedy."""
         given = _Given(options)
+        _check_mode(given, mode)
+        first = Edge.LATEST if mode is Mode.STREAM else Edge.EARLIEST
         return cls(
             url=_url(given),
             selection=_selection(given),
-            start=_bounds(given, "starting", Edge.EARLIEST, Edge.LATEST),
+            # As in Spark's Kafka source, a stream begins at the end if nothing else is said.
+            start=_bounds(given, "starting", first, Edge.LATEST if mode is Mode.BATCH else None),
             end=_bounds(given, "ending", Edge.LATEST, Edge.EARLIEST),
             fail_without_match=given.one_of(
                 "startingOffsetsByTimestampStrategy", {"error": True, "latest": False}, "error"
@@ -166,6 +189,7 @@ class LakeOptions:
             splits_min=given.number("minPartitions", default=1, at_least=1, at_most=SPLITS_MAX),
             records_max=given.number("maxRecordsPerPartition", default=0, at_least=1) or None,
             scan_report=given.text("scanReport"),
+            trigger=_trigger(given),
             s3=S3Options(
                 endpoint_url=given.text("s3.endpoint.url"),
                 region=given.text("s3.region"),
@@ -196,6 +220,10 @@ OPTION_NAMES = (
     "minPartitions",
     "maxRecordsPerPartition",
     "splitBytes",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "scanReport",
     "s3.endpoint.url",
     "s3.region",
@@ -203,6 +231,21 @@ OPTION_NAMES = (
     "s3.secret",
     "s3.token",
     "s3.anonymous",
+)
+# Options that only one kind of query has.
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
+_BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+# Options of Spark's Kafka source about its conversation with brokers.
+_OF_BROKERS = (
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
 )
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
 
@@ -250,7 +293,7 @@ class _Given:
 
 
 def _unknown_option(name: str) -> InvalidConfig:
-    if name.lower().startswith("kafka."):
+    if name.lower().startswith("kafka.") or name.lower() in [one.lower() for one in _OF_BROKERS]:
         return InvalidConfig(
             f"option {name} has no meaning here: the lake reads the bucket of option path,"
             " no broker"
@@ -264,6 +307,44 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 # --- the parts --------------------------------------------------------------------------------
+
+
+def _check_mode(given: _Given, mode: Mode) -> None:
+    refused = {Mode.BATCH: _STREAM_ONLY, Mode.STREAM: _BATCH_ONLY, Mode.ANY: ()}[mode]
+    for name in refused:
+        if given.text(name) is not None:
+            other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
+            raise InvalidConfig(f"option {name} works in a query of {other.value} only")
+
+
+def _trigger(given: _Given) -> TriggerLimits:
+    def bound(name: str) -> int | None:
+        return given.number(name, default=0, at_least=1) or None
+
+    limits = TriggerLimits(
+        offsets_max=bound("maxOffsetsPerTrigger"),
+        bytes_max=bound("maxBytesPerTrigger"),
+        offsets_min=bound("minOffsetsPerTrigger"),
+        delay_ms_max=_duration_ms("maxTriggerDelay", given.text("maxTriggerDelay") or "15m"),
+    )
+    if limits.offsets_min and limits.offsets_max and limits.offsets_min > limits.offsets_max:
+        raise InvalidConfig(
+            f"option minOffsetsPerTrigger is {limits.offsets_min}, more than maxOffsetsPerTrigger,"
+            f" {limits.offsets_max}"
+        )
+    return limits
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration_ms(name: str, text: str) -> int:
+    """Durations as Spark writes them: `30s`, `15m`, `500ms`; a bare number is milliseconds."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    unit = found[2] if found else "?"
+    if found is None or (unit or "ms") not in _UNITS_MS:
+        raise InvalidConfig(f"option {name} is {text!r}, expected a duration such as 15m or 30s")
+    return int(found[1]) * _UNITS_MS[unit or "ms"]
 
 
 def _columns(given: _Given) -> tuple[str, ...]:
@@ -344,7 +425,7 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     return partitions_by_topic
 
 
-def _bounds(given: _Given, which: str, default: Edge, refused: Edge) -> Bounds:
+def _bounds(given: _Given, which: str, default: Edge, refused: Edge | None) -> Bounds:
     """The bounds of one end; `refused` is the edge that would leave nothing to read."""
     name = f"{which}Timestamp"
     if (text := given.text(name)) is not None:
@@ -354,18 +435,22 @@ def _bounds(given: _Given, which: str, default: Edge, refused: Edge) -> Bounds:
         return Bounds(option=name, default=default, named=_named(name, text, AtTimestamp))
     name = f"{which}Offsets"
     text = given.text(name) or default.name.lower()
-    if text.lower() == default.name.lower():
-        return Bounds(option=name, default=default)
-    if text.lower() == refused.name.lower():
-        raise InvalidConfig(f"option {name} may not be {refused.name.lower()} in a batch query")
+    for edge in Edge:
+        if text.lower() != edge.name.lower():
+            continue
+        if edge is refused:
+            raise InvalidConfig(f"option {name} may not be {text.lower()} in a batch query")
+        return Bounds(option=name, default=edge)
 
     def bound(offset: int) -> Bound:
-        if offset == refused.value:
-            raise InvalidConfig(
-                f"option {name} may not hold {offset} ({refused.name.lower()}) in a batch query"
-            )
-        if offset == default.value:
-            return default
+        for edge in Edge:
+            if offset != edge.value:
+                continue
+            if edge is refused:
+                raise InvalidConfig(
+                    f"option {name} may not hold {offset} ({edge.name.lower()}) in a batch query"
+                )
+            return edge
         if offset < 0:
             raise InvalidConfig(f"option {name} holds the offset {offset}")
         return AtOffset(offset)

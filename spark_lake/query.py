@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from strandline.spark_lake.arrow import schema_of
 from strandline.spark_lake.bounds import BoundsResolver
-from strandline.spark_lake.catalog import PARALLEL_READS, ArchivedPartition, Catalog
+from strandline.spark_lake.catalog import ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import LakeOptions
 from strandline.spark_lake.planner import (
+    OffsetRange,
     PartitionScan,
     ScanPlan,
     assemble,
@@ -34,6 +34,7 @@ from strandline.spark_lake.report import ReportWriter, TaskReport
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.split_scan import SplitScan
 from strandline.spark_lake.splits import Split, SplitSizes
+from strandline.storage.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,20 @@ class Query:
         catalog.load_cluster()
         selected = catalog.load_partitions(self.options.selection)
         wanted = [one for one in selected if self.predicate.wants(one.topic_partition)]
-        scans = self._scans(catalog, BoundsResolver(reader, catalog, self.options), wanted)
+        resolver = BoundsResolver(reader, catalog, self.options)
+        return self.plan_ranges(reader, selected, resolver.resolve_all(wanted))
+
+    def plan_ranges(
+        self,
+        reader: ObjectReader,
+        selected: Sequence[ArchivedPartition],
+        ranges: Mapping[TopicPartition, OffsetRange],
+    ) -> ScanPlan:
+        """The plan for these offsets of the partitions that are named in `ranges`."""
         made = assemble(
-            prune_selections([select(scan) for scan in scans], reader),
+            prune_selections(
+                [select(scan) for scan in self._scans(Catalog(reader), selected, ranges)], reader
+            ),
             totals=[one.manifest for one in selected if one.manifest is not None],
             sizes=SplitSizes(
                 split_bytes=self.options.split_bytes, records_max=self.options.records_max
@@ -114,17 +126,16 @@ class Query:
             )
 
     def _scans(
-        self, catalog: Catalog, resolver: BoundsResolver, wanted: Sequence[ArchivedPartition]
+        self,
+        catalog: Catalog,
+        selected: Sequence[ArchivedPartition],
+        ranges: Mapping[TopicPartition, OffsetRange],
     ) -> list[PartitionScan]:
-        if not wanted:
-            return []
         limits = self.predicate.limits
-        with ThreadPoolExecutor(min(PARALLEL_READS, len(wanted))) as pool:
-            offsets = list(pool.map(resolver.resolve, wanted))
         archived = [
-            (one.manifest, found)
-            for one, found in zip(wanted, offsets, strict=True)
-            if one.manifest is not None
+            (one.manifest, ranges[one.topic_partition])
+            for one in selected
+            if one.manifest is not None and one.topic_partition in ranges
         ]
         pages = catalog.load_pages(
             [page for manifest, found in archived for page in wanted_pages(manifest, found, limits)]

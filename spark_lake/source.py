@@ -17,8 +17,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,7 +39,7 @@ from pyspark.sql.types import (
 )
 
 from strandline.spark_lake.filters import push_down
-from strandline.spark_lake.options import COLUMNS, HEADERS_COLUMN, LakeOptions
+from strandline.spark_lake.options import COLUMNS, HEADERS_COLUMN, LakeOptions, Mode
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.report import report_folder
 from strandline.spark_lake.splits import Split
@@ -93,14 +100,24 @@ class StrandlineDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Raises InvalidConfig for options that are wrong in themselves."""
-        return spark_schema(self._parsed().columns)
+        return spark_schema(self._parsed(Mode.ANY).columns)
 
     def reader(self, schema: StructType) -> StrandlineReader:
         """A reader of these columns: all, or those of a schema that the user chose."""
-        return StrandlineReader(self._parsed(), _checked_columns(schema))
+        return StrandlineReader(self._parsed(Mode.BATCH), _checked_columns(schema))
 
-    def _parsed(self) -> LakeOptions:
-        options = LakeOptions.parse(self.options)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
+        """The same as a stream. Raises InvalidConfig on a PySpark that cannot limit one."""
+        try:
+            from strandline.spark_lake.stream import StrandlineStreamReader
+        except ImportError as error:
+            raise InvalidConfig(
+                f"streams need PySpark 4.2 or later, this is {pyspark.__version__}"
+            ) from error
+        return StrandlineStreamReader(self._parsed(Mode.STREAM), _checked_columns(schema))
+
+    def _parsed(self, mode: Mode) -> LakeOptions:
+        options = LakeOptions.parse(self.options, mode)
         if options.scan_report is not None:
             report_folder(options.scan_report)
         return options

@@ -1,0 +1,219 @@
+"""The archive as a stream: `spark.readStream.format("strandline")`, following it as it grows.
+
+    driver   initialOffset()                  once, for a checkpoint that does not exist yet
+             latestOffset(start, limit)       reads manifests: what is new, as much as is admitted
+             partitions(start, end)           plans exactly [start, end), also for a repeated batch
+    executor read(split)                      as in a batch query
+
+Exactly once is Spark's checkpoint and our determinism: archived records never change, so a batch
+between two written offsets has the same rows whenever it is read. What retention deleted before it
+was read is an error, unless `failOnDataLoss` is false.
+
+This is the interface of PySpark 4.2 and later, which lets a source limit a micro-batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from strandline.spark_lake.bounds import BoundsResolver
+from strandline.spark_lake.catalog import ArchivedPartition, Catalog
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import LakeOptions
+from strandline.spark_lake.planner import OffsetRange
+from strandline.spark_lake.progress import (
+    DataLoss,
+    Standing,
+    StreamOffsets,
+    admitted,
+    compare,
+    up_to,
+)
+from strandline.spark_lake.query import Query
+from strandline.spark_lake.splits import Split
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import StorageError
+from strandline.storage.model import TopicPartition
+from strandline.storage.remote.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+Json = Mapping[str, Mapping[str, object]]
+
+
+class StreamDataLost(StorageError):
+    """Records that a stream still had to read are gone from the archive."""
+
+
+class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream, in the driver; executors get a copy of it that only reads splits."""
+
+    def __init__(self, options: LakeOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._query = Query(options, columns=columns)
+        self._target: StreamOffsets | None = None
+        self._latest: StreamOffsets | None = None
+        self._moved_s = SystemClock().monotonic_s()
+
+    # --- the driver --------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name, as all of these
+        """Where `startingOffsets` or `startingTimestamp` say; the archive's end by default."""
+        reader = self._query.open()
+        catalog, archived = self._load(reader)
+        ranges = BoundsResolver(reader, catalog, self._options).resolve_all(archived)
+        return StreamOffsets(
+            offsets={partition: found.start_offset for partition, found in ranges.items()},
+            topic_ids={one.topic_partition.topic: one.partition.topic_id for one in archived},
+        ).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """With both limits given, Spark is told of the rows, and `latestOffset` holds both."""
+        trigger = self._options.trigger
+        if trigger.offsets_max is not None:
+            return ReadMaxRows(trigger.offsets_max)
+        if trigger.bytes_max is not None:
+            return ReadMaxBytes(trigger.bytes_max)
+        if trigger.offsets_min is not None:
+            return ReadMinRows(trigger.offsets_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Whatever is archived after this moment is for the next run."""
+        _, archived = self._load(self._query.open())
+        nowhere = compare(StreamOffsets(), archived)
+        ends = {
+            one.topic_partition: one.manifest.end_offset
+            for one in archived
+            if one.manifest is not None
+        }
+        self._target = StreamOffsets(
+            offsets={**nowhere.position.offsets, **ends}, topic_ids=nowhere.position.topic_ids
+        )
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends; `start` if there is nothing for it.
+
+        Raises StreamDataLost, or what reading manifests raises.
+        """
+        position = StreamOffsets.from_json(start)
+        _, archived = self._load(self._query.open())
+        standing = compare(position, archived)
+        self._check_losses(standing.losses)
+        manifests = _manifests(archived)
+        self._latest = admitted(standing, manifests)
+        if self._target is not None:
+            standing = up_to(self._target, standing)
+        trigger = self._options.trigger
+        if isinstance(limit, ReadAllAvailable):
+            return admitted(standing, manifests).to_json()
+        if self._waits_for_more(standing):
+            return standing.position.to_json()
+        end = admitted(
+            standing, manifests, offsets_max=trigger.offsets_max, bytes_max=trigger.bytes_max
+        )
+        if end.offsets != position.offsets:
+            self._moved_s = SystemClock().monotonic_s()
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The archive's end, as the last `latestOffset` saw it: how far the stream is behind."""
+        return None if self._latest is None else self._latest.to_json()
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        """The splits of [start, end): the same for the same offsets."""
+        first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        ranges = {
+            partition: OffsetRange(start_offset=first.offsets[partition], end_offset=end_offset)
+            for partition, end_offset in last.offsets.items()
+            if first.offsets.get(partition, end_offset) < end_offset
+        }
+        if not ranges:
+            return []
+        reader = self._query.open()
+        _, archived = self._load(reader)
+        # From `first`, whatever retention has deleted since is missed here, too.
+        standing = compare(
+            StreamOffsets(
+                offsets={partition: one.start_offset for partition, one in ranges.items()},
+                topic_ids=last.topic_ids,
+            ),
+            [one for one in archived if one.topic_partition in ranges],
+        )
+        self._check_losses((*standing.losses, *_cut_short(ranges, _manifests(archived))))
+        readable = {
+            partition: replace(one, start_offset=min(one.end_offset, offset))
+            for partition, one in ranges.items()
+            if (offset := standing.position.offsets.get(partition)) is not None
+        }
+        plan = self._query.plan_ranges(reader, archived, readable)
+        return [InputPartition(split) for split in plan.splits]
+
+    def commit(self, end: Json) -> None:
+        """Nothing to let go: the archive does not know its readers."""
+
+    # --- the executors -----------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """One split as `pyarrow.RecordBatch`es."""
+        if isinstance(partition.value, Split):
+            yield from self._query.read(partition.value, self._query.open())
+
+    # --- parts -------------------------------------------------------------------------------
+
+    def _load(self, reader: ObjectReader) -> tuple[Catalog, tuple[ArchivedPartition, ...]]:
+        catalog = Catalog(reader)
+        catalog.load_cluster()
+        return catalog, catalog.load_partitions(self._options.selection)
+
+    def _waits_for_more(self, standing: Standing) -> bool:
+        """minOffsetsPerTrigger: too little is new, and the stream has not waited long yet."""
+        wanted = self._options.trigger.offsets_min
+        # A run over what is available now has to end.
+        if wanted is None or self._target is not None:
+            return False
+        new = sum(one.end_offset - one.start_offset for one in standing.waiting.values())
+        waited_ms = (SystemClock().monotonic_s() - self._moved_s) * 1000
+        return new < wanted and waited_ms < self._options.trigger.delay_ms_max
+
+    def _check_losses(self, losses: Sequence[DataLoss]) -> None:
+        if not losses:
+            return
+        told = "; ".join(str(one) for one in losses)
+        if self._options.fail_on_data_loss:
+            raise StreamDataLost(
+                f"{told}; failOnDataLoss=false goes on with what there is, a new"
+                " checkpointLocation begins anew"
+            )
+        log.warning("records are gone before they were read", extra={"fields": {"losses": told}})
+
+
+def _manifests(archived: Sequence[ArchivedPartition]) -> dict[TopicPartition, Manifest]:
+    return {one.topic_partition: one.manifest for one in archived if one.manifest is not None}
+
+
+def _cut_short(
+    ranges: Mapping[TopicPartition, OffsetRange], manifests: Mapping[TopicPartition, Manifest]
+) -> list[DataLoss]:
+    """Ranges whose end the archive no longer has: it was replaced by an older one."""
+    return [
+        DataLoss(
+            partition=partition,
+            detail=f"the checkpoint has offset {one.end_offset}, the archive does not reach it",
+        )
+        for partition, one in ranges.items()
+        if partition in manifests and manifests[partition].end_offset < one.end_offset
+    ]
