@@ -10,9 +10,10 @@ are as large as they should be; for many, each task does it for its own segments
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from strandline.spark_lake.catalog import PARALLEL_READS
 from strandline.spark_lake.objects import ObjectReader
@@ -26,6 +27,9 @@ from strandline.storage.remote.manifest import SegmentEntry
 PRUNED_SEGMENT_BYTES_MIN = 1024 * 1024
 # One request each, sixteen at a time: a plan takes at most half a second longer for them.
 PLANNED_METAS_MAX = 256
+
+# The keys that a row may have; None if any will do.
+Keys: TypeAlias = Collection[bytes] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +51,24 @@ def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
     )
 
 
-def is_worth_it(entry: SegmentEntry, limits: RowLimits) -> bool:
+def is_worth_it(entry: SegmentEntry, limits: RowLimits, keys: Keys) -> bool:
     """Whether the `.meta` can tell something that saves more than it costs."""
-    return entry.size_bytes > PRUNED_SEGMENT_BYTES_MIN and not covers(limits, entry)
+    return entry.size_bytes > PRUNED_SEGMENT_BYTES_MIN and (
+        keys is not None or not covers(limits, entry)
+    )
 
 
-def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits) -> Pruned:
+def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits, keys: Keys = None) -> Pruned:
     """The wanted chunks of a slice. Raises ObjectCorrupt, or what the bucket answers."""
     entry = piece.entry
     if piece.ranges is not None:
         wanted = tuple(part for part in piece.ranges if _has_offset(part, limits))
         return Pruned(ranges=wanted, chunks_skipped=len(piece.ranges) - len(wanted))
-    if piece.is_whole and not is_worth_it(entry, limits):
+    if piece.is_whole and not is_worth_it(entry, limits, keys):
+        return Pruned(ranges=(whole_segment(entry),))
+    if keys is not None and _lacks(meta, keys):
+        return Pruned(ranges=(), skip=Skip.KEYS)
+    if piece.is_whole and covers(limits, entry):
         return Pruned(ranges=(whole_segment(entry),))
     statistics = meta.statistics()
     owned = [
@@ -80,8 +90,14 @@ def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits) -> Pruned:
     )
 
 
+def _lacks(meta: SegmentMeta, keys: Collection[bytes]) -> bool:
+    """Whether the segment has none of the keys for sure."""
+    known = meta.key_filter()
+    return known is not None and not any(known.may_have(key) for key in keys)
+
+
 def prune_selections(
-    selections: Sequence[Selection], reader: ObjectReader
+    selections: Sequence[Selection], reader: ObjectReader, keys: Keys = None
 ) -> tuple[Selection, ...]:
     """The same selections with chunks known where that is worth a request; unchanged if too many.
 
@@ -91,14 +107,14 @@ def prune_selections(
         (candidate.entry, one.limits)
         for one in selections
         for candidate in one.candidates
-        if is_worth_it(candidate.entry, one.limits)
+        if is_worth_it(candidate.entry, one.limits, keys)
     ]
     if not 0 < len(asked) <= PLANNED_METAS_MAX:
         return tuple(selections)
 
     def pruned(wanted: tuple[SegmentEntry, RowLimits]) -> Pruned:
         entry, limits = wanted
-        return prune(SegmentMeta(reader, entry), Candidate(entry=entry).whole(), limits)
+        return prune(SegmentMeta(reader, entry), Candidate(entry=entry).whole(), limits, keys)
 
     with ThreadPoolExecutor(min(PARALLEL_READS, len(asked))) as pool:
         found = dict(

@@ -83,7 +83,9 @@ class Query:
         """The plan for these offsets of the partitions that are named in `ranges`."""
         made = assemble(
             prune_selections(
-                [select(scan) for scan in self._scans(Catalog(reader), selected, ranges)], reader
+                [select(scan) for scan in self._scans(Catalog(reader), selected, ranges)],
+                reader,
+                self.predicate.keys,
             ),
             totals=[one.manifest for one in selected if one.manifest is not None],
             sizes=SplitSizes(
@@ -104,6 +106,7 @@ class Query:
             split,
             columns=self.columns,
             isolation=self.options.isolation,
+            keys=self.predicate.keys,
             row_filter=RowFilter(keys=self.predicate.keys, comparisons=self.residual),
         )
         before = reader.statistics()

@@ -26,9 +26,10 @@ import crc32c
 
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.splits import ChunkRange
-from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
+from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import AbortedTransaction, Offset, Position
 from strandline.storage.records.batch import LOG_OVERHEAD, LOG_OVERHEAD_BYTES
+from strandline.storage.records.key_filter import KeyFilter
 from strandline.storage.records.vectorised import BatchRow, check_crc, scan_batches
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.manifest import SegmentEntry
@@ -87,6 +88,19 @@ class SegmentMeta:
         ):
             raise self._corrupt("has statistics that do not fit the manifest")
         return found
+
+    def key_filter(self) -> KeyFilter | None:
+        """None for a segment that has none, as those of earlier releases. Raises ObjectCorrupt."""
+        content = self._read(Section.KEY_FILTER)
+        if content is None:
+            return None
+        try:
+            return KeyFilter.decode(content, source=self._entry.meta_key)
+        except CorruptFile as error:
+            raise self._corrupt(str(error)) from error
+        except UnsupportedFormat:
+            # A filter only spares work; one of a later release is as good as none.
+            return None
 
     def aborted_transactions(self) -> tuple[AbortedTransaction, ...]:
         """Every aborted transaction that has records in the segment. Raises ObjectCorrupt."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from strandline.spark_lake.arrow import ArrowEncoder
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.pruning import prune
+from strandline.spark_lake.pruning import Keys, prune
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.segments import Block, LogReader, SegmentMeta, joined
 from strandline.spark_lake.splits import SegmentSlice, Split
@@ -54,11 +54,13 @@ class SplitScan:
         *,
         columns: Sequence[str],
         isolation: Isolation,
+        keys: Keys = None,
         row_filter: RowFilter | None = None,
     ) -> None:
         self._reader = reader
         self._split = split
         self._isolation = isolation
+        self._keys = keys
         self._row_filter = row_filter or RowFilter()
         self._columns = list(columns)
         needed = dict.fromkeys([*columns, *self._row_filter.columns])
@@ -77,7 +79,7 @@ class SplitScan:
     def _slice(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[Any]:
         entry = piece.entry
         meta = SegmentMeta(self._reader, entry)
-        pruned = prune(meta, piece, self._split.limits)
+        pruned = prune(meta, piece, self._split.limits, self._keys)
         self.counts.chunks_skipped += pruned.chunks_skipped
         if not pruned.ranges:
             self.counts.segments_skipped.append(entry.log_key)

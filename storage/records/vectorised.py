@@ -25,6 +25,7 @@ from strandline.storage.records import batch as batch_format
 from strandline.storage.records import old_messages
 from strandline.storage.records.batch import BatchHeader
 from strandline.storage.records.compression import decompress
+from strandline.storage.records.key_filter import KeyFilterBuilder
 from strandline.storage.records.record import iter_records
 
 if TYPE_CHECKING:
@@ -61,15 +62,23 @@ class RecordBounds:
     max_timestamp_ms: int
 
 
-def record_bounds(buffer: Buffer, header: BatchHeader, position: int = 0) -> RecordBounds:
+def record_bounds(
+    buffer: Buffer,
+    header: BatchHeader,
+    position: int = 0,
+    *,
+    keys: KeyFilterBuilder | None = None,
+) -> RecordBounds:
     """Steps over the records of the batch at `position`, decompressed if need be.
+
+    Their keys are added to `keys`, which gives up if they cannot be found.
 
     Only lengths and timestamps are looked at, so that odd contents never keep a segment from
     being archived; the CRC is the caller's. Raises CorruptRecords, also for a batch without
     records.
     """
     if not available():
-        return _bounds_record_by_record(buffer, header, position)
+        return _bounds_record_by_record(buffer, header, position, keys)
     import numpy as np
 
     _check_not_empty(header)
@@ -80,6 +89,8 @@ def record_bounds(buffer: Buffer, header: BatchHeader, position: int = 0) -> Rec
     )
     if status != load_kernels().DONE:
         raise corrupt_record(status, header.base_offset, int(found[2]))
+    if keys is not None and keys.is_complete:
+        _add_keys(payload, header.record_count, keys)
     minimum, maximum = int(found[0]), int(found[1])
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         minimum = maximum = header.max_timestamp_ms
@@ -88,9 +99,25 @@ def record_bounds(buffer: Buffer, header: BatchHeader, position: int = 0) -> Rec
     )
 
 
-def _bounds_record_by_record(buffer: Buffer, header: BatchHeader, position: int) -> RecordBounds:
+def _add_keys(payload: Bytes, record_count: int, keys: KeyFilterBuilder) -> None:
+    from strandline.storage.records import key_filter_kernels as kernels
+
+    added = kernels.add_keys(payload, record_count, kernels.CASTAGNOLI, kernels.IEEE, keys.words)
+    if added < 0:
+        keys.give_up()
+    else:
+        keys.count(added)
+
+
+def _bounds_record_by_record(
+    buffer: Buffer, header: BatchHeader, position: int, keys: KeyFilterBuilder | None
+) -> RecordBounds:
     _check_not_empty(header)
-    timestamps_ms = [record.timestamp_ms for record in iter_records(buffer, header, position)]
+    timestamps_ms: list[int] = []
+    for record in iter_records(buffer, header, position):
+        timestamps_ms.append(record.timestamp_ms)
+        if keys is not None and record.key is not None:
+            keys.add(bytes(record.key))
     return RecordBounds(
         record_count=len(timestamps_ms),
         min_timestamp_ms=min(timestamps_ms),

@@ -68,6 +68,7 @@ class Section(Enum):
     TXN_INDEX = "txn_index"  # bytes of Kafka's .txnindex
     PRODUCER_SNAPSHOT = "producer_snapshot"  # bytes of Kafka's .snapshot at the end offset
     LEADER_EPOCHS = "leader_epochs"  # text of leader-epoch-checkpoint up to the end offset
+    KEY_FILTER = "key_filter"  # KeyFilter; segments of earlier releases have none
     STATISTICS = "statistics"  # SegmentStatistics
 
 

@@ -274,6 +274,8 @@ def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:
         Section.LEADER_EPOCHS: segment_meta.encode_leader_epochs(source.leader_epochs),
         Section.STATISTICS: _statistics(facts).encode(),
     }
+    if facts.key_filter is not None:
+        sections[Section.KEY_FILTER] = facts.key_filter.encode()
     aborted = set(source.aborted)
     if segment.txn_index_path.exists():
         # A torn index would show aborted records for ever: decoding refuses it.

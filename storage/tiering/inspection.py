@@ -3,6 +3,7 @@
     for each batch   header -> CRC-32C -> decompress -> bounds of the record timestamps
     for each ~1 MiB  position, first offset, records, timestamp bounds      (a chunk: for pruning)
     for the file     CRC-32C, records, batches, leader epochs, bounds       (the manifest entry)
+                     which keys it has                                      (a filter, for pruning)
     every 4 KiB      an entry of each sparse index, in Kafka's formats      (the `.meta` object)
 
 The indexes of the archive are made here, from the records that were checked in the same breath,
@@ -34,6 +35,7 @@ from strandline.storage.records import vectorised
 from strandline.storage.records.any_batch import check_crc, iter_batches, iter_records
 from strandline.storage.records.batch import MAGIC, BatchHeader, PositionedBatch
 from strandline.storage.records.compression import decompress
+from strandline.storage.records.key_filter import KeyFilter, KeyFilterBuilder
 
 # The lake skips a chunk whose timestamps do not fit: small enough to skip well, large enough that
 # the statistics of a 1 GiB segment stay around 100 KB.
@@ -90,10 +92,13 @@ class SegmentFacts:
     chunks: tuple[ChunkFacts, ...]
     offset_index: bytes
     time_index: bytes
+    # None if some key could not be read, or there are too many for a filter that helps.
+    key_filter: KeyFilter | None
 
 
-# (one encoded batch, its header) -> bounds of its record timestamps; raises CorruptRecords
-BoundsOfBatch = Callable[[memoryview, BatchHeader], TimestampBounds]
+# (one encoded batch, its header) -> bounds of its record timestamps; raises CorruptRecords.
+# The keys of its records are added to the builder.
+BoundsOfBatch = Callable[[memoryview, BatchHeader, KeyFilterBuilder], TimestampBounds]
 
 
 class AdaptiveBounds:
@@ -102,11 +107,19 @@ class AdaptiveBounds:
     def __init__(self, *, plain_records_max: int = PLAIN_RECORDS_MAX) -> None:
         self._plain_records_left = plain_records_max
 
-    def __call__(self, encoded: memoryview, header: BatchHeader) -> TimestampBounds:
-        if self._plain_records_left > 0 or header.magic < MAGIC or not vectorised.available():
+    def __call__(
+        self, encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder
+    ) -> TimestampBounds:
+        if header.magic < MAGIC:
+            if not keys.is_plain:
+                keys.give_up()
+            return walk_bounds(encoded, header, keys)
+        if self._plain_records_left > 0 or not vectorised.available():
             self._plain_records_left -= header.record_count
-            return walk_bounds(encoded, header)
-        bounds = vectorised.record_bounds(encoded, header)
+            # A filter that compiled loops began goes on with them, a whole segment at most.
+            if keys.is_plain:
+                return walk_bounds(encoded, header, keys)
+        bounds = vectorised.record_bounds(encoded, header, keys=keys)
         return TimestampBounds(bounds.min_timestamp_ms, bounds.max_timestamp_ms)
 
 
@@ -178,6 +191,7 @@ def inspect_records(
         chunks=tuple(survey.chunks),
         offset_index=bytes(survey.indexes.offset_index),
         time_index=bytes(survey.indexes.time_index),
+        key_filter=survey.keys.finish(),
     )
 
 
@@ -223,6 +237,7 @@ class _Survey:
     next_offset: Offset
     bounds_of_batch: BoundsOfBatch
     indexes: _Indexes
+    keys: KeyFilterBuilder = field(default_factory=KeyFilterBuilder)
     crc: int = 0
     record_count: int = 0
     batch_count: int = 0
@@ -269,8 +284,11 @@ class _Survey:
         is: one client's nonsense must not keep the whole partition on the local disk.
         """
         try:
-            return self.bounds_of_batch(encoded, header)
+            # The keys of a control batch are those of its markers, which nobody asks for; that
+            # they are in the filter does no harm.
+            return self.bounds_of_batch(encoded, header, self.keys)
         except (CorruptRecords, UnsupportedCodec):
+            self.keys.give_up()
             self.unreadable_batch_count += 1
             times = (header.base_timestamp_ms, header.max_timestamp_ms)
             return TimestampBounds(min(times), max(times))
@@ -302,20 +320,37 @@ class _Survey:
         self.chunk_record_count = 0
 
 
-def walk_bounds(encoded: memoryview, header: BatchHeader) -> TimestampBounds:
-    """Timestamp bounds of the batch that fills `encoded`, in plain Python."""
+def walk_bounds(
+    encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder | None = None
+) -> TimestampBounds:
+    """Timestamp bounds of the batch that fills `encoded`, in plain Python; its keys go to `keys`.
+
+    Raises CorruptRecords or UnsupportedCodec.
+    """
     if header.magic < MAGIC:
-        times = [record.timestamp_ms for record in iter_records(encoded, header)]
-        return TimestampBounds(min(times), max(times))
+        return _walk_old_bounds(encoded, header, keys)
     payload = decompress(header.codec, encoded[batch_format.HEADER_BYTES :])
-    deltas = walk_deltas(payload, header.record_count)
+    deltas = walk_deltas(payload, header.record_count, keys)
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return TimestampBounds(header.max_timestamp_ms, header.max_timestamp_ms)
     base_ms = header.base_timestamp_ms
     return TimestampBounds(base_ms + deltas.min_ms, base_ms + deltas.max_ms)
 
 
-def walk_deltas(payload: Buffer, record_count: int) -> TimestampBounds:
+def _walk_old_bounds(
+    encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder | None
+) -> TimestampBounds:
+    times: list[TimestampMs] = []
+    for record in iter_records(encoded, header):
+        times.append(record.timestamp_ms)
+        if keys is not None and keys.is_complete and record.key is not None:
+            keys.add(bytes(record.key))
+    return TimestampBounds(min(times), max(times))
+
+
+def walk_deltas(
+    payload: Buffer, record_count: int, keys: KeyFilterBuilder | None = None
+) -> TimestampBounds:
     """Smallest and largest timestamp delta of `record_count` records, stepping over the rest.
 
     Raises CorruptRecords if the records do not fill `payload` exactly.
@@ -324,18 +359,43 @@ def walk_deltas(payload: Buffer, record_count: int) -> TimestampBounds:
     data = payload if isinstance(payload, bytes) else bytes(payload)
     position, end = 0, len(data)
     smallest, largest = 2**63, -(2**63)
+    wants_keys = keys is not None and keys.is_complete
     for _ in range(record_count):
         length, position = _varint(data, position, end)
         record_end = position + length
         if length < 0 or record_end > end:
             raise CorruptRecords(f"record of {length} bytes exceeds its batch")
-        delta, _after = _varint(data, position + 1, record_end)
+        delta, after = _varint(data, position + 1, record_end)
         smallest = min(smallest, delta)
         largest = max(largest, delta)
+        if wants_keys:
+            assert keys is not None
+            _add_key(data, after, record_end, keys)
         position = record_end
     if position != end:
         raise CorruptRecords(f"{end - position} bytes after the last record of a batch")
     return TimestampBounds(smallest, largest)
+
+
+def _add_key(data: bytes, position: int, end: int, keys: KeyFilterBuilder) -> None:
+    """The key of the record whose offset delta lies at `position`; no filter if there is none."""
+    # Nearly always a length below 64: one byte, read without a call.
+    while position < end and data[position] >= 0x80:
+        position += 1
+    position += 1
+    if position < end and data[position] < 0x80:
+        byte = data[position]
+        length, position = (byte >> 1) ^ -(byte & 1), position + 1
+    else:
+        try:
+            length, position = _varint(data, position, end)
+        except CorruptRecords:
+            keys.give_up()
+            return
+    if length < -1 or length > end - position:
+        keys.give_up()
+    elif length >= 0:
+        keys.add(data[position : position + length])
 
 
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:

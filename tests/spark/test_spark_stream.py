@@ -55,7 +55,7 @@ def test_every_record_comes_exactly_once_across_restarts(
     )
     commits[-1].unlink()
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink()
-    run(spark, archive, tmp_path)
+    run(spark, archive, tmp_path, minOffsetsPerTrigger="10", maxTriggerDelay="1s")
     run(spark, archive, tmp_path)
     expected = [(0, n) for n in range(130)] + [(1, n) for n in range(20)]
     assert counted(spark, tmp_path) == Counter(expected)

@@ -14,6 +14,7 @@ import crc32c
 from strandline.storage.model import AbortedTransaction, EpochStart, TopicIdPartition
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec
+from strandline.storage.records.key_filter import KeyFilterBuilder
 from strandline.storage.records.record import Header, Record, encode_batch, iter_records
 from strandline.storage.remote import keys, segment_meta
 from strandline.storage.remote.cluster_info import ClusterInfo
@@ -72,6 +73,7 @@ class ArchiveBuilder:
         partition: int = 0,
         chunk_bytes: int = 1 << 20,
         aborted: Sequence[AbortedTransaction] = (),
+        key_filter: bool = True,
     ) -> SegmentEntry:
         """Appends one segment of these encoded batches to the partition's archive."""
         manifest = self.manifest(topic, partition)
@@ -85,6 +87,15 @@ class ArchiveBuilder:
             unique=keys.new_unique(),
         )
         sections = {Section.STATISTICS: statistics.encode()}
+        if key_filter:
+            builder = KeyFilterBuilder()
+            for batch in iter_batches(log):
+                for record in iter_records(log, batch.header, batch.position):
+                    if record.key is not None:
+                        builder.add(bytes(record.key))
+            made = builder.finish()
+            assert made is not None
+            sections[Section.KEY_FILTER] = made.encode()
         if aborted:
             sections[Section.TXN_INDEX] = b"".join(
                 struct.pack(">hqqqq", 0, *transaction) for transaction in aborted

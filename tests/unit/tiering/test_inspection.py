@@ -112,6 +112,30 @@ def test_the_kernel_finds_the_same_facts_as_the_plain_walk(path: Path) -> None:
     assert plain == kernel
 
 
+def test_the_keys_of_a_segment_are_found_with_and_without_the_kernel(path: Path) -> None:
+    records = [
+        Record(offset=n, timestamp_ms=BASE_MS, key=None if n % 3 else b"key-%d" % n, value=b"v")
+        for n in range(300)
+    ]
+    batches = [
+        encode_batch(records[start : start + 50], codec=codec)
+        for start, codec in zip(range(0, 300, 50), [*Codec, Codec.NONE], strict=True)
+    ]
+    path.write_bytes(b"".join(batches))
+    plain = inspect_segment(path, base_offset=0, end_offset=300)
+    compiled = inspect_segment(
+        path, base_offset=0, end_offset=300, bounds_of_batch=AdaptiveBounds(plain_records_max=0)
+    )
+    both = inspect_segment(
+        path, base_offset=0, end_offset=300, bounds_of_batch=AdaptiveBounds(plain_records_max=120)
+    )
+    assert plain == compiled == both
+    assert plain.key_filter is not None
+    assert plain.key_filter.record_count == 100
+    assert all(plain.key_filter.may_have(b"key-%d" % n) for n in range(0, 300, 3))
+    assert not plain.key_filter.may_have(b"key-1")
+
+
 def test_log_append_time_counts_for_every_record(path: Path) -> None:
     content = batch(
         0, [1, 2, BASE_MS], timestamp_type=TimestampType.LOG_APPEND_TIME, codec=Codec.LZ4
@@ -164,6 +188,8 @@ def test_records_that_cannot_be_read_do_not_keep_a_segment_out_of_the_archive(pa
     assert facts.unreadable_batch_count == 1
     assert facts.record_count == 3
     assert facts.bounds == (BASE_MS, BASE_MS + 9)
+    # Half a filter would deny keys that are there.
+    assert facts.key_filter is None
 
 
 @pytest.mark.parametrize("cut", [1, 60, 75])
