@@ -41,6 +41,7 @@ from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
 from strandline.broker.config import BrokerConfig
+from strandline.broker.coordination.group_archive import GroupArchive
 from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.handlers.admin import make_admin_handlers
 from strandline.broker.handlers.configs import ConfigHandlers
@@ -57,6 +58,8 @@ from strandline.broker.handlers.topics import TopicHandlers
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server, ServerLimits
 from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.restore import METADATA_FOLDER, check_not_interrupted
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.crash_points import check_environment
@@ -92,7 +95,8 @@ RESTART_S_MAX = 60.0
 FLUSH_CHECK_S = 1.0
 # Kafka's replica.high.watermark.checkpoint.interval.ms.
 CHECKPOINT_S = 5.0
-MIRROR_CHECK_S = 5.0
+# Costs no request while nothing has changed; what is not mirrored is lost with the machine.
+MIRROR_CHECK_S = 0.5
 PURGE_CHECK_S = 0.5
 # Kafka's producer.id.expiration.check.interval.ms.
 PRODUCER_CHECK_S = 600.0
@@ -108,8 +112,6 @@ LOOKUP_THREADS = 2
 # Codecs let go of the interpreter while they work, so a second thread helps; each may hold a whole
 # decompressed batch.
 RECORD_THREADS = 2
-# Beside the partitions' folders in the first log folder; no topic can have this name.
-METADATA_FOLDER = "strandline-metadata"
 
 T = TypeVar("T")
 
@@ -270,6 +272,7 @@ class Broker:
             await self._tiering.start()
 
     def _open_log_dirs(self) -> LogDirs:
+        check_not_interrupted(self._config.log_dirs)
         return LogDirs.open(
             self._config.log_dirs,
             node_id=self._config.node_id,
@@ -313,7 +316,7 @@ class Broker:
             raise WrongArchive(
                 f"{store.url} belongs to cluster {found.cluster_id}, the log folders to "
                 f"{ours.cluster_id}: point strandline.remote.url at an empty prefix, or log.dirs "
-                f"at the folders of {found.cluster_id}"
+                f"at the folders of {found.cluster_id}. If those are lost: `strandline restore`"
             )
         return True
 
@@ -407,6 +410,7 @@ class Broker:
                 if self._store is not None:
                     loops["metadata mirror"] = self._mirror_forever
                     loops["tiering"] = self._tier_forever
+                    loops["groups archive"] = self._archive_groups_forever
                 for name, loop in loops.items():
                     tasks.create_task(_keep_running(name, loop), name=name)
                 gc.collect()
@@ -548,6 +552,26 @@ class Broker:
                 else:
                     mirroring.succeeded()
             await asyncio.sleep(MIRROR_CHECK_S)
+
+    async def _archive_groups_forever(self) -> None:
+        """Keeps the groups' offsets in the bucket up to date, once it is known to be ours."""
+        assert self._store is not None
+        archive = GroupArchive(
+            self._store,
+            lambda: (
+                partition.log
+                for partition in self._replicas.partitions()
+                if partition.topic_partition.topic == OFFSETS_TOPIC
+            ),
+            executor=self._workers.manifests,
+            clock=self._clock,
+        )
+        while True:
+            await asyncio.sleep(self._config.remote_groups_upload_ms / 1000)
+            # A restore takes the topic from the mirror: its contents must not be there before it.
+            # And a mirror that has another history shows that this broker is not the only one.
+            if self._owns_archive and self._metadata_log.statistics().mirror_lag <= 0:
+                await archive.run_once()
 
     async def _tier_forever(self) -> None:
         """Runs the tiering once the archive is known to be ours."""

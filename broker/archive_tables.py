@@ -39,7 +39,7 @@ def print_partitions(
         rows = list_partitions(store, topic=topic)
     if not rows:
         return _nothing(store, topic)
-    table = _table(f"archive {url}")
+    table = make_table(f"archive {url}")
     for name in ("topic", "partition", "segments", "size", "log start", "end"):
         table.add_column(name, justify="left" if name == "topic" else "right")
     for name in ("first record", "last record", "state"):
@@ -56,10 +56,10 @@ def print_partitions(
             human_time(row.max_timestamp_ms),
             _state(row),
         )
-    _console().print(table)
+    make_console().print(table)
     total_bytes = sum(row.size_bytes for row in rows)
     segments = sum(row.segment_count for row in rows)
-    _console().print(
+    make_console().print(
         f"{len(rows)} partitions, {segments:,} segments, {human_bytes(total_bytes)}",
         highlight=False,
     )
@@ -76,12 +76,12 @@ def print_segments(
         rows = [row for name in topics for row in list_segments(store, topic=name)]
     if not rows:
         return _nothing(store, topic)
-    _console().print(_segment_table(url, rows))
+    make_console().print(_segment_table(url, rows))
     return 0
 
 
 def _segment_table(url: str, rows: Iterable[ArchivedSegment]) -> Table:
-    table = _table(f"segments {url}")
+    table = make_table(f"segments {url}")
     for name in ("partition", "base offset", "end offset", "records", "size"):
         table.add_column(name, justify="left" if name == "partition" else "right")
     for name in ("first record", "last record", "uploaded", "crc32c", "object"):
@@ -133,11 +133,13 @@ def _working(what: str) -> Progress:
     return progress
 
 
-def _console() -> Console:
+def make_console() -> Console:
+    """Draws to the terminal, or wide and plain into a pipe."""
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
-def _table(title: str) -> Table:
+def make_table(title: str) -> Table:
+    """An empty table in the style of the house."""
     return Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
 
 

@@ -35,6 +35,17 @@ Then create a topic with remote.storage.enable=true to have its closed segments 
 All keys: docs/configuration.md
 """
 
+_RESTORE_EXAMPLES = """
+examples:
+  the broker's own configuration, on a new machine
+    strandline restore --config server.properties
+
+  or by hand
+    strandline restore --remote s3://my-bucket/my-cluster --set log.dirs=/var/lib/strandline
+
+The log folders must be empty. The bucket is only read. If it is interrupted, run it again.
+"""
+
 _ARCHIVE_EXAMPLES = """
 Reads the bucket alone; no broker has to run.
 
@@ -80,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"strandline {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
+    _add_restore(commands)
     _add_archive(commands)
     _add_lake(commands)
     _add_dump_log(commands)
@@ -94,8 +106,35 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_SERVE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    serve.add_argument("--config", type=Path, metavar="FILE", help="a Kafka properties file")
-    serve.add_argument(
+    _add_configuration(serve, log_level="INFO")
+    serve.set_defaults(run=_serve)
+
+
+def _add_restore(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    restore = commands.add_parser(
+        "restore",
+        help="make a broker again from its bucket, after every local disk was lost",
+        description="Fills empty log folders from the bucket. Then `strandline serve` goes on.",
+        epilog=_RESTORE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    restore.add_argument(
+        "--remote", metavar="URL", help="the archive; else strandline.remote.url is taken"
+    )
+    restore.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
+    restore.add_argument("--region", help="of the bucket")
+    restore.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="restore the other partitions if some manifests are damaged",
+    )
+    _add_configuration(restore, log_level="WARNING")
+    restore.set_defaults(run=_restore)
+
+
+def _add_configuration(command: argparse.ArgumentParser, *, log_level: str) -> None:
+    command.add_argument("--config", type=Path, metavar="FILE", help="a Kafka properties file")
+    command.add_argument(
         "--set",
         action="append",
         default=[],
@@ -103,10 +142,12 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="KEY=VALUE",
         help="one configuration key, over the file; may be repeated",
     )
-    serve.add_argument(
-        "--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"), help="[INFO]"
+    command.add_argument(
+        "--log-level",
+        default=log_level,
+        choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+        help=f"[{log_level}]",
     )
-    serve.set_defaults(run=_serve)
 
 
 def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -192,6 +233,24 @@ def _serve(options: argparse.Namespace) -> int:
     set_up_logging(options.log_level)
     config = BrokerConfig.load(options.config, options.overrides)
     return asyncio.run(serve(config))
+
+
+def _restore(options: argparse.Namespace) -> int:
+    from strandline.broker.config import BrokerConfig
+    from strandline.broker.logs import set_up_logging
+    from strandline.broker.restore_command import restore
+    from strandline.storage.tiering.crash_points import check_environment
+
+    set_up_logging(options.log_level)
+    check_environment()
+    remote = {
+        "strandline.remote.url": options.remote,
+        "strandline.remote.s3.endpoint.url": options.endpoint_url,
+        "strandline.remote.s3.region": options.region,
+    }
+    given = [f"{key}={value}" for key, value in remote.items() if value is not None]
+    config = BrokerConfig.load(options.config, [*options.overrides, *given])
+    return restore(config, skip_damaged=options.skip_damaged)
 
 
 def _archive_ls(options: argparse.Namespace) -> int:

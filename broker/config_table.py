@@ -524,6 +524,15 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
     )
     yield _key(
         TIER,
+        "strandline.remote.groups.upload.ms",
+        _L,
+        60_000,
+        "Ms between two writes of changed group offsets to the bucket, from where a restore takes"
+        " them.",
+        minimum=1,
+    )
+    yield _key(
+        TIER,
         "strandline.remote.copy.timeout.ms",
         _L,
         900_000,

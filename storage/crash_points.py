@@ -35,6 +35,11 @@ CLEAN_AFTER_DISCARD = "clean.after-discard"
 CLEAN_AFTER_RENAME = "clean.after-rename"
 CLEAN_BEFORE_CHECKPOINT = "clean.before-checkpoint"
 CLEAN_AFTER_CHECKPOINT = "clean.after-checkpoint"
+RESTORE_AFTER_MARK = "restore.after-mark"
+RESTORE_AFTER_METADATA = "restore.after-metadata"
+RESTORE_AFTER_PARTITION = "restore.after-partition"
+RESTORE_AFTER_GROUPS = "restore.after-groups"
+RESTORE_BEFORE_UNMARK = "restore.before-unmark"
 
 CRASH_POINTS = (
     COPY_AFTER_LOG,
@@ -52,6 +57,11 @@ CRASH_POINTS = (
     CLEAN_AFTER_RENAME,
     CLEAN_BEFORE_CHECKPOINT,
     CLEAN_AFTER_CHECKPOINT,
+    RESTORE_AFTER_MARK,
+    RESTORE_AFTER_METADATA,
+    RESTORE_AFTER_PARTITION,
+    RESTORE_AFTER_GROUPS,
+    RESTORE_BEFORE_UNMARK,
 )
 
 

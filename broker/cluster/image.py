@@ -19,6 +19,7 @@ from types import MappingProxyType
 from strandline.broker.cluster.records import (
     BrokerStarted,
     ClusterCreated,
+    LeaderEpochsRaised,
     MetadataRecord,
     NodeId,
     PartitionsAdded,
@@ -183,6 +184,8 @@ class _Draft:
                 if record.next_producer_id < self._next_producer_id:
                     raise self._misfit(record, f"ids below {self._next_producer_id} are taken")
                 self._next_producer_id = record.next_producer_id
+            case LeaderEpochsRaised():
+                self._raise_epochs(record)
 
     def _create_cluster(self, record: ClusterCreated) -> None:
         if self._cluster_id or not record.cluster_id:
@@ -199,6 +202,16 @@ class _Draft:
                     for partition in topic.partitions
                 )
                 self._topics[topic.topic_id] = replace(topic, partitions=partitions)
+
+    def _raise_epochs(self, record: LeaderEpochsRaised) -> None:
+        topic = self._topic(record.topic_id, record)
+        partitions = list(topic.partitions)
+        for number, epoch in record.leader_epochs:
+            if not 0 <= number < len(partitions):
+                raise self._misfit(record, f"the topic has {len(partitions)} partitions")
+            raised = max(epoch, partitions[number].leader_epoch)
+            partitions[number] = replace(partitions[number], leader_epoch=raised)
+        self._topics[topic.topic_id] = replace(topic, partitions=tuple(partitions))
 
     def _create_topic(self, record: TopicCreated) -> None:
         if record.topic in self._ids:

@@ -8,6 +8,7 @@
     topic-deleted            the topic is gone for clients; its data waits for the purge
     topic-purged             the data of a deleted topic is gone as well
     producer-ids-allocated   ids below `next_producer_id` will never be handed out again
+    leader-epochs-raised     a restore found higher epochs in the archive than in the metadata
 
 A record is a fact, not a wish: the controller has checked it. `image.py` says what each changes.
 As JSON each is one object whose `type` is the name above. Replicas are pairs [partition, node]
@@ -92,6 +93,14 @@ class ProducerIdsAllocated:
     next_producer_id: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderEpochsRaised:
+    """Epochs by partition that the archive of the topic has seen: the next one is above them."""
+
+    topic_id: TopicId
+    leader_epochs: tuple[tuple[int, int], ...]
+
+
 MetadataRecord: TypeAlias = (
     ClusterCreated
     | BrokerStarted
@@ -101,6 +110,7 @@ MetadataRecord: TypeAlias = (
     | TopicDeleted
     | TopicPurged
     | ProducerIdsAllocated
+    | LeaderEpochsRaised
 )
 
 
@@ -138,6 +148,12 @@ def encode_record(record: MetadataRecord) -> dict[str, Json]:
             return {"type": "topic-purged", "topic_id": str(record.topic_id)}
         case ProducerIdsAllocated():
             return {"type": "producer-ids-allocated", "next_producer_id": record.next_producer_id}
+        case LeaderEpochsRaised():
+            return {
+                "type": "leader-epochs-raised",
+                "topic_id": str(record.topic_id),
+                "leader_epochs": [[p, epoch] for p, epoch in record.leader_epochs],
+            }
 
 
 def decode_record(fields: Fields) -> MetadataRecord:
@@ -183,6 +199,9 @@ _DECODERS: Mapping[str, Callable[[Fields], MetadataRecord]] = {
     "topic-purged": lambda f: TopicPurged(topic_id=f.uuid("topic_id")),
     "producer-ids-allocated": lambda f: ProducerIdsAllocated(
         next_producer_id=f.integer("next_producer_id")
+    ),
+    "leader-epochs-raised": lambda f: LeaderEpochsRaised(
+        topic_id=f.uuid("topic_id"), leader_epochs=tuple(f.integer_pairs("leader_epochs"))
     ),
 }
 

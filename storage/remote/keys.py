@@ -3,6 +3,7 @@
     cluster.json                                             who this archive belongs to
     metadata/log/<20-digit index>.json                       the cluster's metadata, step by step
     metadata/snapshot/<20-digit index>.json                  ... and summed up
+    groups/<partition>.log                                   the groups' offsets, latest state
     topics/<topic>-<topic id>/topic.json                     name, partitions, configs, tombstone
     topics/<topic>-<topic id>/<partition>/
         manifest.json                                        the root: the only object that changes
@@ -28,6 +29,7 @@ CLUSTER_KEY = "cluster.json"
 TOPICS_PREFIX = "topics/"
 METADATA_LOG_PREFIX = "metadata/log/"
 METADATA_SNAPSHOT_PREFIX = "metadata/snapshot/"
+GROUPS_PREFIX = "groups/"
 TOPIC_FILE = "topic.json"
 MANIFEST_FILE = "manifest.json"
 MANIFEST_PAGES_FOLDER = "manifest/"
@@ -91,6 +93,11 @@ def parse_metadata_key(key: str) -> int | None:
     """The index in a metadata log or snapshot key; None if it is neither."""
     matched = _METADATA.fullmatch(key)
     return int(matched["index"]) if matched else None
+
+
+def group_state_key(partition: int) -> str:
+    """What one partition of `__consumer_offsets` holds."""
+    return f"{GROUPS_PREFIX}{partition}.log"
 
 
 def topic_folder(topic: str, topic_id: TopicId) -> str:

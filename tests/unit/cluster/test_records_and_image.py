@@ -14,6 +14,7 @@ from strandline.broker.cluster.image import MetadataImage, replay
 from strandline.broker.cluster.records import (
     BrokerStarted,
     ClusterCreated,
+    LeaderEpochsRaised,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdsAllocated,
@@ -49,6 +50,11 @@ _RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
     st.builds(TopicDeleted, topic_id=_IDS),
     st.builds(TopicPurged, topic_id=_IDS),
     st.builds(ProducerIdsAllocated, next_producer_id=st.integers(0, 2**63 - 1)),
+    st.builds(
+        LeaderEpochsRaised,
+        topic_id=_IDS,
+        leader_epochs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**31 - 1))).map(tuple),
+    ),
 )
 
 

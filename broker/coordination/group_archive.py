@@ -1,0 +1,296 @@
+"""The groups' offsets in the bucket, so that they survive the loss of every local disk.
+
+    groups/<partition>.log      what `__consumer_offsets-<partition>` holds at one moment: the last
+                                record of each key, in Kafka's own batches; replaced as a whole
+
+`__consumer_offsets` is not tiered: it is compacted, small, and only its latest state is worth
+anything. So its state is written beside the archive instead, now and then for the partitions
+that have changed. Losing the machine loses the commits of that time: consumers read some records
+again, and none is skipped.
+
+The log is read once, and then only what was appended since; keys and values of what is live stay in
+memory (as the coordinator has them). Keys and values are taken as bytes, so that every type of
+record is kept, whoever wrote it. Records of a transaction count once it is committed.
+
+The first write of a process finds out what lies there and replaces exactly that; if somebody else
+writes the same object afterwards, this broker is not the only one, and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import partial
+
+from strandline.broker.protocol.offsets_topic import (
+    OffsetCommitKey,
+    OffsetCommitValue,
+    UnreadableRecord,
+    decode_key,
+    decode_offset_commit,
+    encode_offset_commit,
+)
+from strandline.storage.clock import Clock
+from strandline.storage.errors import (
+    CorruptRecords,
+    ObjectNotFound,
+    PreconditionFailed,
+    RecordsRejected,
+    StorageError,
+)
+from strandline.storage.local.log import AppendOrigin, LocalLog
+from strandline.storage.local.producer_state import MarkerType, read_marker
+from strandline.storage.model import Buffer, Isolation, Offset, TopicPartition
+from strandline.storage.records.batch import check_crc, iter_batches
+from strandline.storage.records.record import Record, encode_batch, iter_records
+from strandline.storage.remote.keys import group_state_key
+from strandline.storage.remote.object_store import IfAbsent, IfMatches, ObjectStore, PutCondition
+from strandline.storage.tiering.failures import RetryPolicy, RetryState
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 256 * 1024
+# Batches of the object: well below max.message.bytes, which a restore appends them under.
+BATCH_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveRecord:
+    """The last record of a key."""
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+class LiveRecords:
+    """The records of one partition that count: the last of each key, without tombstones."""
+
+    def __init__(self) -> None:
+        self._live: dict[bytes, LiveRecord] = {}
+        self._open: dict[int, list[tuple[bytes, bytes | None, int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[LiveRecord]:
+        return iter(self._live.values())
+
+    def take(self, buffer: Buffer, offset: Offset) -> Offset:
+        """Adds the batches of `buffer` from `offset` on; where they end.
+
+        Raises CorruptRecords.
+        """
+        next_offset = offset
+        for batch in iter_batches(buffer):
+            header = batch.header
+            if header.next_offset <= offset:
+                continue
+            next_offset = header.next_offset
+            if header.is_control:
+                marker = read_marker(buffer, header, batch.position)
+                ended = self._open.pop(header.producer_id, [])
+                if marker is not None and marker.type is MarkerType.COMMIT:
+                    for key, value, timestamp_ms in ended:
+                        self._put(key, value, timestamp_ms)
+                continue
+            for record in iter_records(buffer, header, batch.position):
+                if record.offset < offset or record.key is None:
+                    continue
+                key = bytes(record.key)
+                value = None if record.value is None else bytes(record.value)
+                if header.is_transactional:
+                    waiting = self._open.setdefault(header.producer_id, [])
+                    waiting.append((key, value, record.timestamp_ms))
+                else:
+                    self._put(key, value, record.timestamp_ms)
+        return next_offset
+
+    def _put(self, key: bytes, value: bytes | None, timestamp_ms: int) -> None:
+        # Taken out first, so that the order is that of the last writes.
+        self._live.pop(key, None)
+        if value is not None:
+            self._live[key] = LiveRecord(key=key, value=value, timestamp_ms=timestamp_ms)
+
+
+def encode_live(records: Iterable[LiveRecord]) -> bytes:
+    """The object: batches from offset 0 on."""
+    batches: list[bytes] = []
+    run: list[Record] = []
+    run_bytes = 0
+    for offset, live in enumerate(records):
+        if run and run_bytes + len(live.key) + len(live.value) > BATCH_BYTES:
+            batches.append(bytes(encode_batch(run)))
+            run, run_bytes = [], 0
+        run.append(
+            Record(offset=offset, timestamp_ms=live.timestamp_ms, key=live.key, value=live.value)
+        )
+        run_bytes += len(live.key) + len(live.value)
+    if run:
+        batches.append(bytes(encode_batch(run)))
+    return b"".join(batches)
+
+
+# --- restoring -------------------------------------------------------------------------------
+
+
+def read_group_state(store: ObjectStore, partition: int) -> LiveRecords | None:
+    """What the bucket has of one partition of `__consumer_offsets`; None if nothing. Blocks.
+
+    Raises CorruptRecords and what the store raises.
+    """
+    try:
+        content = store.get(group_state_key(partition))
+    except ObjectNotFound:
+        return None
+    end = 0
+    for batch in iter_batches(content):
+        check_crc(content, batch.header, batch.position)
+        end = batch.position + batch.header.size_bytes
+    if end != len(content):
+        raise CorruptRecords(f"{group_state_key(partition)} ends inside a batch")
+    live = LiveRecords()
+    live.take(content, 0)
+    return live
+
+
+def clamped(
+    records: Iterable[LiveRecord], end_of: Callable[[TopicPartition], Offset | None]
+) -> Iterator[LiveRecord]:
+    """The records, with no offset above the end of its restored log.
+
+    Records above it are lost, and their offsets will be given to others: a consumer that went on
+    at its old offset would skip those. `end_of` answers None for a partition that is not there.
+    """
+    for live in records:
+        try:
+            key = decode_key(live.key)
+        except UnreadableRecord:
+            yield live
+            continue
+        if not isinstance(key, OffsetCommitKey):
+            yield live
+            continue
+        end_offset = end_of(TopicPartition(key.topic, key.partition))
+        if end_offset is not None:
+            yield _clamped_commit(live, end_offset)
+
+
+def _clamped_commit(live: LiveRecord, end_offset: Offset) -> LiveRecord:
+    value: OffsetCommitValue = decode_offset_commit(live.value)
+    if value.offset <= end_offset:
+        return live
+    return replace(live, value=encode_offset_commit(replace(value, offset=end_offset)))
+
+
+def write_group_state(local: LocalLog, records: Iterable[LiveRecord]) -> None:
+    """Fills an empty log. Raises DiskError."""
+    content = bytearray(encode_live(records))
+    for batch in iter_batches(content):
+        view = memoryview(content)[batch.position : batch.position + batch.header.size_bytes]
+        local.append(view, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+
+
+# --- keeping the bucket up to date -----------------------------------------------------------
+
+
+class _Shadow:
+    """One partition as the bucket has it, or will."""
+
+    def __init__(self) -> None:
+        self.live = LiveRecords()
+        self.next_offset: Offset | None = None
+        self.written_offset: Offset = -1
+        self.etag: str | None = None
+        self.is_known = False
+
+
+class GroupArchive:
+    """Writes what has changed; see the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        logs: Callable[[], Iterable[UnifiedLog]],
+        *,
+        executor: Executor,
+        clock: Clock,
+    ) -> None:
+        """`logs` gives those of `__consumer_offsets` that this broker leads now."""
+        self._store = store
+        self._logs = logs
+        self._executor = executor
+        self._shadows: dict[tuple[object, int], _Shadow] = {}
+        self._state = RetryState("groups", "__consumer_offsets", policy=RetryPolicy(), clock=clock)
+        self._is_fenced = False
+
+    async def run_once(self) -> int:
+        """Writes the partitions that have changed; how many. What failed is tried again."""
+        written = 0
+        for unified_log in tuple(self._logs()):
+            if self._is_fenced or not self._state.may_try:
+                return written
+            try:
+                written += await self._follow(unified_log)
+            except PreconditionFailed as error:
+                self._is_fenced = True
+                log.error(
+                    "another broker writes the groups of this archive, this one stops to",
+                    extra={"fields": {"key": error.key}},
+                )
+            except (StorageError, RecordsRejected) as error:
+                self._state.failed(error)
+            else:
+                self._state.succeeded()
+        return written
+
+    async def _follow(self, unified_log: UnifiedLog) -> bool:
+        number = unified_log.topic_partition.partition
+        shadow = self._shadows.setdefault((unified_log.topic_id, number), _Shadow())
+        stable_offset = unified_log.last_stable_offset
+        if shadow.next_offset is None:
+            shadow.next_offset = unified_log.log_start_offset
+        if stable_offset == shadow.written_offset or stable_offset == shadow.next_offset == 0:
+            return False
+        loop = asyncio.get_running_loop()
+        run = partial(loop.run_in_executor, self._executor)
+        while shadow.next_offset < stable_offset:
+            shadow.next_offset = await run(
+                _take_chunk, unified_log, shadow.live, shadow.next_offset
+            )
+        await run(_write, self._store, number, shadow)
+        shadow.written_offset = shadow.next_offset
+        return True
+
+
+def _take_chunk(unified_log: UnifiedLog, live: LiveRecords, offset: Offset) -> Offset:
+    """Reads on from `offset`; where it came to. Blocks."""
+    offset = max(offset, unified_log.log_start_offset)
+    found = unified_log.read(offset, bytes_max=CHUNK_BYTES, isolation=Isolation.READ_COMMITTED)
+    if found is None or found.range is None:
+        return unified_log.last_stable_offset
+    return live.take(found.range.read(), offset)
+
+
+def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
+    key = group_state_key(number)
+    if not shadow.is_known:
+        try:
+            shadow.etag = store.head(key).etag
+        except ObjectNotFound:
+            shadow.etag = None
+        shadow.is_known = True
+    condition: PutCondition = IfAbsent() if shadow.etag is None else IfMatches(shadow.etag)
+    content = encode_live(shadow.live)
+    try:
+        shadow.etag = store.put(key, content, condition=condition).etag
+    except PreconditionFailed:
+        raise
+    except StorageError:
+        # It may be there or not: look again before the next attempt.
+        shadow.is_known = False
+        raise

@@ -1,0 +1,382 @@
+"""`strandline restore`: empty log folders become a broker again, from the bucket alone.
+
+    1 read the archive             metadata mirror, topic.json, manifests, groups; writes nothing
+    2 mark the folders             .strandline-restore        crash point restore.after-mark
+    3 write the metadata log       mirror + corrections       crash point restore.after-metadata
+    4 write the partitions         empty logs behind their archives   restore.after-partition
+    5 write the groups' offsets                               crash point restore.after-groups
+    6 checkpoints, clean-shutdown mark                        crash point restore.before-unmark
+    7 take the marks away
+
+Whatever cannot be read is found in 1, before anything is written. A broker does not start on
+folders with a mark; a restore that finds its own mark empties the folders and begins again, which
+costs little: manifests are read, segments are not. Folders with anything else in them are refused.
+
+Nothing is written to the bucket: the restored broker takes the archive over when it starts, under
+higher leader epochs, and from then on the old one is fenced, should it still run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.records import MetadataRecord
+from strandline.broker.cluster.restore_plan import (
+    correct_numbers,
+    correct_topics,
+    foreign_nodes,
+)
+from strandline.broker.config import BrokerConfig
+from strandline.broker.coordination.group_archive import (
+    LiveRecords,
+    clamped,
+    read_group_state,
+    write_group_state,
+)
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    DiskError,
+    StorageError,
+    StrandlineError,
+    UnsupportedFormat,
+)
+from strandline.storage.local.log_dir import LOCK_FILE, LogDirs
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
+from strandline.storage.remote.cluster_info import load_cluster_info
+from strandline.storage.remote.json_document import decode_document, encode_document
+from strandline.storage.remote.local_directory import LocalDirectoryStore
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.topic_info import list_topics
+from strandline.storage.tiering.crash_points import (
+    RESTORE_AFTER_GROUPS,
+    RESTORE_AFTER_MARK,
+    RESTORE_AFTER_METADATA,
+    RESTORE_AFTER_PARTITION,
+    RESTORE_BEFORE_UNMARK,
+    crash_point,
+)
+from strandline.storage.tiering.restoring import ArchivedState, read_partition, write_partition
+
+log = logging.getLogger(__name__)
+
+MARK_FILE = ".strandline-restore"
+MARK_FORMAT = "strandline-restore"
+MARK_VERSIONS = range(1, 2)
+# Small requests: a thousand partitions at 150 ms each take ten seconds.
+PARALLEL_READS_MAX = 16
+# Beside the partitions' folders in the first log folder; no topic can have this name.
+METADATA_FOLDER = "strandline-metadata"
+
+
+class RestoreRefused(StrandlineError):
+    """The folders or the bucket are not fit for a restore; nothing was changed."""
+
+
+class Progress(Protocol):
+    """Told what is being done: steps begin with a total, and advance."""
+
+    def begin(self, what: str, total: int) -> None: ...
+
+    def advance(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredPartition:
+    """One line of the summary."""
+
+    topic_partition: TopicPartition
+    log_start_offset: Offset
+    end_offset: Offset
+    segment_count: int
+    size_bytes: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreSummary:
+    """What a restore did."""
+
+    cluster_id: str
+    partitions: tuple[RestoredPartition, ...]
+    topic_count: int
+    offset_count: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Archive:
+    """Everything that step 1 found."""
+
+    cluster_id: str
+    metadata_version: int
+    image: MetadataImage
+    records: tuple[MetadataRecord, ...]
+    states: dict[TopicPartition, ArchivedState]
+    groups: dict[int, LiveRecords]
+    problems: tuple[str, ...]
+
+
+def check_not_interrupted(folders: Sequence[Path]) -> None:
+    """Raises RestoreRefused if a restore of these folders did not come to its end."""
+    for folder in folders:
+        if (folder / MARK_FILE).exists():
+            raise RestoreRefused(
+                f"{folder}: a restore was interrupted; run the same `strandline restore` again"
+            )
+
+
+class Restore:
+    """One run; see the top of this file. Blocking."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: ObjectStore,
+        *,
+        clock: Clock,
+        progress: Progress,
+        skip_damaged: bool = False,
+    ) -> None:
+        """With `skip_damaged` partitions whose manifest is damaged are left out: they stay
+        unavailable, and the others are restored.
+        """
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._progress = progress
+        self._skip_damaged = skip_damaged
+        self._defaults = config.topic_defaults()
+
+    def run(self) -> RestoreSummary:
+        """Raises RestoreRefused, and StorageError if disk or bucket fail."""
+        self._check_folders()
+        archive = self._read_archive()  # 1
+        self._mark(archive.cluster_id)  # 2
+        crash_point(RESTORE_AFTER_MARK)
+        log_dirs = LogDirs.open(
+            self._config.log_dirs,
+            node_id=self._config.node_id,
+            cluster_id=archive.cluster_id,
+            clock=self._clock,
+        )
+        self._write_metadata(archive)  # 3
+        crash_point(RESTORE_AFTER_METADATA)
+        offset_count = self._write_logs(log_dirs, archive)  # 4, 5
+        crash_point(RESTORE_AFTER_GROUPS)
+        ends = {key: opened.end_offset for key, opened in log_dirs.logs.items()}
+        starts = {key: state.log_start_offset for key, state in archive.states.items()}
+        log_dirs.close(starts, ends)  # 6
+        if log_dirs.failures:
+            raise DiskError("; ".join(map(str, log_dirs.failures.values())))
+        crash_point(RESTORE_BEFORE_UNMARK)
+        for folder in self._config.log_dirs:
+            files.remove(folder / MARK_FILE)  # 7
+            files.sync_directory(folder)
+        return RestoreSummary(
+            cluster_id=archive.cluster_id,
+            partitions=tuple(_row(key, state) for key, state in sorted(archive.states.items())),
+            topic_count=len(archive.image.topics),
+            offset_count=offset_count,
+            problems=archive.problems,
+        )
+
+    # --- 1 read ------------------------------------------------------------------------------
+
+    def _read_archive(self) -> _Archive:
+        store = self._store
+        store.check()
+        cluster = load_cluster_info(store)
+        if cluster is None:
+            raise RestoreRefused(f"{store.url} holds no archive: there is no cluster.json")
+        self._progress.begin("metadata", 1)
+        # Only read: the mirror is not written by anybody but its owner.
+        metadata = MetadataLog(store, cluster_id=cluster.cluster_id)
+        mirrored = metadata.refresh()
+        self._progress.advance()
+        with ThreadPoolExecutor(PARALLEL_READS_MAX, "restore") as executor:
+            topics = list_topics(store, executor=executor)
+            corrections = correct_topics(mirrored, topics, node_id=self._config.node_id)
+            image = mirrored.apply_entry(corrections.records)
+            self._check_nodes(image)
+            states, problems = self._read_partitions(executor, image)
+            groups = self._read_groups(executor, image)
+        numbers = correct_numbers(
+            image,
+            {state.partition: state.leader_epoch for state in states.values()},
+            producer_id_max=max((s.producer_id_max for s in states.values()), default=-1),
+        )
+        return _Archive(
+            cluster_id=cluster.cluster_id,
+            metadata_version=mirrored.version,
+            image=image,
+            records=(*corrections.records, *numbers),
+            states=states,
+            groups=groups,
+            problems=(*corrections.problems, *problems),
+        )
+
+    def _check_nodes(self, image: MetadataImage) -> None:
+        others = foreign_nodes(image, self._config.node_id)
+        if others:
+            raise RestoreRefused(
+                f"the archive was written by node {', '.join(map(str, sorted(others)))}, this is"
+                f" node.id={self._config.node_id}: restore with the same node.id"
+            )
+
+    def _read_partitions(
+        self, executor: ThreadPoolExecutor, image: MetadataImage
+    ) -> tuple[dict[TopicPartition, ArchivedState], list[str]]:
+        wanted = [
+            TopicIdPartition(topic.name, topic.topic_id, partition.partition)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+        ]
+        self._progress.begin("manifests", len(wanted))
+
+        def read(partition: TopicIdPartition) -> ArchivedState | StorageError:
+            try:
+                return read_partition(self._store, partition)
+            except (CorruptFile, UnsupportedFormat) as error:
+                return error
+            finally:
+                self._progress.advance()
+
+        states: dict[TopicPartition, ArchivedState] = {}
+        damaged: list[str] = []
+        for partition, found in zip(wanted, executor.map(read, wanted), strict=True):
+            key = TopicPartition(partition.topic, partition.partition)
+            if isinstance(found, StorageError):
+                # Without a folder it stays unavailable: nobody may append at offset 0 again.
+                damaged.append(f"{key}: damaged, not restored: {found}")
+            else:
+                states[key] = found
+        if damaged and not self._skip_damaged:
+            raise RestoreRefused(
+                "damaged manifests, nothing was restored (--skip-damaged restores the others):"
+                + "".join(f"\n  {line}" for line in damaged)
+            )
+        return states, damaged
+
+    def _read_groups(
+        self, executor: ThreadPoolExecutor, image: MetadataImage
+    ) -> dict[int, LiveRecords]:
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            return {}
+        numbers = [partition.partition for partition in topic.partitions]
+        self._progress.begin("groups", len(numbers))
+
+        def read(number: int) -> LiveRecords | None:
+            try:
+                return read_group_state(self._store, number)
+            except CorruptRecords as error:
+                raise RestoreRefused(f"groups of partition {number}: {error}") from error
+            finally:
+                self._progress.advance()
+
+        found = zip(numbers, executor.map(read, numbers), strict=True)
+        return {number: live for number, live in found if live is not None}
+
+    # --- 2 mark ------------------------------------------------------------------------------
+
+    def _check_folders(self) -> None:
+        for folder in self._config.log_dirs:
+            if not folder.exists() or (folder / MARK_FILE).exists():
+                continue
+            strange = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_FILE)
+            if strange:
+                raise RestoreRefused(
+                    f"{folder} is not empty ({', '.join(strange[:3])}): a restore needs empty log"
+                    " folders; move what is there away"
+                )
+
+    def _mark(self, cluster_id: str) -> None:
+        content = encode_document(
+            MARK_FORMAT, MARK_VERSIONS.start, {"cluster_id": cluster_id, "url": self._store.url}
+        )
+        for folder in self._config.log_dirs:
+            files.make_directory(folder)
+            mark = folder / MARK_FILE
+            if mark.exists():
+                self._empty(folder, mark, cluster_id)
+            else:
+                files.write_atomically(mark, content)
+
+    def _empty(self, folder: Path, mark: Path, cluster_id: str) -> None:
+        """Takes away what an interrupted restore of the same archive left."""
+        fields = decode_document(
+            mark.read_bytes(), format_name=MARK_FORMAT, versions=MARK_VERSIONS, source=str(mark)
+        )
+        if fields.text("cluster_id") != cluster_id:
+            raise RestoreRefused(
+                f"{folder}: an interrupted restore of cluster {fields.text('cluster_id')} lies"
+                f" here, not one of {cluster_id}; empty the folder to begin anew"
+            )
+        log.warning("restore begins again", extra={"fields": {"folder": str(folder)}})
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                files.remove_tree(entry)
+            elif entry.name not in (MARK_FILE, LOCK_FILE):
+                files.remove(entry)
+
+    # --- 3 to 5 write ------------------------------------------------------------------------
+
+    def _write_metadata(self, archive: _Archive) -> None:
+        folder = self._config.log_dirs[0] / METADATA_FOLDER
+        metadata = MetadataLog(
+            LocalDirectoryStore(folder, clock=self._clock),
+            self._store,
+            cluster_id=archive.cluster_id,
+        )
+        image = metadata.load()
+        if archive.metadata_version not in (0, image.version):
+            raise RestoreRefused(
+                f"the metadata in {self._store.url} changed while it was read: another broker uses"
+                " this archive; stop it first"
+            )
+        metadata.append(archive.records)
+
+    def _write_logs(self, log_dirs: LogDirs, archive: _Archive) -> int:
+        self._progress.begin("partitions", len(archive.states))
+        offset_count = 0
+        for key, state in sorted(archive.states.items()):
+            topic = archive.image.topics[key.topic]
+            config = LogConfig.resolve(topic.properties, self._defaults)
+            local = log_dirs.create_log(key, topic.topic_id, config)
+            write_partition(local, state)
+            live = archive.groups.get(key.partition) if key.topic == OFFSETS_TOPIC else None
+            if live is not None:
+                write_group_state(local, clamped(live, lambda wanted: _end(archive, wanted)))
+                offset_count += len(live)
+            self._progress.advance()
+            crash_point(RESTORE_AFTER_PARTITION)
+        return offset_count
+
+
+def _end(archive: _Archive, key: TopicPartition) -> Offset | None:
+    state = archive.states.get(key)
+    return None if state is None else state.end_offset
+
+
+def _row(key: TopicPartition, state: ArchivedState) -> RestoredPartition:
+    manifest = state.manifest
+    return RestoredPartition(
+        topic_partition=key,
+        log_start_offset=state.log_start_offset,
+        end_offset=state.end_offset,
+        segment_count=0 if manifest is None else manifest.segment_count,
+        size_bytes=0 if manifest is None else manifest.size_bytes,
+        note=state.problem or ("" if manifest is not None else "nothing archived, begins empty"),
+    )

@@ -1,0 +1,99 @@
+"""`strandline restore` as a command: its progress bar, its summary, its exit code."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from strandline.broker.archive_tables import human_bytes, make_console, make_table
+from strandline.broker.config import BrokerConfig
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.restore import Restore, RestoreSummary
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.remote.object_store import open_store
+
+# Restored, but not everything: an operator has to look.
+WITH_PROBLEMS = 1
+
+
+class BarProgress:
+    """One bar per step on standard error; nothing at all where nobody looks."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task("", total=0, visible=False)
+
+    def __enter__(self) -> BarProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, what: str, total: int) -> None:
+        self._task = self._progress.add_task(what, total=total)
+
+    def advance(self) -> None:
+        self._progress.advance(self._task)
+
+
+def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
+    """Restores and prints what came of it; the exit code. Raises StrandlineError."""
+    if config.remote_url is None:
+        raise InvalidConfig("restore needs --remote, or strandline.remote.url in the configuration")
+    store = open_store(
+        config.remote_url,
+        endpoint_url=config.remote_s3_endpoint_url,
+        region=config.remote_s3_region,
+    )
+    try:
+        with BarProgress() as progress:
+            summary = Restore(
+                config,
+                store,
+                clock=SystemClock(),
+                progress=progress,
+                skip_damaged=skip_damaged,
+            ).run()
+    finally:
+        store.close()
+    _print(summary, config)
+    return WITH_PROBLEMS if summary.problems else 0
+
+
+def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
+    table = make_table(f"restored cluster {summary.cluster_id}")
+    for name in ("topic", "partition", "segments", "size", "log start", "end"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    table.add_column("note")
+    for row in summary.partitions:
+        if row.topic_partition.topic != OFFSETS_TOPIC:
+            table.add_row(
+                row.topic_partition.topic,
+                str(row.topic_partition.partition),
+                f"{row.segment_count:,}",
+                human_bytes(row.size_bytes),
+                str(row.log_start_offset),
+                str(row.end_offset),
+                row.note,
+            )
+    console = make_console()
+    console.print(table)
+    console.print(
+        f"{summary.topic_count} topics, {len(summary.partitions)} partitions,"
+        f" {summary.offset_count:,} records of groups; start the broker with these folders:"
+        f" {', '.join(map(str, config.log_dirs))}",
+        highlight=False,
+    )
+    for problem in summary.problems:
+        print(f"strandline: {problem}", file=sys.stderr)

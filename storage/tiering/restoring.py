@@ -1,0 +1,122 @@
+"""One partition, from what the bucket says of it to a log folder that a broker can open.
+
+    manifest.json   log start, end of the archive, leader epoch      one GET
+    last .meta      producers and lineage at that end                one GET
+
+No segment is downloaded: the local log begins, empty, where the archive ends, and everything
+before it is read cold. `read_partition` only reads and `write_partition` only writes, so that
+nothing is on disk before the whole archive was found to be readable.
+
+Blocking throughout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.producer_state import iter_snapshot
+from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TopicIdPartition
+from strandline.storage.remote import manifest_store, segment_meta
+from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest_store import ManifestPages
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.segment_meta import Section
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedState:
+    """What is left of a partition whose disk is lost; `manifest` is None if nothing was archived.
+
+    `producer_snapshot` and `leader_epochs` are as of `end_offset`; a partition whose `.meta` is
+    damaged has none, and that is what `problem` says.
+    """
+
+    partition: TopicIdPartition
+    manifest: Manifest | None
+    producer_snapshot: bytes | None = None
+    leader_epochs: tuple[EpochStart, ...] = ()
+    producer_id_max: int = -1
+    problem: str = ""
+
+    @property
+    def log_start_offset(self) -> Offset:
+        return 0 if self.manifest is None else self.manifest.log_start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """Where the next record goes."""
+        if self.manifest is None:
+            return 0
+        return max(self.manifest.end_offset, self.manifest.log_start_offset)
+
+    @property
+    def leader_epoch(self) -> Epoch:
+        """The highest epoch that left a trace in the archive; -1 if there is none."""
+        lineage = self.leader_epochs[-1].epoch if self.leader_epochs else NO_EPOCH
+        return max(lineage, NO_EPOCH if self.manifest is None else self.manifest.leader_epoch)
+
+
+def read_partition(store: ObjectStore, partition: TopicIdPartition) -> ArchivedState:
+    """Reads manifest and last `.meta`.
+
+    Raises CorruptFile or UnsupportedFormat if the manifest is damaged, and what the store raises.
+    Only a plain 404 means that nothing was archived.
+    """
+    stored = manifest_store.load(store, partition)
+    if stored is None:
+        return ArchivedState(partition=partition, manifest=None)
+    manifest = stored.manifest
+    if manifest.is_empty:
+        return ArchivedState(partition=partition, manifest=manifest)
+    last = ManifestPages(store, pages_max=1).find(manifest, manifest.end_offset - 1)
+    if last is None:
+        raise CorruptFile(f"{partition}: no entry ends at {manifest.end_offset}")
+    return _with_state_at_end(store, manifest, last)
+
+
+def _with_state_at_end(store: ObjectStore, manifest: Manifest, last: SegmentEntry) -> ArchivedState:
+    """The log is readable without producers and lineage; without them it is worth having too."""
+    snapshot: bytes | None = None
+    epochs = last.leader_epochs
+    producer_id_max = -1
+    problem = ""
+    try:
+        reader = segment_meta.MetaReader(store, last.meta_key, last.meta_size_bytes)
+        found = reader.read(Section.LEADER_EPOCHS)
+        if found is not None:
+            epochs = segment_meta.decode_leader_epochs(found, source=last.meta_key)
+        snapshot = reader.read(Section.PRODUCER_SNAPSHOT)
+        if snapshot is not None:
+            producer_id_max = max((row.producer_id for row in iter_snapshot(snapshot)), default=-1)
+    except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
+        snapshot = None
+        problem = f"producers are not known: {error}"
+    return ArchivedState(
+        partition=manifest.topic_id_partition,
+        manifest=manifest,
+        producer_snapshot=snapshot,
+        leader_epochs=tuple(epochs),
+        producer_id_max=producer_id_max,
+        problem=problem,
+    )
+
+
+def write_partition(local: LocalLog, state: ArchivedState) -> None:
+    """Lets an empty log go on behind the archive; the caller closes it, which syncs it.
+
+    Raises DiskError.
+    """
+    assert local.end_offset == 0, local
+    if state.end_offset:
+        local.reset_to(
+            state.end_offset,
+            producer_snapshot=state.producer_snapshot,
+            leader_epochs=state.leader_epochs,
+        )
