@@ -375,6 +375,8 @@ class Broker:
                 workers=config.remote_log_manager_copier_thread_pool_size,
                 copy_timeout_ms=config.remote_copy_timeout_ms,
                 delete_grace_ms=config.remote_delete_grace_ms,
+                orphan_grace_ms=config.remote_orphan_grace_ms,
+                orphan_interval_ms=config.remote_orphan_check_interval_ms,
             ),
             on_topic_purged=lambda info: self._on_purged(info.topic_id),
         )

@@ -169,16 +169,85 @@ def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
             epilog=_ARCHIVE_EXAMPLES,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        action.add_argument(
-            "--remote",
-            required=True,
-            metavar="URL",
-            help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
-        )
-        action.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
-        action.add_argument("--region", help="of the bucket")
+        _add_remote(action)
         action.add_argument("--topic", help="one topic only")
         action.set_defaults(run=run)
+    _add_verify(actions)
+    _add_orphans(actions)
+    _add_lifecycle(actions)
+
+
+def _add_remote(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--remote",
+        required=True,
+        metavar="URL",
+        help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
+    )
+    action.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
+    action.add_argument("--region", help="of the bucket")
+
+
+def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = actions.add_parser(
+        "verify",
+        help="compare every manifest with what lies in the bucket",
+        description="Looks for missing and damaged objects, gaps and overlaps. Exit code 0: whole;"
+        " 3: something is damaged.",
+    )
+    _add_remote(verify)
+    verify.add_argument("--topic", help="one topic only")
+    depth = verify.add_mutually_exclusive_group()
+    depth.add_argument(
+        "--quick", action="store_true", help="sizes only, from listings: a request per 1000 objects"
+    )
+    depth.add_argument("--deep", action="store_true", help="read every byte of every segment")
+    verify.add_argument(
+        "--repair", action="store_true", help="make damaged .meta objects again from their segments"
+    )
+    verify.add_argument(
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="note what is done, and go on from there if the file exists",
+    )
+    verify.set_defaults(run=_archive_verify)
+
+
+def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    orphans = actions.add_parser(
+        "orphans",
+        help="objects that nothing refers to",
+        description="Lists what uploads, merges and purges that died have left behind.",
+    )
+    _add_remote(orphans)
+    orphans.add_argument(
+        "--delete", action="store_true", help="delete what a readable manifest does not name"
+    )
+    orphans.add_argument(
+        "--delete-all",
+        action="store_true",
+        help="also what lies in folders without a manifest or topic.json: look before you do",
+    )
+    orphans.add_argument(
+        "--grace-hours",
+        type=float,
+        default=24.0,
+        metavar="N",
+        help="leave out what is younger: an upload may be under way [24]",
+    )
+    orphans.set_defaults(run=_archive_orphans)
+
+
+def _add_lifecycle(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    lifecycle = actions.add_parser(
+        "lifecycle",
+        help="the bucket rule that aborts unfinished uploads",
+        description="Prints the rule; --apply adds it to the bucket's own, which stay.",
+    )
+    _add_remote(lifecycle)
+    lifecycle.add_argument("--apply", action="store_true", help="add it to the bucket")
+    lifecycle.set_defaults(run=_archive_lifecycle)
 
 
 def _add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -239,7 +308,7 @@ def _restore(options: argparse.Namespace) -> int:
     from strandline.broker.config import BrokerConfig
     from strandline.broker.logs import set_up_logging
     from strandline.broker.restore_command import restore
-    from strandline.storage.tiering.crash_points import check_environment
+    from strandline.storage.crash_points import check_environment
 
     set_up_logging(options.log_level)
     check_environment()
@@ -284,6 +353,41 @@ def _lake_plan(options: argparse.Namespace) -> int:
     if options.region:
         given.append(f"s3.region={options.region}")
     return print_plan(options.remote, topics=options.topic, where=options.where, options=given)
+
+
+def _archive_verify(options: argparse.Namespace) -> int:
+    from strandline.broker.archive_commands import VerifyOptions, open_remote, verify
+    from strandline.storage.tiering.scrub import Depth
+
+    depth = Depth.EVERYTHING if options.deep else Depth.CHECKSUMS
+    return verify(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        VerifyOptions(
+            topic=options.topic,
+            depth=Depth.SIZES if options.quick else depth,
+            repair=options.repair,
+            state=options.state,
+        ),
+    )
+
+
+def _archive_orphans(options: argparse.Namespace) -> int:
+    from strandline.broker.archive_commands import open_remote, orphans
+
+    return orphans(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        delete=options.delete,
+        delete_all=options.delete_all,
+        grace_hours=options.grace_hours,
+    )
+
+
+def _archive_lifecycle(options: argparse.Namespace) -> int:
+    from strandline.broker.archive_commands import lifecycle, open_remote
+
+    return lifecycle(
+        open_remote(options.remote, options.endpoint_url, options.region), apply=options.apply
+    )
 
 
 def _dump_log(options: argparse.Namespace) -> int:

@@ -533,6 +533,23 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
     )
     yield _key(
         TIER,
+        "strandline.remote.orphan.grace.ms",
+        _L,
+        24 * HOUR_MS,
+        "Objects that no manifest names are deleted when they are older than this many ms, and than"
+        " two copies and the delete grace may take.",
+        minimum=1,
+    )
+    yield _key(
+        TIER,
+        "strandline.remote.orphan.check.interval.ms",
+        _L,
+        24 * HOUR_MS,
+        "Ms between two looks for objects that no manifest names; each lists the whole archive.",
+        minimum=1,
+    )
+    yield _key(
+        TIER,
         "strandline.remote.copy.timeout.ms",
         _L,
         900_000,

@@ -43,6 +43,14 @@ from strandline.broker.coordination.group_archive import (
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage import files
 from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    RESTORE_AFTER_GROUPS,
+    RESTORE_AFTER_MARK,
+    RESTORE_AFTER_METADATA,
+    RESTORE_AFTER_PARTITION,
+    RESTORE_BEFORE_UNMARK,
+    crash_point,
+)
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -59,14 +67,6 @@ from strandline.storage.remote.json_document import decode_document, encode_docu
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import list_topics
-from strandline.storage.tiering.crash_points import (
-    RESTORE_AFTER_GROUPS,
-    RESTORE_AFTER_MARK,
-    RESTORE_AFTER_METADATA,
-    RESTORE_AFTER_PARTITION,
-    RESTORE_BEFORE_UNMARK,
-    crash_point,
-)
 from strandline.storage.tiering.restoring import ArchivedState, read_partition, write_partition
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Progress(Protocol):
 
     def begin(self, what: str, total: int) -> None: ...
 
-    def advance(self) -> None: ...
+    def advance(self, count: int = 1) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from strandline.broker.archive_tables import human_bytes, make_console, make_table
 from strandline.broker.config import BrokerConfig
+from strandline.broker.progress import BarProgress
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.restore import Restore, RestoreSummary
 from strandline.storage.clock import SystemClock
@@ -17,34 +15,6 @@ from strandline.storage.remote.object_store import open_store
 
 # Restored, but not everything: an operator has to look.
 WITH_PROBLEMS = 1
-
-
-class BarProgress:
-    """One bar per step on standard error; nothing at all where nobody looks."""
-
-    def __init__(self) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description:<12}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._progress.add_task("", total=0, visible=False)
-
-    def __enter__(self) -> BarProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def begin(self, what: str, total: int) -> None:
-        self._task = self._progress.add_task(what, total=total)
-
-    def advance(self) -> None:
-        self._progress.advance(self._task)
 
 
 def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:

@@ -272,6 +272,37 @@ class Manifest:
             self, pages=(*self.pages, page), segments=self.segments[page.segment_count :]
         )
 
+    def with_replacement(
+        self, old: Sequence[SegmentEntry], new: SegmentEntry, *, marked_ms: TimestampMs
+    ) -> Manifest:
+        """`new` in the place of adjacent entries of the root; objects it does not name are marked.
+
+        Raises ValueError unless `old` are entries as they stand here and `new` is of their range:
+        what is replaced may have been deleted or replaced meanwhile.
+        """
+        count = len(old)
+        first = bisect.bisect_left(
+            self.segments, old[0].base_offset, key=lambda entry: entry.base_offset
+        )
+        if self.segments[first : first + count] != tuple(old):
+            raise ValueError(f"entries from {old[0].base_offset} on are not what they were")
+        if (new.base_offset, new.end_offset) != (old[0].base_offset, old[-1].end_offset):
+            raise ValueError(f"[{new.base_offset}, {new.end_offset}) is another range")
+        kept = (*self.segments[:first], new, *self.segments[first + count :])
+        marks = replaced_marks(old, (new,), marked_ms=marked_ms)
+        return replace(self, segments=kept, deleting=(*self.deleting, *marks))
+
+    def with_replaced_page(
+        self, old: PageRef, new: PageRef, marks: Sequence[DeletedEntry]
+    ) -> Manifest:
+        """`new`, a page of the same range, in the place of `old`. Raises ValueError as above."""
+        if old not in self.pages:
+            raise ValueError(f"page {old.key} is not what it was")
+        if (new.base_offset, new.end_offset) != (old.base_offset, old.end_offset):
+            raise ValueError(f"page {new.key} is of another range")
+        pages = tuple(new if page == old else page for page in self.pages)
+        return replace(self, pages=pages, deleting=(*self.deleting, *marks))
+
     # --- bytes -------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
@@ -307,6 +338,19 @@ class Manifest:
         )
         _check_order(manifest, source or FORMAT_NAME)
         return manifest
+
+
+def replaced_marks(
+    old: Sequence[SegmentEntry], new: Sequence[SegmentEntry], *, marked_ms: TimestampMs
+) -> tuple[DeletedEntry, ...]:
+    """Marks for the objects of `old` that no entry of `new` names."""
+    kept = {key for entry in new for key in (entry.log_key, entry.meta_key)}
+    marks: list[DeletedEntry] = []
+    for entry in old:
+        gone = [key for key in (entry.log_key, entry.meta_key) if key not in kept]
+        if gone:
+            marks.append(DeletedEntry(log_key=gone[0], meta_key=gone[-1], marked_ms=marked_ms))
+    return tuple(marks)
 
 
 # --- pages -----------------------------------------------------------------------------------

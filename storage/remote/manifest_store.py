@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.storage.errors import (
@@ -32,6 +32,7 @@ from strandline.storage.errors import (
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import manifest_key, manifest_page_key, new_unique
 from strandline.storage.remote.manifest import (
+    DeletedEntry,
     Manifest,
     PageRef,
     SegmentEntry,
@@ -158,8 +159,24 @@ def _seal(
     if len(manifest.segments) <= root_entries_max:
         return manifest
     count = contiguous_count(manifest.segments, page_entries)
-    entries = manifest.segments[:count]
-    partition = manifest.topic_id_partition
+    page = write_page(store, manifest.topic_id_partition, manifest.segments[:count])
+    log.info(
+        "manifest page sealed",
+        extra={
+            "fields": {
+                "partition": str(manifest.topic_id_partition),
+                "key": page.key,
+                "segments": count,
+            }
+        },
+    )
+    return manifest.with_sealed_page(page)
+
+
+def write_page(
+    store: ObjectStore, partition: TopicIdPartition, entries: Sequence[SegmentEntry]
+) -> PageRef:
+    """Writes a page of adjacent entries under a new name; nothing refers to it yet."""
     key = manifest_page_key(
         partition,
         base_offset=entries[0].base_offset,
@@ -168,11 +185,12 @@ def _seal(
     )
     content = encode_page(partition, entries)
     store.put(key, content, condition=IfAbsent())
-    log.info(
-        "manifest page sealed",
-        extra={"fields": {"partition": str(partition), "key": key, "segments": count}},
-    )
-    return manifest.with_sealed_page(page_ref(key, entries, crc32c=checksum(content)))
+    return page_ref(key, entries, crc32c=checksum(content))
+
+
+def page_mark(page: PageRef, *, marked_ms: TimestampMs) -> DeletedEntry:
+    """The mark of a page that another one has replaced."""
+    return DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms)
 
 
 def _decode(key: str, stored: StoredObject, partition: TopicIdPartition) -> StoredManifest:

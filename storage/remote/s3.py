@@ -48,6 +48,7 @@ from strandline.storage.remote.object_store import (
 )
 from strandline.storage.remote.s3_access import S3Access, info_of
 from strandline.storage.remote.s3_failures import failure_of_code
+from strandline.storage.remote.s3_lifecycle import S3Lifecycle
 from strandline.storage.remote.s3_receive import receive_some
 from strandline.storage.remote.s3_uploads import S3Uploads
 
@@ -323,6 +324,11 @@ class S3Store:
                 error = failure_of_code(code, 0, key, "delete", detail).error
                 if not isinstance(error, ObjectNotFound):
                     raise error
+
+    @property
+    def lifecycle(self) -> S3Lifecycle:
+        """The bucket's own rules."""
+        return S3Lifecycle(self._access)
 
     # --- one request -------------------------------------------------------------------------
 

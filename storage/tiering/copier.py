@@ -44,7 +44,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.local.segment import LogSegment
-from strandline.storage.local.txn_index import decode_entries, encode_entries
+from strandline.storage.local.txn_index import decode_entries
 from strandline.storage.model import (
     AbortedTransaction,
     Buffer,
@@ -57,9 +57,10 @@ from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest import SegmentEntry
 from strandline.storage.remote.object_store import FileBody, ObjectStore
-from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
+from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering.inspection import SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.segment_sections import sections_of
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
@@ -266,29 +267,18 @@ class SegmentCopier:
 
 
 def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:
-    """The content of the `.meta`; sections that the segment does not have are left out."""
+    """The content of the `.meta`."""
     segment = source.segment
-    sections: dict[Section, Buffer] = {
-        Section.OFFSET_INDEX: facts.offset_index,
-        Section.TIME_INDEX: facts.time_index,
-        Section.LEADER_EPOCHS: segment_meta.encode_leader_epochs(source.leader_epochs),
-        Section.STATISTICS: _statistics(facts).encode(),
-    }
-    if facts.key_filter is not None:
-        sections[Section.KEY_FILTER] = facts.key_filter.encode()
     aborted = set(source.aborted)
     if segment.txn_index_path.exists():
         # A torn index would show aborted records for ever: decoding refuses it.
         aborted.update(decode_entries(_read(segment.txn_index_path)))
-    if aborted:
-        # Unlike Kafka's index of the segment it also names those whose marker lies in a later one:
-        # who reads this segment alone, as the lake does, must know them.
-        in_order = sorted(aborted, key=lambda transaction: transaction.last_offset)
-        sections[Section.TXN_INDEX] = encode_entries(in_order)
-    snapshot = _producer_snapshot(segment.snapshot_path)
-    if snapshot is not None:
-        sections[Section.PRODUCER_SNAPSHOT] = snapshot
-    return sections
+    return sections_of(
+        facts,
+        leader_epochs=source.leader_epochs,
+        aborted=aborted,
+        producer_snapshot=_producer_snapshot(segment.snapshot_path),
+    )
 
 
 def _producer_snapshot(path: Path) -> bytes | None:
@@ -315,23 +305,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DiskError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _statistics(facts: SegmentFacts) -> SegmentStatistics:
-    return SegmentStatistics(
-        record_count=facts.record_count,
-        batch_count=facts.batch_count,
-        control_batch_count=facts.control_batch_count,
-        min_timestamp_ms=facts.bounds.min_ms,
-        max_timestamp_ms=facts.bounds.max_ms,
-        chunks=tuple(
-            ChunkStatistics(
-                position=chunk.position,
-                base_offset=chunk.base_offset,
-                record_count=chunk.record_count,
-                min_timestamp_ms=chunk.bounds.min_ms,
-                max_timestamp_ms=chunk.bounds.max_ms,
-            )
-            for chunk in facts.chunks
-        ),
-    )

@@ -37,6 +37,7 @@ from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.tiering.copier import SegmentCopier
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspector import SegmentInspector
+from strandline.storage.tiering.orphans import GRACE_MS_DEFAULT, delete_safe_orphans
 from strandline.storage.tiering.partition_tiering import (
     PartitionStatistics,
     PartitionTiering,
@@ -73,6 +74,9 @@ class TieringConfig:
     workers: int = 10
     copy_timeout_ms: int = 600_000
     delete_grace_ms: int = 60_000
+    # Objects that nothing refers to go when they are older than this; looked for every interval.
+    orphan_grace_ms: int = GRACE_MS_DEFAULT
+    orphan_interval_ms: int = 24 * 3600 * 1000
     # How long start-up waits for the remote tier before the broker goes on without it.
     start_timeout_ms: int = 10_000
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -138,6 +142,8 @@ class TieringManager:
         self._queue: WorkQueue[WorkKey] = WorkQueue()
         self._tombstones_read = False
         self._abort_uploads_s = 0.0
+        # Not at the start, when there is enough to do.
+        self._orphans_s = clock.monotonic_s() + config.orphan_interval_ms / 1000
 
     # --- which partitions there are ----------------------------------------------------------
 
@@ -285,6 +291,7 @@ class TieringManager:
             if self._health.is_up and not self._tombstones_read:
                 await self._read_tombstones()
             await self._abort_old_uploads()
+            await self._delete_orphans()
             await self._run(self._inspector.close_if_idle)
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
@@ -366,6 +373,28 @@ class TieringManager:
             return
         if aborted:
             log.info("old uploads aborted", extra={"fields": {"uploads": aborted}})
+
+    async def _delete_orphans(self) -> None:
+        """Deletes what dead uploads left behind, in folders whose manifest could be read."""
+        now_s = self._clock.monotonic_s()
+        if now_s < self._orphans_s or not self._health.is_up:
+            return
+        self._orphans_s = now_s + self._config.orphan_interval_ms / 1000
+        # An upload may be committed until its deadline, and read until its grace time is over.
+        grace_ms = max(
+            self._config.orphan_grace_ms,
+            2 * self._config.copy_timeout_ms + self._config.delete_grace_ms,
+        )
+        call = partial(
+            delete_safe_orphans, self._store, now_ms=self._clock.now_ms(), grace_ms=grace_ms
+        )
+        try:
+            deleted = await self._run(call)
+        except StorageError as error:
+            log.info("orphans not deleted", extra={"fields": {"reason": str(error)}})
+            return
+        if deleted:
+            log.info("orphans deleted", extra={"fields": {"objects": deleted}})
 
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executors.metadata, call)

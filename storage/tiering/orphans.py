@@ -53,6 +53,12 @@ class OrphanReason(Enum):
     UNKNOWN_NAME = "it has no name of ours"
 
 
+# What may be deleted without anybody looking: the manifest of a living partition was read, and it
+# does not name the object. The others may be all that is left after a manifest or a topic.json
+# was lost.
+SAFE_REASONS = frozenset({OrphanReason.NOT_IN_MANIFEST})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
     """An object that nothing refers to."""
@@ -95,6 +101,14 @@ def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
     """Deletes what `find_orphans` found; blocks. Raises what the store raises."""
     for start in range(0, len(orphans), KEYS_PER_DELETE_MAX):
         store.delete([orphan.key for orphan in orphans[start : start + KEYS_PER_DELETE_MAX]])
+
+
+def delete_safe_orphans(store: ObjectStore, *, now_ms: TimestampMs, grace_ms: int) -> int:
+    """Deletes the orphans that need nobody's eye; how many. Blocks. Raises as the store does."""
+    found = find_orphans(store, now_ms=now_ms, grace_ms=grace_ms)
+    safe = [orphan for orphan in found if orphan.reason in SAFE_REASONS]
+    delete_orphans(store, safe)
+    return len(safe)
 
 
 def compare(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from strandline.storage.tiering.crash_points import (
+from strandline.storage.crash_points import (
     ENVIRONMENT_VARIABLE,
     EXIT_STATUS_KILLED,
     RESTORE_AFTER_GROUPS,

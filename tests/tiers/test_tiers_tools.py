@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import boto3.session
 import pytest
 
 from strandline.broker.archive_tables import human_bytes, human_time
@@ -221,3 +222,84 @@ def test_dump_log_says_where_a_file_is_damaged(stopped: Stopped, tmp_path: Path)
     broken.write_bytes(content)
     assert "DAMAGED" in strandline("dump-log", "--verify", str(broken)).stdout
     assert strandline("dump-log", str(tmp_path / "nothing.log")).returncode == 2
+
+
+def copied(stopped: Stopped, archive: Archive) -> Archive:
+    for info in stopped.archive.store.list(""):
+        archive.store.put(info.key, stopped.archive.store.get(info.key))
+    return archive
+
+
+@pytest.mark.parametrize("depth", [[], ["--quick"], ["--deep"]])
+def test_archive_verify_calls_a_whole_archive_whole(stopped: Stopped, depth: list[str]) -> None:
+    ended = strandline("archive", "verify", *options_for(stopped.bucket), *depth)
+    assert ended.returncode == 0, ended
+    assert ended.stdout.strip().endswith(": whole")
+
+
+def test_archive_verify_names_what_is_damaged_repairs_what_it_can_and_goes_on_where_it_was(
+    stopped: Stopped, archive: Archive, tmp_path: Path
+) -> None:
+    copy = copied(stopped, archive)
+    apples, pears = copy.segments("apples"), copy.segments("pears")
+    copy.store.delete([apples[0].meta_key, pears[0].log_key])
+    state = tmp_path / "state.json"
+    command = ("archive", "verify", *options_for(copy.bucket), "--state", str(state))
+    ended = strandline(*command)
+    assert ended.returncode == 3, ended
+    assert all(key in ended.stdout for key in (apples[0].meta_key, pears[0].log_key))
+    assert ended.stdout.strip().endswith("2 findings")
+    ended = strandline(*command, "--repair")
+    assert ended.returncode == 3, ended
+    assert f"repaired: {apples[0].meta_key}" in ended.stdout
+    assert strandline(*command).returncode == 3
+    copy.store.put(pears[0].log_key, stopped.archive.store.get(pears[0].log_key))
+    ended = strandline(*command)
+    # What was whole is not looked at again.
+    assert "1 partitions done before" in ended.stdout
+    assert (ended.returncode, state.exists()) == (0, False), ended
+
+
+def test_archive_orphans_deletes_what_no_manifest_names_and_nothing_else(
+    stopped: Stopped, archive: Archive
+) -> None:
+    copy = copied(stopped, archive)
+    entry = copy.segments("apples")[0]
+    orphan = entry.log_key.rpartition("-")[0] + "-" + "0" * 32 + ".log"
+    strange = "topics/nobody/x"
+    copy.store.put(orphan, b"left behind")
+    copy.store.put(strange, b"somebody's")
+    options = (*options_for(copy.bucket), "--grace-hours", "-1")
+    ended = strandline("archive", "orphans", *options)
+    assert ended.returncode == 0, ended
+    assert orphan in ended.stdout
+    assert strange in ended.stdout
+    ended = strandline("archive", "orphans", *options, "--delete")
+    assert ended.returncode == 0, ended
+    assert {orphan.key for orphan in copy.orphans()} == {strange}
+
+
+def test_archive_lifecycle_adds_its_rule_to_those_that_are_there(archive: Archive) -> None:
+    ended = strandline("archive", "lifecycle", *options_for(archive.bucket))
+    assert ended.returncode == 0, ended
+    assert "AbortIncompleteMultipartUpload" in ended.stdout
+    client = boto3.session.Session().client(
+        "s3", endpoint_url=archive.bucket.endpoint_url, region_name=REGION
+    )
+    mine = {
+        "ID": "mine",
+        "Status": "Enabled",
+        "Filter": {"Prefix": "logs/"},
+        "Expiration": {"Days": 3},
+    }
+    client.put_bucket_lifecycle_configuration(
+        Bucket=archive.bucket.name,
+        LifecycleConfiguration={"Rules": [mine]},  # type: ignore[list-item]  # a rule as S3 has it
+    )
+    for _ in range(2):
+        ended = strandline("archive", "lifecycle", *options_for(archive.bucket), "--apply")
+        assert ended.returncode == 0, ended
+    rules = client.get_bucket_lifecycle_configuration(Bucket=archive.bucket.name)["Rules"]
+    assert [rule["ID"] for rule in rules] == ["mine", "strandline-abort-unfinished-uploads"]
+    assert rules[1]["Filter"] == {"Prefix": "archive/"}
+    client.close()

@@ -1,0 +1,260 @@
+"""`strandline archive verify`, `orphans` and `lifecycle`: is a bucket whole, and is it tidy.
+
+    exit code   0  whole (or everything was repaired)
+                1  could not look: bucket away, access denied
+                2  wrong arguments
+                3  something is damaged, or could not be looked at
+
+`verify --state FILE` notes each partition that is done and goes on from there; the file is removed
+when everything was looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from strandline.broker.archive_tables import human_bytes, make_console, make_table
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.progress import BarProgress
+from strandline.storage import files
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import CorruptFile, InvalidConfig, StorageError
+from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote import manifest_store
+from strandline.storage.remote.cluster_info import load_cluster_info
+from strandline.storage.remote.json_document import decode_document, encode_document
+from strandline.storage.remote.keys import CLUSTER_KEY
+from strandline.storage.remote.object_store import ObjectStore, open_store
+from strandline.storage.remote.s3 import S3Store
+from strandline.storage.remote.topic_info import list_topics
+from strandline.storage.tiering.orphans import (
+    GRACE_MS_DEFAULT,
+    SAFE_REASONS,
+    compare,
+    delete_orphans,
+)
+from strandline.storage.tiering.repair import repair_meta
+from strandline.storage.tiering.scrub import PARALLEL_MAX, Depth, Finding, PartitionReport, Scrub
+
+DAMAGED = 3
+STATE_FORMAT = "strandline-verify-state"
+STATE_VERSIONS = range(1, 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """What the command line asks for."""
+
+    topic: str | None = None
+    depth: Depth = Depth.CHECKSUMS
+    repair: bool = False
+    state: Path | None = None
+
+
+# --- verify ----------------------------------------------------------------------------------
+
+
+def verify(store: ObjectStore, options: VerifyOptions) -> int:
+    """Looks at every partition and prints what is wrong; the exit code. Raises StrandlineError."""
+    store.check()
+    troubles = [] if options.topic else _check_cluster(store)
+    topics = [info for info in list_topics(store) if options.topic in (None, info.topic)]
+    if options.topic and not topics:
+        raise InvalidConfig(f"no topic {options.topic!r} is archived at {store.url}")
+    wanted = [
+        TopicIdPartition(info.topic, info.topic_id, number)
+        for info in topics
+        if not info.is_deleted
+        for number in range(info.partition_count)
+    ]
+    state = _State(options, store.url)
+    reports: list[PartitionReport] = []
+    with BarProgress() as progress, ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor:
+        progress.begin("segments", _segments_in(store, wanted, executor))
+        scrub = Scrub(store, executor, depth=options.depth, on_segments=progress.advance)
+        for partition in wanted:
+            if not state.has(partition):
+                report = scrub.check(partition)
+                reports.append(report)
+                if not report.findings:
+                    state.done(partition)
+    left = _tell(store, reports, troubles, options)
+    if not left:
+        state.remove()
+    skipped = f", {state.skipped} partitions done before" if state.skipped else ""
+    print(
+        f"{len(reports)} partitions, {sum(r.segment_count for r in reports):,} segments,"
+        f" {human_bytes(sum(r.size_bytes for r in reports))} looked at"
+        f" ({options.depth.value}){skipped}: {'whole' if not left else f'{left} findings'}"
+    )
+    return DAMAGED if left else 0
+
+
+def _segments_in(
+    store: ObjectStore, wanted: Sequence[TopicIdPartition], executor: ThreadPoolExecutor
+) -> int:
+    def count(partition: TopicIdPartition) -> int:
+        try:
+            stored = manifest_store.load(store, partition)
+        except StorageError:
+            return 0
+        return 0 if stored is None else stored.manifest.segment_count
+
+    return sum(executor.map(count, wanted))
+
+
+def _check_cluster(store: ObjectStore) -> list[str]:
+    """What is wrong with the objects that belong to no topic."""
+    try:
+        cluster = load_cluster_info(store)
+        if cluster is None:
+            return [f"{CLUSTER_KEY} is missing: nobody knows whose archive this is"]
+        MetadataLog(store, cluster_id=cluster.cluster_id).refresh()
+    except CorruptFile as error:
+        return [str(error)]
+    return []
+
+
+def _tell(
+    store: ObjectStore,
+    reports: Sequence[PartitionReport],
+    troubles: Sequence[str],
+    options: VerifyOptions,
+) -> int:
+    """Prints the findings and what to do, and does it if asked to; how many are left."""
+    findings = [finding for report in reports for finding in report.findings]
+    unread = [text for report in reports for text in report.unread]
+    if findings:
+        table = make_table("what is wrong, and what to do")
+        for name in ("partition", "offset", "what", "object", "detail", "what to do"):
+            table.add_column(name, overflow="fold")
+        for finding in findings:
+            table.add_row(
+                str(finding.partition),
+                str(finding.base_offset),
+                finding.damage.value,
+                finding.key,
+                finding.detail,
+                finding.advice,
+            )
+        make_console().print(table)
+    for text in (*troubles, *(f"not looked at: {text}" for text in unread)):
+        print(f"strandline: {text}", file=sys.stderr)
+    repaired = _repair(store, findings) if options.repair else 0
+    return len(findings) + len(troubles) + len(unread) - repaired
+
+
+def _repair(store: ObjectStore, findings: Sequence[Finding]) -> int:
+    repaired = 0
+    for finding in findings:
+        if not finding.repairable:
+            continue
+        try:
+            key = repair_meta(store, finding.partition, finding.base_offset, clock=SystemClock())
+        except StorageError as error:
+            print(f"strandline: not repaired: {finding.key}: {error}", file=sys.stderr)
+            continue
+        repaired += 1
+        print(f"repaired: {finding.key} is now {key}")
+    return repaired
+
+
+class _State:
+    """The partitions that an earlier, interrupted run has looked at."""
+
+    def __init__(self, options: VerifyOptions, url: str) -> None:
+        """Raises InvalidConfig if the file belongs to another run."""
+        self._path = options.state
+        self._about = {"url": url, "depth": options.depth.value, "topic": options.topic or ""}
+        self._done: set[str] = set()
+        self.skipped = 0
+        if self._path is not None and self._path.exists():
+            fields = decode_document(
+                self._path.read_bytes(),
+                format_name=STATE_FORMAT,
+                versions=STATE_VERSIONS,
+                source=str(self._path),
+            )
+            about = fields.texts_by_name("about")
+            if about != self._about:
+                raise InvalidConfig(f"{self._path} is the state of another run: {about}")
+            self._done = set(fields.texts_by_name("done"))
+
+    def has(self, partition: TopicIdPartition) -> bool:
+        is_done = _name(partition) in self._done
+        self.skipped += is_done
+        return is_done
+
+    def done(self, partition: TopicIdPartition) -> None:
+        if self._path is not None:
+            self._done.add(_name(partition))
+            fields = {"about": dict(self._about), "done": dict.fromkeys(sorted(self._done), "")}
+            content = encode_document(STATE_FORMAT, STATE_VERSIONS.start, fields)  # type: ignore[arg-type]  # dicts of texts are JSON
+            files.write_atomically(self._path, content, sync=False)
+
+    def remove(self) -> None:
+        if self._path is not None:
+            files.remove(self._path)
+
+
+def _name(partition: TopicIdPartition) -> str:
+    return f"{partition.topic}-{partition.topic_id}-{partition.partition}"
+
+
+# --- orphans ---------------------------------------------------------------------------------
+
+
+def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: float) -> int:
+    """Lists objects that nothing refers to, and deletes them if asked to; the exit code.
+
+    `delete` takes those that a readable manifest does not name; `delete_all` also whole folders
+    without a manifest or topic.json, which may be all that is left of a topic.
+    """
+    store.check()
+    grace_ms = int(grace_hours * 3_600_000)
+    found = compare(store, now_ms=SystemClock().now_ms(), grace_ms=grace_ms)
+    table = make_table(f"objects that nothing refers to, {store.url}")
+    for name in ("object", "size", "why"):
+        table.add_column(name, overflow="fold")
+    for orphan in found.orphans:
+        table.add_row(orphan.key, human_bytes(orphan.size_bytes), orphan.reason.value)
+    if found.orphans:
+        make_console().print(table)
+    for row in found.unreadable:
+        print(f"strandline: {row.partition} not looked at: {row.reason}", file=sys.stderr)
+    chosen = [o for o in found.orphans if delete_all or (delete and o.reason in SAFE_REASONS)]
+    delete_orphans(store, chosen)
+    total = human_bytes(sum(orphan.size_bytes for orphan in found.orphans))
+    print(
+        f"{len(found.orphans)} of {found.object_count:,} objects older than {grace_hours:g} h are"
+        f" nobody's ({total}), {len(chosen)} deleted"
+    )
+    return DAMAGED if found.unreadable or found.missing_keys else 0
+
+
+GRACE_HOURS_DEFAULT = GRACE_MS_DEFAULT / 3_600_000
+
+
+# --- lifecycle -------------------------------------------------------------------------------
+
+
+def lifecycle(store: ObjectStore, *, apply: bool) -> int:
+    """Prints the rule that aborts unfinished uploads, or adds it to the bucket's."""
+    if not isinstance(store, S3Store):
+        raise InvalidConfig(f"{store.url} is no bucket: only S3 has lifecycle rules")
+    if not apply:
+        print(store.lifecycle.text)
+    elif store.lifecycle.apply():
+        print(f"added to the rules of {store.url}")
+    else:
+        print(f"{store.url} has the rule already")
+    return 0
+
+
+def open_remote(url: str, endpoint_url: str | None, region: str | None) -> ObjectStore:
+    """The store of a command line."""
+    return open_store(url, endpoint_url=endpoint_url, region=region)

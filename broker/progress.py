@@ -1,0 +1,45 @@
+"""Progress bars of commands: on standard error, and only where somebody looks."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class BarProgress:
+    """One bar per step. Thread-safe, as rich's are."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<12}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task("", total=0, visible=False)
+
+    def __enter__(self) -> BarProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def begin(self, what: str, total: int) -> None:
+        """A new bar below the others."""
+        self._task = self._progress.add_task(what, total=total)
+
+    def advance(self, count: int = 1) -> None:
+        self._progress.advance(self._task, count)

@@ -1,0 +1,427 @@
+"""Whether an archive is whole: every manifest compared with what really lies in the bucket.
+
+    manifest     readable; ranges in order, no gap above the log start, no overlap; epochs grow
+    pages        there, their checksum is the manifest's, their entries are its range
+    segments     `.log` and `.meta` are there, with the manifest's size and checksum
+    DEEP         every byte: batches' CRCs, offsets, counts, times; indexes true to the log
+
+Nothing is changed here: each finding says what could be done about it. What a store does not know
+(the checksum of an object that others wrote) is only looked at in a deep run.
+
+An object that is gone may have been let go meanwhile by a running broker, so a partition with
+findings is looked at again from its newest manifest, and only what is found twice is told.
+
+Blocking; requests run in an executor's threads, a bounded number of segments at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StorageError,
+    TierUnavailable,
+    UnsupportedFormat,
+)
+from strandline.storage.model import NO_EPOCH, Offset, TopicIdPartition
+from strandline.storage.remote import manifest_store
+from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest_store import ManifestPages
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
+from strandline.storage.tiering.inspection import AdaptiveBounds, SegmentFacts, inspect_segment
+from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
+
+# Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.
+PARALLEL_MAX = 16
+# Segments whose answers are waited for together: bounds what is in memory.
+BATCH_SEGMENTS = 256
+DOWNLOAD_BYTES = 8 * 1024 * 1024
+
+
+class Depth(Enum):
+    """How closely segments are looked at."""
+
+    SIZES = "sizes"  # one listing per thousand objects
+    CHECKSUMS = "checksums"  # one HEAD per object
+    EVERYTHING = "everything"  # every byte is read
+
+
+class Damage(Enum):
+    """What is wrong; the value is what an operator reads."""
+
+    MANIFEST = "the manifest cannot be read"
+    PAGE = "a page of the manifest cannot be read"
+    GAP = "offsets are missing between two segments"
+    OVERLAP = "two segments hold the same offsets"
+    EPOCH = "leader epochs go back"
+    LOG_MISSING = "the segment is missing"
+    LOG_CORRUPT = "the segment is damaged"
+    META_MISSING = "the segment's .meta is missing"
+    META_CORRUPT = "the segment's .meta is damaged"
+    FACTS = "the manifest says something else than the segment"
+
+
+# What can be made again from the segment itself.
+REPAIRABLE = frozenset({Damage.META_MISSING, Damage.META_CORRUPT})
+
+_ADVICE = {
+    Damage.MANIFEST: "bring back an older version of this object (bucket versioning)",
+    Damage.PAGE: "bring back this object from a version of the bucket",
+    Damage.GAP: "records are lost; DeleteRecords up to the next segment makes the log whole again",
+    Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
+    Damage.EPOCH: "two brokers have written here; keep the one with the higher epoch",
+    Damage.LOG_MISSING: "bring it back from a version of the bucket; records are lost without it",
+    Damage.LOG_CORRUPT: "bring it back from a version of the bucket",
+    Damage.META_MISSING: "--repair makes it again from the segment",
+    Damage.META_CORRUPT: "--repair makes it again from the segment",
+    Damage.FACTS: "bring back an older version of the manifest or of the segment",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, and what can be done about it."""
+
+    partition: TopicIdPartition
+    damage: Damage
+    key: str
+    base_offset: Offset = -1
+    detail: str = ""
+    repairable: bool = False
+
+    @property
+    def advice(self) -> str:
+        if self.damage in REPAIRABLE and not self.repairable:
+            return "reads do without it; its transactions are not in the segment alone"
+        return _ADVICE[self.damage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReport:
+    """One partition that was looked at."""
+
+    partition: TopicIdPartition
+    segment_count: int
+    size_bytes: int
+    findings: tuple[Finding, ...] = ()
+    # Not looked at closely, with the reason: cannot be read now, in an archive class.
+    unread: tuple[str, ...] = ()
+
+
+class Scrub:
+    """See the top of this file; `scratch` is where a deep run keeps one segment per thread."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        executor: ThreadPoolExecutor,
+        *,
+        depth: Depth,
+        scratch: Path | None = None,
+        on_segments: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._depth = depth
+        self._scratch = scratch
+        self._on_segments = on_segments
+
+    def check(self, partition: TopicIdPartition) -> PartitionReport:
+        """Looks at one partition. Raises TierUnavailable or AccessDenied if the store is away."""
+        first = self._check_once(partition)
+        if not first.findings:
+            return first
+        second = self._check_once(partition)
+        again = {(f.damage, f.key) for f in first.findings}
+        kept = tuple(f for f in second.findings if (f.damage, f.key) in again)
+        return PartitionReport(
+            partition=partition,
+            segment_count=second.segment_count,
+            size_bytes=second.size_bytes,
+            findings=kept,
+            unread=second.unread,
+        )
+
+    def _check_once(self, partition: TopicIdPartition) -> PartitionReport:
+        key = manifest_key(partition)
+        try:
+            stored = manifest_store.load(self._store, partition)
+        except (CorruptFile, UnsupportedFormat) as error:
+            damaged = Finding(
+                partition=partition, damage=Damage.MANIFEST, key=key, detail=str(error)
+            )
+            return PartitionReport(
+                partition=partition, segment_count=0, size_bytes=0, findings=(damaged,)
+            )
+        if stored is None:
+            return PartitionReport(partition=partition, segment_count=0, size_bytes=0)
+        return self._check_manifest(stored.manifest)
+
+    def _check_manifest(self, manifest: Manifest) -> PartitionReport:
+        partition = manifest.topic_id_partition
+        findings: list[Finding] = []
+        unread: list[str] = []
+        sizes = self._listed_sizes(partition) if self._depth is Depth.SIZES else None
+        lineage = _Lineage(manifest)
+        entries = self._entries(manifest, findings)
+        while batch := list(itertools.islice(entries, BATCH_SEGMENTS)):
+            findings += lineage.check(batch)
+            check = partial(
+                self._check_segment if sizes is None else self._check_listed, partition, sizes
+            )
+            for found in self._executor.map(check, batch):
+                findings += found.findings
+                unread += found.unread
+            self._on_segments(len(batch))
+        return PartitionReport(
+            partition=partition,
+            segment_count=manifest.segment_count,
+            size_bytes=manifest.size_bytes,
+            findings=tuple(findings),
+            unread=tuple(unread),
+        )
+
+    def _entries(self, manifest: Manifest, findings: list[Finding]) -> Iterator[SegmentEntry]:
+        pages = ManifestPages(self._store, pages_max=1)
+        for page in manifest.pages:
+            try:
+                yield from pages.entries(page)
+            except (ObjectNotFound, ObjectCorrupt, CorruptFile, UnsupportedFormat) as error:
+                findings.append(_page_finding(manifest.topic_id_partition, page, error))
+        yield from manifest.segments
+
+    def _listed_sizes(self, partition: TopicIdPartition) -> dict[str, int]:
+        prefix = manifest_key(partition).rpartition("/")[0] + "/"
+        return {info.key: info.size_bytes for info in self._store.list(prefix)}
+
+    # --- one segment -------------------------------------------------------------------------
+
+    def _check_listed(
+        self, partition: TopicIdPartition, sizes: dict[str, int] | None, entry: SegmentEntry
+    ) -> _Found:
+        assert sizes is not None
+        findings: list[Finding] = []
+        for part in _parts(entry):
+            size_bytes = sizes.get(part.key)
+            if size_bytes is None:
+                findings.append(_missing(partition, entry, part))
+            elif size_bytes != part.size_bytes:
+                findings.append(_corrupt(partition, entry, part, _sizes(size_bytes, part)))
+        return _Found(findings=findings)
+
+    def _check_segment(
+        self, partition: TopicIdPartition, _listed: object, entry: SegmentEntry
+    ) -> _Found:
+        found = _Found(findings=[])
+        for part in _parts(entry):
+            try:
+                info = self._store.head(part.key)
+            except ObjectNotFound:
+                found.findings.append(_missing(partition, entry, part))
+                continue
+            if info.size_bytes != part.size_bytes:
+                detail = _sizes(info.size_bytes, part)
+                found.findings.append(_corrupt(partition, entry, part, detail))
+            elif info.crc32c is not None and info.crc32c != part.crc32c:
+                detail = f"crc32c {info.crc32c:08x}, the manifest says {part.crc32c:08x}"
+                found.findings.append(_corrupt(partition, entry, part, detail))
+        if self._depth is Depth.EVERYTHING and not found.findings:
+            try:
+                found.findings += self._read(partition, entry)
+            except (ObjectArchived, TierUnavailable) as error:
+                found.unread.append(f"{entry.log_key}: {error}")
+        return found
+
+    def _read(self, partition: TopicIdPartition, entry: SegmentEntry) -> list[Finding]:
+        """Every byte of the segment, and its `.meta` against it."""
+        log_part, meta_part = _parts(entry)
+        with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="verify-") as file:
+            path = Path(file.name)
+            for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
+                end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
+                file.write(self._store.get(entry.log_key, start=start, end=end))
+            file.flush()
+            try:
+                facts = inspect_segment(
+                    path,
+                    base_offset=entry.base_offset,
+                    end_offset=entry.end_offset,
+                    bounds_of_batch=AdaptiveBounds(),
+                )
+            except CorruptRecords as error:
+                return [_corrupt(partition, entry, log_part, str(error))]
+            findings = [
+                _facts_finding(partition, entry, detail) for detail in _differ(entry, facts)
+            ]
+            try:
+                self._check_meta(entry, facts, path)
+            except StorageError as error:
+                if isinstance(error, TierUnavailable):
+                    raise
+                findings.append(_corrupt(partition, entry, meta_part, str(error)))
+        return findings
+
+    def _check_meta(self, entry: SegmentEntry, facts: SegmentFacts, path: Path) -> None:
+        """Raises CorruptFile or ObjectCorrupt unless the `.meta` is true to the log."""
+        reader = MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
+        sections = {section: reader.read(section) for section in Section}
+        index = sections[Section.OFFSET_INDEX]
+        if index is None:
+            raise CorruptFile(f"{entry.meta_key}: no offset index")
+        check_offset_index(index, path.read_bytes(), base_offset=entry.base_offset)
+        statistics = sections[Section.STATISTICS]
+        if statistics is None:
+            raise CorruptFile(f"{entry.meta_key}: no statistics")
+        if SegmentStatistics.decode(statistics, source=entry.meta_key) != statistics_of(facts):
+            raise CorruptFile(f"{entry.meta_key}: statistics are not those of the segment")
+
+
+@dataclass(slots=True)
+class _Found:
+    findings: list[Finding]
+    unread: list[str]
+
+    def __init__(self, findings: list[Finding]) -> None:
+        self.findings = findings
+        self.unread = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One object of a segment, as the manifest describes it."""
+
+    key: str
+    size_bytes: int
+    crc32c: int
+    missing: Damage
+    corrupt: Damage
+
+
+def _parts(entry: SegmentEntry) -> tuple[_Part, _Part]:
+    return (
+        _Part(
+            key=entry.log_key,
+            size_bytes=entry.size_bytes,
+            crc32c=entry.log_crc32c,
+            missing=Damage.LOG_MISSING,
+            corrupt=Damage.LOG_CORRUPT,
+        ),
+        _Part(
+            key=entry.meta_key,
+            size_bytes=entry.meta_size_bytes,
+            crc32c=entry.meta_crc32c,
+            missing=Damage.META_MISSING,
+            corrupt=Damage.META_CORRUPT,
+        ),
+    )
+
+
+class _Lineage:
+    """Ranges and epochs from one entry to the next."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._end_offset: Offset | None = None
+        self._epoch = NO_EPOCH
+
+    def check(self, entries: Iterable[SegmentEntry]) -> list[Finding]:
+        return [finding for entry in entries for finding in self._check(entry)]
+
+    def _check(self, entry: SegmentEntry) -> Iterator[Finding]:
+        partition = self._manifest.topic_id_partition
+        start = self._manifest.log_start_offset
+        expected = self._end_offset
+        if expected is not None and entry.base_offset < expected:
+            yield _entry_finding(
+                partition, entry, Damage.OVERLAP, f"the one before ends {expected}"
+            )
+        elif entry.base_offset > max(start, expected or 0) and entry.base_offset != expected:
+            yield _entry_finding(partition, entry, Damage.GAP, f"the one before ends {expected}")
+        self._end_offset = entry.end_offset
+        for epoch, start_offset in entry.leader_epochs:
+            if epoch < self._epoch or not start_offset < entry.end_offset:
+                detail = f"epoch {epoch} at {start_offset} after epoch {self._epoch}"
+                yield _entry_finding(partition, entry, Damage.EPOCH, detail)
+            self._epoch = max(self._epoch, epoch)
+
+
+def _differ(entry: SegmentEntry, facts: SegmentFacts) -> list[str]:
+    """What the manifest says that is not so."""
+    pairs: Sequence[tuple[str, object, object]] = (
+        ("size", entry.size_bytes, facts.size_bytes),
+        ("crc32c", entry.log_crc32c, facts.crc32c),
+        ("records", entry.record_count, facts.record_count),
+        ("first timestamp", entry.min_timestamp_ms, facts.bounds.min_ms),
+        ("last timestamp", entry.max_timestamp_ms, facts.bounds.max_ms),
+        ("leader epochs", entry.leader_epochs, facts.leader_epochs),
+    )
+    return [
+        f"{name}: the manifest says {told}, the segment has {found}"
+        for name, told, found in pairs
+        if told != found
+    ]
+
+
+def _sizes(size_bytes: int, part: _Part) -> str:
+    return f"{size_bytes} bytes, the manifest says {part.size_bytes}"
+
+
+def _missing(partition: TopicIdPartition, entry: SegmentEntry, part: _Part) -> Finding:
+    return Finding(
+        partition=partition,
+        damage=part.missing,
+        key=part.key,
+        base_offset=entry.base_offset,
+        repairable=part.missing in REPAIRABLE and not entry.has_transactions,
+    )
+
+
+def _corrupt(partition: TopicIdPartition, entry: SegmentEntry, part: _Part, detail: str) -> Finding:
+    return Finding(
+        partition=partition,
+        damage=part.corrupt,
+        key=part.key,
+        base_offset=entry.base_offset,
+        detail=detail,
+        repairable=part.corrupt in REPAIRABLE and not entry.has_transactions,
+    )
+
+
+def _entry_finding(
+    partition: TopicIdPartition, entry: SegmentEntry, damage: Damage, detail: str
+) -> Finding:
+    return Finding(
+        partition=partition,
+        damage=damage,
+        key=entry.log_key,
+        base_offset=entry.base_offset,
+        detail=detail,
+    )
+
+
+def _facts_finding(partition: TopicIdPartition, entry: SegmentEntry, detail: str) -> Finding:
+    return _entry_finding(partition, entry, Damage.FACTS, detail)
+
+
+def _page_finding(partition: TopicIdPartition, page: PageRef, error: StorageError) -> Finding:
+    return Finding(
+        partition=partition,
+        damage=Damage.PAGE,
+        key=page.key,
+        base_offset=page.base_offset,
+        detail=str(error),
+    )
