@@ -39,7 +39,7 @@ from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
-from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
+from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers, is_tiered
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.group_archive import GroupArchive
 from strandline.broker.coordination.runtime import GroupCoordinator
@@ -85,6 +85,7 @@ from strandline.storage.remote.object_store import (
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
+from strandline.storage.tiering.quota import QuotaLimits
 
 log = logging.getLogger(__name__)
 
@@ -230,6 +231,8 @@ class Broker:
         image = await self._in(
             self._workers.metadata, partial(self._metadata_log.append, started.records)
         )  # 4
+        if self._store is None:
+            _warn_of_unreachable_archive(image)
         logs = await self._in(self._workers.disk, partial(self._load_logs, image))  # 5
         self._replicas = ReplicaManager(
             self._log_dirs,
@@ -370,14 +373,7 @@ class Broker:
                 copies=self._workers.copier, metadata=self._workers.manifests
             ),
             clock=self._clock,
-            config=TieringConfig(
-                task_interval_ms=config.remote_log_manager_task_interval_ms,
-                workers=config.remote_log_manager_copier_thread_pool_size,
-                copy_timeout_ms=config.remote_copy_timeout_ms,
-                delete_grace_ms=config.remote_delete_grace_ms,
-                orphan_grace_ms=config.remote_orphan_grace_ms,
-                orphan_interval_ms=config.remote_orphan_check_interval_ms,
-            ),
+            config=_tiering_config(config),
             on_topic_purged=lambda info: self._on_purged(info.topic_id),
         )
         return BothTiers(local, self._tiering)
@@ -622,6 +618,45 @@ def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
         load_factor=config.log_cleaner_io_buffer_load_factor,
         io_bytes_per_s=config.log_cleaner_io_max_bytes_per_second,
     )
+
+
+def _tiering_config(config: BrokerConfig) -> TieringConfig:
+    return TieringConfig(
+        task_interval_ms=config.remote_log_manager_task_interval_ms,
+        workers=config.remote_log_manager_copier_thread_pool_size,
+        copy_timeout_ms=config.remote_copy_timeout_ms,
+        delete_grace_ms=config.remote_delete_grace_ms,
+        orphan_grace_ms=config.remote_orphan_grace_ms,
+        orphan_interval_ms=config.remote_orphan_check_interval_ms,
+        retry=RetryPolicy(
+            backoff_ms=config.remote_log_manager_task_retry_backoff_ms,
+            backoff_ms_max=config.remote_log_manager_task_retry_backoff_max_ms,
+            jitter=config.remote_log_manager_task_retry_jitter,
+        ),
+        copy_quota=QuotaLimits(
+            bytes_per_second_max=config.remote_log_manager_copy_max_bytes_per_second,
+            window_count=config.remote_log_manager_copy_quota_window_num,
+            window_s=config.remote_log_manager_copy_quota_window_size_seconds,
+        ),
+        fetch_quota=QuotaLimits(
+            bytes_per_second_max=config.remote_log_manager_fetch_max_bytes_per_second,
+            window_count=config.remote_log_manager_fetch_quota_window_num,
+            window_s=config.remote_log_manager_fetch_quota_window_size_seconds,
+        ),
+        reads_max=config.remote_log_reader_threads + config.remote_log_reader_max_pending_tasks,
+    )
+
+
+def _warn_of_unreachable_archive(image: MetadataImage) -> None:
+    """Kafka does not start then; here what is on the disk is served, and the rest is not lost."""
+    tiered = sorted(topic.name for topic in image.topics.values() if is_tiered(topic))
+    if tiered:
+        log.warning(
+            "topics have remote.storage.enable=true, but there is no remote tier: what is archived"
+            " cannot be read and nothing is copied; set remote.log.storage.system.enable=true and"
+            " strandline.remote.url",
+            extra={"fields": {"topics": len(tiered), "first": tiered[0]}},
+        )
 
 
 def _raise_descriptor_limit() -> None:

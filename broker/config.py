@@ -104,6 +104,15 @@ class BrokerConfig:
     remote_log_manager_copier_thread_pool_size: int
     remote_log_reader_threads: int
     remote_log_reader_max_pending_tasks: int
+    remote_log_manager_copy_max_bytes_per_second: int
+    remote_log_manager_copy_quota_window_num: int
+    remote_log_manager_copy_quota_window_size_seconds: int
+    remote_log_manager_fetch_max_bytes_per_second: int
+    remote_log_manager_fetch_quota_window_num: int
+    remote_log_manager_fetch_quota_window_size_seconds: int
+    remote_log_manager_task_retry_backoff_ms: int
+    remote_log_manager_task_retry_backoff_max_ms: int
+    remote_log_manager_task_retry_jitter: float
     remote_fetch_max_wait_ms: int
     remote_list_offsets_request_timeout_ms: int
     remote_chunk_bytes: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from strandline.storage.log_config import INT_MAX, LONG_MAX
+from strandline.storage.log_config import INT_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,16 +161,6 @@ REFUSED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="max.connections.per.ip.overrides", reason=_NOT_LIMITED, neutral=("",)),
     ForeignKeys(
         pattern="max.connection.creation.rate", reason=_NOT_LIMITED, neutral=(str(INT_MAX),)
-    ),
-    ForeignKeys(
-        pattern="remote.log.manager.copy.max.bytes.per.second",
-        reason=_NOT_LIMITED,
-        neutral=(str(LONG_MAX),),
-    ),
-    ForeignKeys(
-        pattern="remote.log.manager.fetch.max.bytes.per.second",
-        reason=_NOT_LIMITED,
-        neutral=(str(LONG_MAX),),
     ),
 )
 

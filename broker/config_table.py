@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from strandline.storage.log_config import (
     INT_MAX,
+    LONG_MAX,
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigType,
@@ -462,6 +463,57 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
         100,
         "Remote reads waiting for a thread; further fetches get an empty answer.",
         minimum=1,
+    )
+    for way, what in (("copy", "sent to"), ("fetch", "read from")):
+        yield _key(
+            TIER,
+            f"remote.log.manager.{way}.max.bytes.per.second",
+            _L,
+            LONG_MAX,
+            f"Bytes per second {what} the remote tier by this broker, over the quota's windows.",
+            minimum=1,
+            dynamic=True,
+        )
+        yield _key(
+            TIER,
+            f"remote.log.manager.{way}.quota.window.num",
+            _I,
+            11,
+            f"Windows that the rate of the {way} quota is measured over.",
+            minimum=1,
+        )
+        yield _key(
+            TIER,
+            f"remote.log.manager.{way}.quota.window.size.seconds",
+            _I,
+            1,
+            f"Seconds that a window of the {way} quota lasts.",
+            minimum=1,
+        )
+    yield _key(
+        TIER,
+        "remote.log.manager.task.retry.backoff.ms",
+        _I,
+        500,
+        "Ms before the first repetition of what failed; each further wait is twice as long.",
+        minimum=0,
+    )
+    yield _key(
+        TIER,
+        "remote.log.manager.task.retry.backoff.max.ms",
+        _I,
+        30_000,
+        "Longest such wait, in ms.",
+        minimum=0,
+    )
+    yield _key(
+        TIER,
+        "remote.log.manager.task.retry.jitter",
+        ConfigType.DOUBLE,
+        0.2,
+        "Part of such a wait that is left to chance, so that partitions spread.",
+        minimum=0,
+        maximum=0.5,
     )
     yield _key(
         TIER,

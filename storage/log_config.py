@@ -181,6 +181,9 @@ class LogConfig:
             _check_local_not_beyond_total("ms", self.local_retention_ms, self.retention_ms)
         if "local.retention.bytes" in named:
             _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
+        if self.remote_storage_enable and self.remote_log_copy_disable:
+            _check_local_same_as_total("ms", self.local_retention_ms, self.retention_ms)
+            _check_local_same_as_total("bytes", self.local_retention_bytes, self.retention_bytes)
 
 
 def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
@@ -189,6 +192,15 @@ def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
     if local == UNLIMITED or local > total:
         raise InvalidConfig(
             f"local.retention.{unit}={local} must not exceed retention.{unit}={total}"
+        )
+
+
+def _check_local_same_as_total(unit: str, local: int, total: int) -> None:
+    # Nothing is copied any more (KIP-950), so what went locally would be gone before its time.
+    if local not in (SAME_AS_TOTAL, total):
+        raise InvalidConfig(
+            f"remote.log.copy.disable=true needs local.retention.{unit}=-2, or the same as"
+            f" retention.{unit}={total}; it is {local}"
         )
 
 

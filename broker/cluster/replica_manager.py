@@ -5,7 +5,7 @@ one image after the other. Creating and deleting folders blocks on fsync, so tha
 worker; the tables change on the loop, after it.
 
     topic appears      create folders        attach to tiering   serve
-    topic changes      configs to the log, new partitions as above
+    topic changes      configs to the log, new partitions as above; tiering begins or ends
     topic disappears   stop serving          detach, remove folders; tiering empties the bucket
 """
 
@@ -114,6 +114,15 @@ class ReplicaManager:
                 self._tiers.lead(served.log, partition.leader_epoch)
             if changed:
                 served.log.local.update_config(config)
+        if changed and not self._is_starting:
+            await self._change_tiers(topic)
+
+    async def _change_tiers(self, topic: TopicImage) -> None:
+        served = self._by_id[topic.topic_id].values()
+        logs = [(partition.log, partition.leader_epoch) for partition in served]
+        if self._tiers.change(topic, logs):
+            await self.checkpoint_log_starts()
+            self._tiers.changed(topic)
 
     def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig

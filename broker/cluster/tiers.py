@@ -10,7 +10,7 @@ reports that; a topic that was never tiered has nothing there and is done at onc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from strandline.storage.tiering.unified_log import UnifiedLog
 log = logging.getLogger(__name__)
 
 REMOTE_ENABLED = "remote.storage.enable"
+DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 
 
 class Tiers(Protocol):
@@ -41,6 +42,16 @@ class Tiers(Protocol):
 
     def leave(self, unified_log: UnifiedLog) -> None:
         """The partition is gone from this broker."""
+        ...
+
+    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+        """The topic's properties have changed; True if a log start moved and must be made durable
+        before `changed` is called.
+        """
+        ...
+
+    def changed(self, topic: TopicImage) -> None:
+        """The log starts that `change` moved are durable."""
         ...
 
     def follow(self, image: MetadataImage) -> None:
@@ -78,9 +89,16 @@ class LocalTier:
     def leave(self, unified_log: UnifiedLog) -> None:
         """Nothing else knows of it."""
 
+    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+        """There is one tier, whatever the topic says."""
+        return False
+
+    def changed(self, topic: TopicImage) -> None:
+        """There is nothing to do."""
+
     def follow(self, image: MetadataImage) -> None:
         for topic_id, deleted in image.pending_purges.items():
-            if not is_tiered(deleted):
+            if not may_be_archived(deleted):
                 self._on_purged(topic_id)
 
 
@@ -108,14 +126,38 @@ class BothTiers:
     def leave(self, unified_log: UnifiedLog) -> None:
         self._manager.detach(unified_log.topic_partition)
 
+    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+        """Attaches logs whose topic is tiered now. Where it is tiered no more, the log begins on
+        this disk from now on; what lies in the bucket goes once that is durable (KIP-950).
+        """
+        if is_tiered(topic):
+            for unified_log, leader_epoch in served:
+                if unified_log.remote is None:
+                    # It was served without an archive until now, so there is none to wait for.
+                    self._manager.attach(
+                        unified_log, describe(topic), leader_epoch=leader_epoch, is_new=True
+                    )
+            return False
+        moved = [unified_log for unified_log, _ in served if unified_log.remote is not None]
+        for unified_log in moved:
+            unified_log.move_log_start(unified_log.local.start_offset)
+        return bool(moved)
+
+    def changed(self, topic: TopicImage) -> None:
+        self._told.pop(topic.topic_id, None)
+        self._manager.delete_topic(describe(topic))
+
     def follow(self, image: MetadataImage) -> None:
         for topic in image.topics.values():
             info = describe(topic)
             if is_tiered(topic) and self._told.get(topic.topic_id) != info:
                 self._told[topic.topic_id] = info
                 self._manager.update_topic(info)
+        self._manager.disable_topics(
+            topic.topic_id for topic in image.topics.values() if not is_tiered(topic)
+        )
         for deleted in image.pending_purges.values():
-            if is_tiered(deleted):
+            if may_be_archived(deleted):
                 self._told.pop(deleted.topic_id, None)
                 self._manager.delete_topic(describe(deleted))
         self._local.follow(image)
@@ -124,6 +166,12 @@ class BothTiers:
 def is_tiered(topic: TopicImage | DeletedTopic) -> bool:
     """Whether the topic has (or had) segments in the remote tier."""
     return topic.properties.get(REMOTE_ENABLED, "").strip().lower() == "true"
+
+
+def may_be_archived(deleted: DeletedTopic) -> bool:
+    """Whether the bucket may have something of it: it was tiered, or was until it was disabled."""
+    disabled = deleted.properties.get(DELETE_ON_DISABLE, "").strip().lower() == "true"
+    return disabled or is_tiered(deleted)
 
 
 def describe(topic: TopicImage | DeletedTopic) -> TopicInfo:

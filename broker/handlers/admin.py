@@ -18,7 +18,7 @@ def make_admin_handlers(
     services: Services, log_dirs: LogDirs, tiering: TieringManager | None
 ) -> Mapping[ApiKey, Handler]:
     """`tiering` is None without an object store."""
-    configs = AlterConfigsHandlers(services, tiering)
+    configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)
     return {
         ApiKey.ALTER_CONFIGS: configs.alter_configs,

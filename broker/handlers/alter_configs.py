@@ -11,8 +11,7 @@ controller, which checks every value as CreateTopics does:
 The answer comes when the change is durable and the running logs have it. The parts of a request
 are independent: one topic's bad value does not keep another's good one from being set.
 
-Not alterable: brokers (their configuration is read at the start), internal topics, and
-`remote.storage.enable` back to false, because nothing would read or delete what is archived.
+Not alterable: brokers (their configuration is read at the start), and internal topics.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from strandline.broker.cluster.decisions import (
     TopicResult,
 )
 from strandline.broker.cluster.image import MetadataImage, TopicImage
-from strandline.broker.cluster.tiers import REMOTE_ENABLED, describe, is_tiered
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
@@ -57,7 +55,6 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 from strandline.broker.protocol.primitives import STRING_BYTES_MAX
 from strandline.storage.errors import StorageError
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
-from strandline.storage.tiering.manager import TieringManager
 
 # Makes the properties that a topic shall have of those it has. Raises Refusal.
 Alteration: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]
@@ -76,11 +73,8 @@ class Outcome:
 class AlterConfigsHandlers:
     """The two APIs that change configurations."""
 
-    def __init__(self, services: Services, tiering: TieringManager | None) -> None:
-        """`tiering` takes over topics whose remote storage is turned on; None without a store."""
+    def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
-        self._replicas = services.replicas
-        self._tiering = tiering
         self._defaults = TopicDefaults.of(services.config)
 
     async def incremental_alter_configs(
@@ -170,35 +164,10 @@ class AlterConfigsHandlers:
         except StorageError as error:
             failed = Outcome(error_code=error.kafka_code, message=str(error))
             return dict.fromkeys(wanted, failed)
-        if intent is Intent.APPLY:
-            self._tier(wanted)
         return {
             result.name: Outcome(error_code=result.error_code, message=result.error_message)
             for result in decision.results
         }
-
-    def _tier(self, names: Mapping[str, object]) -> None:
-        """Attaches running logs to the archive whose topic has just become a tiered one.
-
-        A start attaches all that are tiered, so this is only for those that become it meanwhile.
-        """
-        if self._tiering is None:
-            return
-        image = self._metadata.image
-        for topic in [image.topics[name] for name in names if name in image.topics]:
-            if not is_tiered(topic):
-                continue
-            for partition in topic.partitions:
-                served = self._replicas.partition_by_id(topic.topic_id, partition.partition)
-                if served is not None and served.log.remote is None:
-                    # New to the archive: tiering is never turned off again, so whoever has no
-                    # archive now has never had one, and there is no manifest to wait for.
-                    self._tiering.attach(
-                        served.log,
-                        describe(topic),
-                        leader_epoch=served.leader_epoch,
-                        is_new=True,
-                    )
 
 
 # --- deciding, purely ------------------------------------------------------------------------
@@ -231,15 +200,7 @@ def _changed(name: str, topic: TopicImage | None, alteration: Alteration) -> New
     if name in INTERNAL_TOPICS:
         # Its properties are what keeps the groups' offsets from being deleted with age.
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
-    properties = alteration(topic.properties)
-    stays_tiered = properties.get(REMOTE_ENABLED, "").lower() != "false"
-    if is_tiered(topic) and not (REMOTE_ENABLED in properties and stays_tiered):
-        raise Refusal(
-            ErrorCode.INVALID_CONFIG,
-            f"{REMOTE_ENABLED} cannot be turned off: what is archived would be lost to readers."
-            " To stop copying and keep it readable, set remote.log.copy.disable=true.",
-        )
-    return NewProperties(name=name, properties=properties)
+    return NewProperties(name=name, properties=alteration(topic.properties))
 
 
 def replacement(configs: Sequence[AlterableConfig]) -> dict[str, str]:

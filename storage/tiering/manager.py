@@ -43,6 +43,7 @@ from strandline.storage.tiering.partition_tiering import (
     PartitionTiering,
     TieringTools,
 )
+from strandline.storage.tiering.quota import QuotaLimits, ReadGate, TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.store_health import PROBE_WAIT_S_FIRST, StoreHealth
 from strandline.storage.tiering.topic_purge import TopicPurge
@@ -80,6 +81,10 @@ class TieringConfig:
     # How long start-up waits for the remote tier before the broker goes on without it.
     start_timeout_ms: int = 10_000
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    copy_quota: QuotaLimits = field(default_factory=QuotaLimits)
+    fetch_quota: QuotaLimits = field(default_factory=QuotaLimits)
+    # Remote reads under way or waiting; further ones are refused for the moment.
+    reads_max: int = 110
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,15 @@ class TieringExecutors:
 
     copies: Executor
     metadata: Executor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """What `attach` was asked for."""
+
+    log: UnifiedLog
+    info: TopicInfo
+    leader_epoch: Epoch
 
 
 class TieringManager:
@@ -117,6 +131,10 @@ class TieringManager:
         self._inspector = inspector or SegmentInspector(clock)
         self._on_topic_purged = on_topic_purged
         self._pages = ManifestPages(store)
+        self.copy_quota = TierQuota(config.copy_quota, clock)
+        self._gate = ReadGate(
+            reads_max=config.reads_max, quota=TierQuota(config.fetch_quota, clock)
+        )
         self._health = StoreHealth(store, executor=executors.metadata, clock=clock)
         self._tools = TieringTools(
             store=store,
@@ -133,10 +151,15 @@ class TieringManager:
             retry=config.retry,
             health=self._health,
             delete_grace_ms=config.delete_grace_ms,
+            copy_quota=self.copy_quota,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}
         self._purges: dict[TopicId, TopicPurge] = {}
+        # Partitions that are tiered again while their earlier archive is still being deleted.
+        self._waiting: dict[TopicId, list[_Waiting]] = {}
+        # Topics that are not tiered any more; what the bucket has of them goes.
+        self._disabled: frozenset[TopicId] = frozenset()
         # Detached partitions whose last step may still run.
         self._leaving: dict[TopicId, list[PartitionTiering]] = {}
         self._queue: WorkQueue[WorkKey] = WorkQueue()
@@ -162,6 +185,13 @@ class TieringManager:
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
         assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
+        if topic_info.topic_id in self._purges:
+            waiting = self._waiting.setdefault(topic_info.topic_id, [])
+            if all(known.log is not unified_log for known in waiting):
+                waiting.append(
+                    _Waiting(log=unified_log, info=topic_info, leader_epoch=leader_epoch)
+                )
+            return
         remote = RemoteLog(
             TopicIdPartition(
                 topic_partition.topic, unified_log.topic_id, topic_partition.partition
@@ -169,6 +199,7 @@ class TieringManager:
             pages=self._pages,
             reader=self._reader,
             executor=self._executors.metadata,
+            gate=self._gate,
         )
         if is_new:
             remote.adopt(None)
@@ -191,6 +222,10 @@ class TieringManager:
             partition.detach()
             self._leaving.setdefault(partition.log.topic_id, []).append(partition)
 
+    def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
+        """The topics that are not tiered now: whatever start-up finds of them is deleted."""
+        self._disabled = frozenset(topic_ids)
+
     def update_topic(self, topic_info: TopicInfo) -> None:
         """Partitions or properties of a topic changed: topic.json follows."""
         known = self._topics.get(topic_info.topic_id)
@@ -207,9 +242,8 @@ class TieringManager:
 
         Asking again is fine, also after a restart.
         """
-        for topic_partition, partition in list(self._partitions.items()):
-            if partition.log.topic_id == topic_info.topic_id:
-                self.detach(topic_partition)
+        self._waiting.pop(topic_info.topic_id, None)
+        self._detach_topic(topic_info.topic_id)
         self._topics.pop(topic_info.topic_id, None)
         if topic_info.topic_id not in self._purges:
             self._purges[topic_info.topic_id] = TopicPurge(
@@ -222,6 +256,34 @@ class TieringManager:
                 grace_ms=self._config.delete_grace_ms,
             )
         self._queue.add(topic_info.topic_id)
+
+    def _detach_topic(self, topic_id: TopicId) -> None:
+        for topic_partition, partition in list(self._partitions.items()):
+            if partition.log.topic_id == topic_id:
+                self.detach(topic_partition)
+
+    def _go_on_with_purge(self, info: TopicInfo) -> None:
+        """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
+        again = [
+            _Waiting(log=p.log, info=p.topic.info, leader_epoch=p.leader_epoch)
+            for p in self._partitions.values()
+            if p.log.topic_id == info.topic_id
+        ]
+        self.delete_topic(info)
+        if again:
+            self._waiting[info.topic_id] = again
+
+    def _end_purge(self, purge: TopicPurge) -> None:
+        topic_id = purge.info.topic_id
+        del self._purges[topic_id]
+        if self._on_topic_purged is not None:
+            self._on_topic_purged(purge.info)
+        for waiting in self._waiting.pop(topic_id, ()):
+            # Nothing is left of the archive before, so there is no manifest to wait for.
+            if waiting.log.config.remote_storage_enable:
+                self.attach(
+                    waiting.log, waiting.info, leader_epoch=waiting.leader_epoch, is_new=True
+                )
 
     def update_leader_epoch(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """This broker leads the partition under a new epoch: its next commit says so."""
@@ -322,9 +384,7 @@ class TieringManager:
             return False
         more = await purge.step()
         if purge.done:
-            del self._purges[key]
-            if self._on_topic_purged is not None:
-                self._on_topic_purged(purge.info)
+            self._end_purge(purge)
         return more
 
     async def run_once(self) -> None:
@@ -355,8 +415,8 @@ class TieringManager:
             return True
         self._tombstones_read = True
         for info in topics:
-            if info.is_deleted:
-                self.delete_topic(info)
+            if info.is_deleted or info.topic_id in self._disabled:
+                self._go_on_with_purge(info)
         return True
 
     async def _abort_old_uploads(self) -> None:
@@ -404,6 +464,10 @@ class TieringManager:
         self._inspector.close()
 
     # --- what an operator sees ---------------------------------------------------------------
+
+    @property
+    def fetch_quota(self) -> TierQuota:
+        return self._gate.quota
 
     def statistics(self) -> tuple[PartitionStatistics, ...]:
         """One row per tiered partition."""

@@ -57,6 +57,7 @@ from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
 from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
+from strandline.storage.tiering.quota import TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.store_health import StoreHealth
 from strandline.storage.tiering.topic_registration import TopicRegistration
@@ -66,6 +67,9 @@ log = logging.getLogger(__name__)
 
 # One commit marks, and one request deletes, at most this many segments: 1000 keys is what S3 takes.
 SEGMENTS_PER_DELETE_MAX = 500
+
+# As long as a worker waits for the copy quota at a time; deleting has its turn in between.
+THROTTLE_STEP_S = 1.0
 
 T = TypeVar("T")
 
@@ -82,6 +86,7 @@ class TieringTools:
     retry: RetryPolicy
     health: StoreHealth
     delete_grace_ms: int
+    copy_quota: TierQuota
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +330,9 @@ class PartitionTiering:
             return False
         if copied is None or not self._still_fits(copied, following.base_offset):
             await self.topic.ensure()
+            if await self._is_throttled():
+                return True
+            self._tools.copy_quota.record(following.size_bytes)
             copied = await self._tools.copier.copy(
                 self.log, following.base_offset, leader_epoch=self.leader_epoch
             )
@@ -335,6 +343,16 @@ class PartitionTiering:
         await self._commit_copy(copied.entry)
         self._verified = None
         return self.log.judge().next_copy is not None
+
+    async def _is_throttled(self) -> bool:
+        """Whether the copy quota says to wait; waits for a part of it, and others have a turn."""
+        wait_s = self._tools.copy_quota.throttle_s()
+        if wait_s <= 0:
+            return False
+        waited_s = min(wait_s, THROTTLE_STEP_S)
+        self._tools.copy_quota.note_throttled(waited_s)
+        await asyncio.sleep(waited_s)
+        return True
 
     def _still_fits(self, copied: CopiedSegment, base_offset: Offset) -> bool:
         """Whether the verified copy may be committed: in time, wanted, and of the right segment."""

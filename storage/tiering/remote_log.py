@@ -34,6 +34,7 @@ from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
 from strandline.storage.remote.reader import ColdRead, ColdReader
+from strandline.storage.tiering.quota import ReadGate
 
 # How far ahead of a read the reader may look for its read-ahead.
 FOLLOWING_ENTRIES_MAX = 4
@@ -49,8 +50,9 @@ class RemoteLog:
         pages: ManifestPages,
         reader: ColdReader,
         executor: Executor,
+        gate: ReadGate | None = None,
     ) -> None:
-        """`executor` runs the loading of manifest pages."""
+        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all."""
         self.partition = partition
         self.known = False
         self.fenced = False
@@ -61,6 +63,7 @@ class RemoteLog:
         self._pages = pages
         self._reader = reader
         self._executor = executor
+        self._gate = gate
 
     # --- what is known -----------------------------------------------------------------------
 
@@ -173,26 +176,44 @@ class RemoteLog:
     async def read(
         self, entry: SegmentEntry, offset: Offset, *, bytes_max: int, end_offset: Offset | None
     ) -> ColdRead:
-        """Whole batches of `entry` from the one that holds `offset`; see ColdReader.read."""
-        return await self._reader.read(
-            entry,
-            offset,
-            bytes_max=bytes_max,
-            end_offset=end_offset,
-            next_entries=self.following(entry),
-        )
+        """Whole batches of `entry` from the one that holds `offset`; see ColdReader.read.
+
+        Raises TierUnavailable as well if too many read already, or the fetch quota is used up.
+        """
+        gate, size_bytes = self._gate, 0
+        if gate is not None:
+            gate.enter(str(self.partition))
+        try:
+            found = await self._reader.read(
+                entry,
+                offset,
+                bytes_max=bytes_max,
+                end_offset=end_offset,
+                next_entries=self.following(entry),
+            )
+            size_bytes = found.size_bytes
+            return found
+        finally:
+            if gate is not None:
+                gate.leave(size_bytes)
 
     def read_from_memory(
         self, entry: SegmentEntry, offset: Offset, *, bytes_max: int, end_offset: Offset | None
     ) -> ColdRead | None:
         """As `read`, if that needs no waiting; None otherwise."""
-        return self._reader.read_from_memory(
+        gate = self._gate
+        if gate is not None and not gate.may_read():
+            return None
+        found = self._reader.read_from_memory(
             entry,
             offset,
             bytes_max=bytes_max,
             end_offset=end_offset,
             next_entries=self.following(entry),
         )
+        if gate is not None and found is not None:
+            gate.quota.record(found.size_bytes)
+        return found
 
     async def find_timestamp(
         self, entry: SegmentEntry, timestamp_ms: TimestampMs, *, start_offset: Offset

@@ -273,7 +273,7 @@ def test_a_flood_of_resources_closes_the_connection(broker: BrokerProcess) -> No
 # --- tiering ---------------------------------------------------------------------------------
 
 
-def test_turning_remote_storage_on_archives_what_is_there_and_off_is_refused(
+def test_turning_remote_storage_on_archives_what_is_there_and_off_needs_a_word_about_it(
     tmp_path: Path,
 ) -> None:
     settings = {
@@ -302,14 +302,18 @@ def test_turning_remote_storage_on_archives_what_is_there_and_off_is_refused(
             eventually(lambda: archived() > before)
             for off in (
                 alter(client, resource("t", ("remote.storage.enable", DELETE, None)))[0],
-                replace(
-                    client,
-                    "t",
-                    {"remote.storage.enable": "False", "remote.log.delete.on.disable": "true"},
-                ),
+                replace(client, "t", {"remote.storage.enable": "False"}),
             ):
                 assert off.error_code == INVALID_CONFIG
                 assert "remote.log.copy.disable" in (off.error_message or "")
+            (early,) = alter(
+                client,
+                resource(
+                    "t", ("remote.log.copy.disable", SET, "true"), ("local.retention.ms", SET, "1")
+                ),
+            )
+            # What is not copied any more must not go before its time (KIP-950).
+            assert early.error_code == INVALID_CONFIG
             (paused,) = alter(client, resource("t", ("remote.log.copy.disable", SET, "true")))
             assert paused.error_code == 0
         # A restart attaches it again and does not fall over what is archived already.

@@ -1,0 +1,153 @@
+"""How many bytes per second go to the remote tier, and come from it (KIP-956).
+
+    window.num windows of window.size.seconds each:   [ 3 MB ][ 5 MB ][ 1 MB ][ now ... ]
+    rate = bytes in all of them / their time; above the limit somebody has to wait
+
+As Kafka's: the rate is measured over a sliding run of windows, and what exceeds the limit is paid
+for by waiting afterwards. A copy is counted when it begins, a read when it ends, so one segment
+goes at full speed and the next one waits for it.
+
+Deciding (`throttle_s`) takes the time and changes nothing but the windows; waiting is the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from strandline.storage.clock import Clock
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.log_config import LONG_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaLimits:
+    """remote.log.manager.{copy,fetch}.{max.bytes.per.second,quota.window.num,.size.seconds}."""
+
+    bytes_per_second_max: int = LONG_MAX
+    window_count: int = 11
+    window_s: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaStatistics:
+    """`throttled_s` is all the waiting since the start, `throttled_count` how often."""
+
+    bytes_total: int
+    throttled_count: int
+    throttled_s: float
+    throttled_s_max: float
+
+
+class QuotaExceeded(TierUnavailable):
+    """The quota of remote fetches is used up for the moment; passes by itself."""
+
+
+class TierQuota:
+    """One of the two quotas. Thread-safe: uploads count from their own threads."""
+
+    def __init__(self, limits: QuotaLimits, clock: Clock) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        # (start of the window, bytes)
+        self._windows: deque[list[float]] = deque()
+        self._bytes_total = 0
+        self._throttled_count = 0
+        self._throttled_s = 0.0
+        self._throttled_s_max = 0.0
+
+    def record(self, size_bytes: int) -> None:
+        """That many bytes have gone."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self._bytes_total += size_bytes
+            if not self._windows or now_s >= self._windows[-1][0] + self.limits.window_s:
+                self._windows.append([now_s, 0.0])
+            self._windows[-1][1] += size_bytes
+            self._forget(now_s)
+
+    def throttle_s(self) -> float:
+        """How long to wait before the rate is within the limit; 0 if it is."""
+        if self.limits.bytes_per_second_max >= LONG_MAX:
+            return 0.0
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            self._forget(now_s)
+            if not self._windows:
+                return 0.0
+            recorded = sum(size_bytes for _, size_bytes in self._windows)
+            # Kafka counts at least all windows but one, or a short burst would look like a flood.
+            elapsed_s = max(
+                now_s - self._windows[0][0],
+                float((self.limits.window_count - 1) * self.limits.window_s),
+            )
+            excess_bytes = recorded - self.limits.bytes_per_second_max * elapsed_s
+            return max(0.0, excess_bytes / self.limits.bytes_per_second_max)
+
+    def note_throttled(self, waited_s: float) -> None:
+        """Somebody waited, for the metrics `remote-{copy,fetch}-throttle-time-{avg,max}`."""
+        with self._lock:
+            self._throttled_count += 1
+            self._throttled_s += waited_s
+            self._throttled_s_max = max(self._throttled_s_max, waited_s)
+
+    def statistics(self) -> QuotaStatistics:
+        with self._lock:
+            return QuotaStatistics(
+                bytes_total=self._bytes_total,
+                throttled_count=self._throttled_count,
+                throttled_s=self._throttled_s,
+                throttled_s_max=self._throttled_s_max,
+            )
+
+    def _forget(self, now_s: float) -> None:
+        oldest_s = now_s - self.limits.window_count * self.limits.window_s
+        while self._windows and self._windows[0][0] <= oldest_s:
+            self._windows.popleft()
+
+    def __repr__(self) -> str:
+        return f"<TierQuota {self.limits.bytes_per_second_max} B/s {self.statistics()}>"
+
+
+class ReadGate:
+    """Bounds what readers ask of the remote tier at one time. Used on the event loop only.
+
+    `remote.log.reader.max.pending.tasks` reads may wait besides those that have a thread; whoever
+    comes then is told that the tier is unavailable, which a fetch answers with no records.
+    """
+
+    def __init__(self, *, reads_max: int, quota: TierQuota) -> None:
+        self.quota = quota
+        self._reads_max = reads_max
+        self._reads = 0
+        self.refused_count = 0
+
+    @property
+    def reads(self) -> int:
+        """Reads under way or waiting."""
+        return self._reads
+
+    def enter(self, subject: str) -> None:
+        """A read begins. Raises TierUnavailable if it may not; else `leave` has to follow."""
+        wait_s = self.quota.throttle_s()
+        if wait_s > 0:
+            self.quota.note_throttled(wait_s)
+            raise QuotaExceeded(subject, "read", f"over the fetch quota for {wait_s:.2f} s")
+        if self._reads >= self._reads_max:
+            self.refused_count += 1
+            raise TierUnavailable(subject, "read", f"{self._reads} remote reads are under way")
+        self._reads += 1
+
+    def leave(self, size_bytes: int) -> None:
+        """The read has ended with that many bytes."""
+        self._reads -= 1
+        self.quota.record(size_bytes)
+
+    def may_read(self) -> bool:
+        """Whether the quota lets somebody read what is in memory already."""
+        return self.quota.throttle_s() <= 0
+
+    def __repr__(self) -> str:
+        return f"<ReadGate {self._reads} of {self._reads_max} {self.quota!r}>"

@@ -1,0 +1,143 @@
+"""Tiering is turned off with its archive, and on again, while clients go on (KIP-950)."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+)
+from tests.support.broker import eventually
+from tests.support.wire import WireClient
+from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST_TIERED,
+    end_of,
+    make_batches,
+    with_epoch,
+)
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+TOPIC = "disabled"
+OFFSET_OUT_OF_RANGE = 1
+SET = 0
+BEFORE = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
+ON = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+
+
+def alter(broker: TieredBroker, properties: dict[str, str]) -> None:
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsResource(
+                resource_type=ConfigResourceType.TOPIC,
+                resource_name=TOPIC,
+                configs=[
+                    IncrementalConfig(name=name, config_operation=SET, value=value)
+                    for name, value in properties.items()
+                ],
+            )
+        ]
+    )
+    with WireClient(broker.port) as client:
+        answer = client.ask(request, IncrementalAlterConfigsResponse, 1)
+    assert [r.error_code for r in answer.responses] == [0], answer
+
+
+def data_keys(archive: Archive) -> list[str]:
+    return [key for key in archive.contents() if key.startswith("topics/")]
+
+
+def test_turned_off_tiering_takes_its_archive_along_and_can_be_turned_on_again(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    broker = make_broker()
+    broker.start()
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BEFORE)
+        broker.wait_until_archived(client)
+        border = broker.wait_until_freed(client)
+        alter(broker, OFF)
+        # The log begins on the disk now, durably, and what lay before it is gone.
+        assert client.offset_at(EARLIEST) == client.offset_at(EARLIEST_LOCAL) == border
+        assert client.offset_at(LATEST_TIERED) == client.offset_at(EARLIEST_PENDING_UPLOAD) == -1
+        assert client.fetch(border - 1).error_code == OFFSET_OUT_OF_RANGE
+        kept = [batch for batch in BEFORE if end_of([batch]) > border]
+        assert client.read(border, end_of(BEFORE)) == kept
+        eventually(lambda: data_keys(archive) == [], timeout_s=WAIT_S)
+        alter(broker, ON)
+        more = make_batches(base_offset=end_of(BEFORE), size_bytes=2 * SEGMENT_BYTES)
+        client.produce(more)
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        assert archive.segments(TOPIC)[0].base_offset == border
+        assert client.read(border, end_of(more)) == kept + more
+    assert archive.orphans() == ()
+
+
+def test_a_crash_after_tiering_was_turned_off_leaves_nothing_in_the_bucket(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    # The grace time keeps the purge from being done before the crash.
+    broker = make_broker(settings={"strandline.remote.delete.grace.ms": "3600000"})
+    broker.start()
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BEFORE)
+        broker.wait_until_archived(client)
+        border = broker.wait_until_freed(client)
+        alter(broker, OFF)
+    assert data_keys(archive) != []
+    broker.kill()
+    # Turned on again by another start, before the purge has ended: it waits for that.
+    broker.start()
+    alter(broker, ON)
+    broker.kill()
+    broker.settings["strandline.remote.delete.grace.ms"] = "0"
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.offset_at(EARLIEST) == border
+        kept = [batch for batch in BEFORE if end_of([batch]) > border]
+        assert client.read(border, end_of(BEFORE)) == kept
+        more = [
+            with_epoch(batch, 2)
+            for batch in make_batches(base_offset=end_of(BEFORE), size_bytes=2 * SEGMENT_BYTES)
+        ]
+        client.produce(more)
+        eventually(
+            lambda: [e.base_offset for e in archive.segments(TOPIC)][:1] == [border],
+            timeout_s=WAIT_S,
+        )
+        broker.wait_until_archived(client)
+        assert client.read(border, end_of(more)) == kept + more
+    assert archive.orphans() == ()
+
+
+def test_a_broker_without_its_remote_tier_says_which_topics_miss_it(
+    make_broker: MakeBroker,
+) -> None:
+    broker = make_broker()
+    broker.start()
+    with broker.client(TOPIC) as client:
+        client.create_topic(TIERED)
+    broker.stop()
+    broker.settings = {k: v for k, v in broker.settings.items() if "remote" not in k}
+    broker.start()
+    assert broker.warnings("there is no remote tier")

@@ -1,0 +1,73 @@
+"""The quotas of the remote tier, by a clock that is set by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.tiering import partition_tiering
+from strandline.storage.tiering.quota import QuotaExceeded, QuotaLimits, ReadGate, TierQuota
+from tests.unit.tiering.harness import Rig, asynchronous
+
+
+def test_a_quota_is_kept_over_its_windows_and_forgets_what_is_older() -> None:
+    clock = ManualClock()
+    quota = TierQuota(QuotaLimits(bytes_per_second_max=100), clock)
+    quota.record(1000)
+    assert quota.throttle_s() == 0, "ten seconds' worth, as many as are always counted"
+    quota.record(500)
+    assert quota.throttle_s() == pytest.approx(5.0)
+    clock.advance_ms(11_000)
+    assert quota.throttle_s() == 0
+    assert quota.statistics().bytes_total == 1500
+
+
+def test_no_limit_never_throttles() -> None:
+    quota = TierQuota(QuotaLimits(), ManualClock())
+    quota.record(1 << 60)
+    assert quota.throttle_s() == 0
+
+
+def test_reads_beyond_the_bound_and_beyond_the_quota_are_refused_for_the_moment() -> None:
+    clock = ManualClock()
+    gate = ReadGate(
+        reads_max=2, quota=TierQuota(QuotaLimits(bytes_per_second_max=10, window_count=2), clock)
+    )
+    gate.enter("a")
+    gate.enter("b")
+    with pytest.raises(TierUnavailable, match="2 remote reads"):
+        gate.enter("c")
+    gate.leave(25)
+    gate.leave(0)
+    assert not gate.may_read()
+    with pytest.raises(QuotaExceeded):
+        gate.enter("c")
+    clock.advance_ms(2000)
+    gate.enter("c")
+    assert gate.reads == 1
+
+
+@asynchronous
+async def test_copies_wait_for_their_quota_and_nothing_is_freed_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        size_bytes = rig.log.local.segments[0].size_bytes
+        rig.manager.copy_quota.limits = QuotaLimits(bytes_per_second_max=size_bytes // 10 + 1)
+        rig.produce_segments(2)
+        monkeypatch = pytest.MonkeyPatch()
+        monkeypatch.setattr(partition_tiering, "THROTTLE_STEP_S", 0.001)
+        copied = []
+        for _ in range(4):
+            await rig.manager._partitions[rig.log.topic_partition].step()
+            copied.append(len(rig.archived))
+        assert copied == [1, 2, 2, 2]
+        rig.pass_ms(30_000)
+        await rig.manager._partitions[rig.log.topic_partition].step()
+        assert len(rig.archived) == 3
+        assert rig.manager.copy_quota.statistics().throttled_count == 2
+        monkeypatch.undo()
