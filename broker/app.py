@@ -186,6 +186,10 @@ class WrongArchive(StrandlineError):
     """The bucket holds another cluster's archive."""
 
 
+class ArchiveUnknown(StrandlineError):
+    """The first start on empty folders cannot ask the bucket."""
+
+
 class Broker:
     """One broker process; see the top of this file."""
 
@@ -226,7 +230,7 @@ class Broker:
             self._store,
             cluster_id=self._log_dirs.cluster_id,
         )
-        await self._in(self._workers.metadata, self._metadata_log.load)  # 3
+        await self._load_metadata()  # 3
         started = controller.start_broker(self._metadata_log.image, config.node_id)
         image = await self._in(
             self._workers.metadata, partial(self._metadata_log.append, started.records)
@@ -273,6 +277,16 @@ class Broker:
         self._started = True
         if self._tiering is not None and self._owns_archive:
             await self._tiering.start()
+
+    async def _load_metadata(self) -> None:
+        try:
+            await self._in(self._workers.metadata, self._metadata_log.load)
+        except TierError as error:
+            raise ArchiveUnknown(
+                f"{self._config.log_dirs[0]} is empty, and whether {self._config.remote_url} holds"
+                " an archive already cannot be found out. A first start needs the remote tier;"
+                f" later ones do not: {error}"
+            ) from error
 
     def _open_log_dirs(self) -> LogDirs:
         check_not_interrupted(self._config.log_dirs)

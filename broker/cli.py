@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from strandline import __version__
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError
 
 USAGE_ERROR = 2
@@ -301,7 +305,30 @@ def _serve(options: argparse.Namespace) -> int:
 
     set_up_logging(options.log_level)
     config = BrokerConfig.load(options.config, options.overrides)
-    return asyncio.run(serve(config))
+    code = asyncio.run(serve(config))
+    _leave_if_hanging(code)
+    return code
+
+
+# Threads without work end at once; whoever is still there waits for a server that hangs.
+LEAVE_WAIT_S = 0.5
+
+
+def _leave_if_hanging(code: int) -> None:
+    """Ends the process, whatever its threads wait for.
+
+    The logs are closed and marked clean by now, and an upload that was cut off is an orphan. Python
+    would wait until every request has run into its timeout.
+    """
+    deadline_s = SystemClock().monotonic_s() + LEAVE_WAIT_S
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline_s - SystemClock().monotonic_s()))
+    if threading.active_count() > 1:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _restore(options: argparse.Namespace) -> int:

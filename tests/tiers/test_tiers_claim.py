@@ -110,6 +110,7 @@ def test_a_missing_bucket_is_named_when_a_new_broker_is_started(
     assert "Traceback" not in ended.stderr
     message = ended.stderr.splitlines()[-1]
     assert "bucket 'nobody-made-this-bucket' does not exist" in message
+    assert "A first start needs the remote tier" in message
     assert ministack.endpoint_url in message
 
 

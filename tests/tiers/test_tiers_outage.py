@@ -51,8 +51,8 @@ KAFKA_STORAGE_ERROR = 56
 FAILS = "tiering does not succeed"
 # What a client may have to wait while the store hangs; requests to the store take ten seconds.
 PROMPT_S = 4.0
-# A stopping broker waits for one such request at most.
-STOP_S_MAX = 18.0
+# A stopping broker waits for no such request.
+STOP_S_MAX = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
