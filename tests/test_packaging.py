@@ -150,6 +150,7 @@ import importlib, pkgutil, sys
 LAZY = {
     "strandline.storage.records.compaction_kernels",
     "strandline.storage.records.kernels",
+    "strandline.storage.records.key_filter_kernels",
 }
 EXTRAS = {"numba", "numpy", "pyarrow", "pandas", "pyspark", "s3fs", "fsspec", "aiobotocore"}
 

@@ -419,9 +419,9 @@ def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) 
 
 
 def _check_tiering_change(topic: TopicImage, properties: Mapping[str, str]) -> None:
-    was_tiered = topic.properties.get("remote.storage.enable", "").lower() == "true"
-    is_tiered = properties.get("remote.storage.enable", "").lower() == "true"
-    deletes = properties.get("remote.log.delete.on.disable", "").lower() == "true"
+    was_tiered = _is_true(topic.properties, "remote.storage.enable")
+    is_tiered = _is_true(properties, "remote.storage.enable")
+    deletes = _is_true(properties, "remote.log.delete.on.disable")
     if was_tiered and not is_tiered and not deletes:
         raise Refusal(
             ErrorCode.INVALID_CONFIG,
@@ -429,6 +429,11 @@ def _check_tiering_change(topic: TopicImage, properties: Mapping[str, str]) -> N
             " readable, set remote.storage.enable=true,remote.log.copy.disable=true. To delete it,"
             " set remote.storage.enable=false,remote.log.delete.on.disable=true.",
         )
+
+
+def _is_true(properties: Mapping[str, str], name: str) -> bool:
+    """As the configuration reads it: blanks and case do not matter."""
+    return properties.get(name, "").strip().lower() == "true"
 
 
 # --- brokers and producers -------------------------------------------------------------------

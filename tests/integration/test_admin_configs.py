@@ -198,7 +198,7 @@ def test_topic_properties_say_that_they_can_be_altered(client: WireClient, topic
         (("retention.ms", SET, "-2"), INVALID_CONFIG, "at least -1"),
         (("retention.mss", SET, "1"), INVALID_CONFIG, "retention.ms"),
         (("x" * LONGEST, SET, "1"), INVALID_CONFIG, "x"),
-        (("cleanup.policy", APPEND, "compact"), INVALID_CONFIG, "compact"),
+        (("cleanup.policy", APPEND, "compress"), INVALID_CONFIG, "compress"),
         (("remote.storage.enable", SET, "true"), INVALID_CONFIG, "disabled"),
         (("retention.ms", APPEND, "1"), INVALID_CONFIG, "not LIST"),
         (("no.such.list", SUBTRACT, "1"), INVALID_CONFIG, "unknown"),

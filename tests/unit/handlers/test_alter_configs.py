@@ -60,15 +60,26 @@ def test_internal_topics_keep_the_properties_that_the_broker_gave_them(name: str
     [
         {},
         {"remote.storage.enable": "false"},
-        {"remote.storage.enable": "FALSE", "remote.log.delete.on.disable": "true"},
-        {"remote.log.delete.on.disable": "true"},
+        {"remote.storage.enable": " FALSE ", "remote.log.delete.on.disable": "false"},
     ],
 )
 @pytest.mark.parametrize("how", ["true", " TRUE "])
-def test_a_tiered_topic_stays_tiered(how: str, to: dict[str, str]) -> None:
+def test_an_archive_is_not_given_up_without_saying_so(how: str, to: dict[str, str]) -> None:
     decision = altered(image_with("a", {"remote.storage.enable": how}), "a", to)
     assert decision.records == ()
     assert decision.results[0].error_code == ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        {"remote.storage.enable": "FALSE", "remote.log.delete.on.disable": " True "},
+        {"remote.log.delete.on.disable": "true"},
+    ],
+)
+def test_an_archive_is_given_up_by_whoever_says_so(to: dict[str, str]) -> None:
+    decision = altered(image_with("a", {"remote.storage.enable": " TRUE "}), "a", to)
+    assert (decision.results[0].error_code, len(decision.records)) == (ErrorCode.NONE, 1)
 
 
 def test_a_topic_can_become_tiered_and_a_tiered_one_can_be_altered() -> None:
