@@ -1,6 +1,7 @@
 """What a handler gives back to the network, and nothing of either.
 
 parts       bytes and file ranges, framed, ready to send
+Throttled   parts, and a time for which the client is not listened to afterwards
 Deferred    parts that come by callback: a parked fetch, without a task
 awaitable   parts that come from a coroutine
 None        no answer (acks=0)
@@ -8,7 +9,7 @@ None        no answer (acks=0)
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from strandline.broker.protocol.schema import Part
@@ -20,24 +21,38 @@ class CloseConnectionError(Exception):
     """Raised by a handler whose only right answer is to close, as Kafka does; says why."""
 
 
+class ThrottledParts(list[Part]):
+    """An answer of a client that took more than its quota: sent at once, then silence (KIP-219)."""
+
+    __slots__ = ("throttle_ms",)
+
+    def __init__(self, parts: Iterable[Part], throttle_ms: int) -> None:
+        super().__init__(parts)
+        self.throttle_ms = throttle_ms
+
+
 class Deferred:
     """An answer that comes later by callback, without a task: a parked fetch.
 
     `complete` may be called once; `cancel_hook` is called if the client goes away first.
+    `watcher` is told just before the answer goes out, with the seconds that it took to build.
     """
 
-    __slots__ = ("_callback", "cancel_hook", "done")
+    __slots__ = ("_callback", "cancel_hook", "done", "watcher")
 
     def __init__(self, cancel_hook: Callable[[], None] | None = None) -> None:
         self._callback: Callable[[Parts], None] | None = None
         self.cancel_hook = cancel_hook
+        self.watcher: Callable[[Parts, float], None] | None = None
         self.done = False
 
     def attach(self, callback: Callable[[Parts], None]) -> None:
         self._callback = callback
 
-    def complete(self, parts: Parts) -> None:
+    def complete(self, parts: Parts, busy_s: float = 0.0) -> None:
         self.done = True
+        if self.watcher is not None:
+            self.watcher(parts, busy_s)
         if self._callback is not None:
             self._callback(parts)
 
@@ -54,9 +69,10 @@ Answer: TypeAlias = Parts | Deferred | Awaitable[Parts | None] | None
 class RequestHandler(Protocol):
     """What the server asks of the layer above."""
 
-    def handle(self, frame: memoryview, peer: str) -> Answer:
+    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         """Answers one request frame: parts to send, something that brings them later, or None.
 
+        `received_s` is when its last bytes came, in seconds of the monotonic clock.
         Raises CloseConnectionError if the connection must be closed instead.
         """
         ...

@@ -16,6 +16,7 @@ Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
                        copier (remote.log.manager.copier.thread.pool.size)  uploads
                        reader (remote.log.reader.threads)  cold reads
                        cleaner (log.cleaner.threads)  talks to a compacting child process each
+                       decoding (1)  large requests
 
 A background loop that fails is logged and begun again; it never takes the broker with it.
 """
@@ -34,7 +35,6 @@ from functools import partial
 from typing import TypeVar
 
 from strandline.broker.cluster import controller
-from strandline.broker.cluster.decisions import TopicDefaults
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.metadata_log import MetadataLog
@@ -55,11 +55,18 @@ from strandline.broker.handlers.produce import ProduceHandler
 from strandline.broker.handlers.producer_ids import ProducerIdHandler
 from strandline.broker.handlers.services import Services
 from strandline.broker.handlers.topics import TopicHandlers
+from strandline.broker.listeners import parse_connection_overrides, parse_metrics_listener
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server, ServerLimits
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.quotas.quotas import ClientQuotas
+from strandline.broker.quotas.rates import QuotaWindows
 from strandline.broker.restore import METADATA_FOLDER, check_not_interrupted
+from strandline.broker.running_config import RunningConfig
+from strandline.broker.telemetry.collector import Collector, Sources
+from strandline.broker.telemetry.http_server import MetricsServer
+from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.crash_points import check_environment
@@ -74,6 +81,7 @@ from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
+from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.local_directory import LocalDirectoryStore
@@ -129,6 +137,7 @@ class _Workers:
     manifests: ThreadPoolExecutor
     reader: ThreadPoolExecutor
     cleaner: ThreadPoolExecutor
+    decoding: ThreadPoolExecutor
 
     @classmethod
     def start(cls, config: BrokerConfig) -> _Workers:
@@ -141,10 +150,12 @@ class _Workers:
             manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
             reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
             cleaner=ThreadPoolExecutor(max(1, config.log_cleaner_threads), "cleaner"),
+            decoding=ThreadPoolExecutor(1, "decoding"),
         )
 
     def stop(self) -> None:
         pools = (
+            self.decoding,
             self.reader,
             self.lookups,
             self.records,
@@ -195,7 +206,15 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
+        self._running = RunningConfig(config)
         self._clock = clock
+        self._quotas = ClientQuotas(
+            clock,
+            QuotaWindows(
+                count=config.quota_window_num, length_ms=1000 * config.quota_window_size_seconds
+            ),
+        )
+        self._traffic = RequestTraffic(clock)
         self._workers = _Workers.start(config)
         self._loop = asyncio.get_running_loop()
         # Anything that asks for asyncio's default pool gets a bounded one.
@@ -208,6 +227,15 @@ class Broker:
         self._groups: GroupCoordinator
         self._enforcer: RetentionEnforcer
         self._cleaner: LogCleaner
+        # Made anew when the configuration is altered.
+        self._limits: ServerLimits | None = None
+        self._limits_of: BrokerConfig | None = None
+        self._metrics: MetricsServer | None = None
+        self._tiering_counters = MetricRegistry()
+        self._cold_reader: ColdReader | None = None
+        self._fetch: FetchHandler
+        self._sessions: FetchSessionCache
+        self._stopping = False
         self._started = False
         self._store: ObjectStore | None = None
         self._tiering: TieringManager | None = None
@@ -237,24 +265,25 @@ class Broker:
         )  # 4
         if self._store is None:
             _warn_of_unreachable_archive(image)
+        self._running.follow(image)
         logs = await self._in(self._workers.disk, partial(self._load_logs, image))  # 5
         self._replicas = ReplicaManager(
             self._log_dirs,
             self._make_tiers(),
-            topic_defaults=config.topic_defaults(),
+            topic_defaults=lambda: self._running.topic_defaults.properties,
             disk=self._workers.disk,
         )
         self._replicas.take_over(logs, image)  # 6
         self._metadata = Metadata(
-            image, self._metadata_log, follower=self._replicas, executor=self._workers.metadata
+            image, self._metadata_log, follower=self, executor=self._workers.metadata
         )
-        await self._replicas.follow(image)  # 7
+        await self.follow(image)  # 7
         self._groups = GroupCoordinator(
             config,
             self._metadata,
             self._replicas,
             node_id=config.node_id,
-            topic_defaults=TopicDefaults.of(config),
+            topic_defaults=self._running.topic_defaults,
             clock=clock,
             reads=self._workers.lookups,
         )
@@ -287,6 +316,12 @@ class Broker:
                 " an archive already cannot be found out. A first start needs the remote tier;"
                 f" later ones do not: {error}"
             ) from error
+
+    async def follow(self, image: MetadataImage) -> None:
+        """Makes this broker as the metadata says: what depends on others comes after them."""
+        self._running.follow(image)
+        self._quotas.follow(image)
+        await self._replicas.follow(image)
 
     def _open_log_dirs(self) -> LogDirs:
         check_not_interrupted(self._config.log_dirs)
@@ -348,7 +383,7 @@ class Broker:
         self._unclaimed_kind = kind
 
     def _load_logs(self, image: MetadataImage) -> dict[TopicPartition, LocalLog]:
-        defaults = self._config.topic_defaults()
+        defaults = self._running.current.topic_defaults()
 
         def config_for(key: TopicPartition, topic_id: TopicId) -> LogConfig | None:
             topic = image.topics.get(key.topic)
@@ -388,8 +423,10 @@ class Broker:
             ),
             clock=self._clock,
             config=_tiering_config(config),
+            metrics=self._tiering_counters,
             on_topic_purged=lambda info: self._on_purged(info.topic_id),
         )
+        self._cold_reader = reader
         return BothTiers(local, self._tiering)
 
     def _on_purged(self, topic_id: TopicId) -> None:
@@ -404,6 +441,7 @@ class Broker:
             async with asyncio.TaskGroup() as tasks:
                 try:
                     self._listen(tasks.create_task)
+                    await self._listen_for_monitoring()
                 except CannotListen as error:
                     # The group would wrap it; the user is told in one line.
                     refused = error
@@ -436,10 +474,14 @@ class Broker:
                 )
                 await stopping.wait()
                 log.info("stopping")
+                self._stopping = True
                 self._server.close()
                 raise _Stop
         except* _Stop:
             pass
+        finally:
+            if self._metrics is not None:
+                self._metrics.close()
         if refused is not None:
             raise refused
 
@@ -447,11 +489,8 @@ class Broker:
         config = self._config
         self._server = Server(
             self._make_dispatcher(),
-            limits=ServerLimits(
-                request_bytes_max=config.socket_request_max_bytes,
-                connections_max=config.max_connections,
-                idle_ms_max=config.connections_max_idle_ms,
-            ),
+            limits=self._server_limits,
+            admit=self._quotas.connected,
             clock=self._clock,
             spawn=spawn,
         )
@@ -461,23 +500,41 @@ class Broker:
                 ports[listener.name] = self._server.listen(listener.host, listener.port)
             except OSError as error:
                 raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
-        self._config = config.with_bound_ports(ports)
+        self._running.bind(ports)
+        self._config = self._running.static
+
+    def _server_limits(self) -> ServerLimits:
+        config = self._running.current
+        if self._limits is None or self._limits_of is not config:
+            self._limits_of = config
+            self._limits = ServerLimits(
+                request_bytes_max=config.socket_request_max_bytes,
+                connections_max=config.max_connections,
+                idle_ms_max=config.connections_max_idle_ms,
+                connections_per_address_max=config.max_connections_per_ip,
+                connections_by_address_max=parse_connection_overrides(
+                    config.max_connections_per_ip_overrides
+                ),
+            )
+        return self._limits
 
     def _make_dispatcher(self) -> Dispatcher:
         services = Services(
-            config=self._config,
+            running=self._running,
             metadata=self._metadata,
             replicas=self._replicas,
             sessions=FetchSessionCache(
                 self._config.max_incremental_fetch_session_cache_slots, self._clock
             ),
+            quotas=self._quotas,
+            traffic=self._traffic,
             clock=self._clock,
             records=self._workers.records,
         )
         topics = TopicHandlers(services)
         offsets = OffsetHandlers(services)
         # Every listener is told the first one's address until there is more than PLAINTEXT.
-        metadata = MetadataHandlers(services, lambda: self._config.advertised_listeners[0])
+        metadata = MetadataHandlers(services, lambda: self._running.current.advertised_listeners[0])
         handlers: Mapping[ApiKey, Handler] = {
             ApiKey.METADATA: metadata.metadata,
             ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
@@ -485,9 +542,7 @@ class Broker:
             ApiKey.CREATE_TOPICS: topics.create_topics,
             ApiKey.DELETE_TOPICS: topics.delete_topics,
             ApiKey.CREATE_PARTITIONS: topics.create_partitions,
-            ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(
-                services, lambda: self._config
-            ).describe_configs,
+            ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
             ApiKey.INIT_PRODUCER_ID: ProducerIdHandler(services).init_producer_id,
             ApiKey.LIST_OFFSETS: offsets.list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
@@ -495,7 +550,69 @@ class Broker:
             **make_group_handlers(services, self._groups),
             **make_admin_handlers(services, self._log_dirs, self._tiering),
         }
-        return Dispatcher(ProduceHandler(services), FetchHandler(services), handlers)
+        self._fetch = FetchHandler(services)
+        self._sessions = services.sessions
+        return Dispatcher(
+            services,
+            ProduceHandler(services),
+            self._fetch,
+            handlers,
+            decoding=self._workers.decoding,
+        )
+
+    async def _listen_for_monitoring(self) -> None:
+        """Serves /metrics where strandline.metrics.listener says. Raises CannotListen."""
+        address = self._config.metrics_listener
+        if address is None:
+            return
+        listener = parse_metrics_listener(address)
+        collector = Collector(
+            Sources(
+                clock=self._clock,
+                requests=self._traffic,
+                server=self._server,
+                metadata=self._metadata,
+                replicas=self._replicas,
+                groups=self._groups,
+                sessions=self._sessions,
+                parked_fetches=lambda: self._fetch.parked_count,
+                log_dirs=self._log_dirs,
+                partitions_max=self._config.metrics_partitions_max,
+                tiering=self._tiering,
+                tiering_counters=self._tiering_counters,
+                cold_reader=self._cold_reader,
+                store_requests=self._store_requests,
+            )
+        )
+        self._metrics = MetricsServer(collector.page, self._why_not_ready)
+        try:
+            port = await self._metrics.listen(listener.host, listener.port)
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
+        log.info(
+            "metrics are served",
+            extra={"fields": {"host": listener.host or "0.0.0.0", "port": port}},
+        )
+
+    def _store_requests(self) -> tuple[Mapping[str, int], int] | None:
+        """What was asked of S3 so far, and how many attempts failed; None for other stores."""
+        if self._store is None or not self._store.url.startswith("s3"):
+            return None
+        # Loaded with the store: a broker without S3 never loads an SDK.
+        from strandline.storage.remote.s3 import S3Store
+
+        if not isinstance(self._store, S3Store):
+            return None
+        found = self._store.statistics()
+        return found.requests, found.failed_attempt_count
+
+    def _why_not_ready(self) -> str:
+        """Why clients cannot be served as they should; empty if they can."""
+        if self._stopping:
+            return "stopping"
+        if all(directory.failure is not None for directory in self._log_dirs.directories):
+            return "every log folder is offline"
+        return ""
 
     # --- background --------------------------------------------------------------------------
 
@@ -540,7 +657,7 @@ class Broker:
             await asyncio.sleep(PRODUCER_CHECK_S)
             for partition in self._replicas.partitions():
                 partition.log.local.producers.expire(
-                    self._clock.now_ms(), self._config.producer_id_expiration_ms
+                    self._clock.now_ms(), self._running.current.producer_id_expiration_ms
                 )
                 await asyncio.sleep(0)
 

@@ -36,7 +36,6 @@ from strandline.storage.log_config import LogConfig, nearest_name
 
 log = logging.getLogger(__name__)
 
-_OWN_PREFIX = "strandline."
 _HTTP_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
 # Bucket names by S3's rules; MiniStack and others accept no more either.
 _S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/\S*)?")
@@ -66,6 +65,12 @@ class BrokerConfig:
     socket_request_max_bytes: int
     connections_max_idle_ms: int
     max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    quota_window_num: int
+    quota_window_size_seconds: int
+    metrics_listener: str | None
+    metrics_partitions_max: int
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
 
@@ -176,9 +181,9 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
         raise _refusal(faults)
     texts = {name: source.value for name, source in given.items() if name in BROKER_CONFIGS}
     fields = {
-        _field_name(name): value
+        BROKER_CONFIGS[name].field_name: value
         for name, value in parsed.items()
-        if _field_name(name) in BrokerConfig.__dataclass_fields__
+        if BROKER_CONFIGS[name].field_name in BrokerConfig.__dataclass_fields__
     }
     # Each of these looks at several keys, so none can say "line 3"; the keys are in its message.
     for derive in (
@@ -250,10 +255,6 @@ def _cluster_fault(entry: Property) -> str | None:
         if len(voters) > 1:
             return f"{entry.key}: strandline does not join a quorum; expected at most one entry"
     return None
-
-
-def _field_name(key: str) -> str:
-    return key.removeprefix(_OWN_PREFIX).replace(".", "_")
 
 
 def _topic_defaults(given: Mapping[str, str]) -> dict[str, str]:

@@ -41,7 +41,9 @@ Defaults are Kafka's but for three: `node.id` is 1, `log.dir` is a folder under 
 directory (Kafka's `/tmp` is emptied at boot), and `listeners` is this machine alone, because
 strandline cannot ask for a password yet.
 
-The keys of the broker are read at the start. Topic properties can be altered at any time.
+The keys of the broker are read at the start. Those marked *dynamic* can also be altered while it
+runs, for one broker or for all (`kafka-configs --entity-type brokers`), and keep that value over
+the file's through restarts. Topic properties can be altered at any time.
 """
 
 _TOPIC_INTRODUCTION = """\
@@ -88,12 +90,12 @@ def _broker_table(section: str) -> str:
     definitions = [d for d in BROKER_CONFIGS.values() if d.section == section]
     if section == TOPIC_DEFAULTS:
         return _table(
-            ("name", "default", "type", "accepted", "topic property"),
-            [(*_facts(d), _code(d.topic_property or "")) for d in definitions],
+            ("name", "default", "type", "accepted", "altered", "topic property"),
+            [(*_facts(d), _altered(d), _code(d.topic_property or "")) for d in definitions],
         )
     return _table(
-        ("name", "default", "type", "accepted", "meaning"),
-        [(*_facts(d), d.doc) for d in definitions],
+        ("name", "default", "type", "accepted", "altered", "meaning"),
+        [(*_facts(d), _altered(d), d.doc) for d in definitions],
     )
 
 
@@ -131,6 +133,10 @@ def _facts(definition: ConfigDef) -> tuple[str, str, str, str]:
         definition.type.name.lower(),
         _accepted(definition),
     )
+
+
+def _altered(definition: BrokerConfigDef) -> str:
+    return "*dynamic*" if definition.dynamic else ""
 
 
 def _default(definition: ConfigDef) -> str:

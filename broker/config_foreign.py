@@ -95,8 +95,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="log.message.downconversion.enable", reason="Kafka ignores it since 4.0"),
     ForeignKeys(pattern="log.dir.failure.timeout.ms", reason=_OWN_METADATA),
     ForeignKeys(pattern="max.request.partition.size.limit", reason="no such request is served"),
-    ForeignKeys(pattern="quota.window.num", reason="there are no quotas yet"),
-    ForeignKeys(pattern="quota.window.size.seconds", reason="there are no quotas yet"),
     ForeignKeys(pattern="metric.reporters", reason="there is no Java virtual machine"),
     ForeignKeys(pattern="metrics.", reason="there is no Java virtual machine"),
     ForeignKeys(pattern="auto.include.jmx.reporter", reason="there is no Java virtual machine"),
@@ -157,8 +155,6 @@ REFUSED: tuple[ForeignKeys, ...] = (
         pattern="rsm.config.",
         reason="strandline has its own remote tier. Set the strandline.remote keys instead",
     ),
-    ForeignKeys(pattern="max.connections.per.ip", reason=_NOT_LIMITED, neutral=(str(INT_MAX),)),
-    ForeignKeys(pattern="max.connections.per.ip.overrides", reason=_NOT_LIMITED, neutral=("",)),
     ForeignKeys(
         pattern="max.connection.creation.rate", reason=_NOT_LIMITED, neutral=(str(INT_MAX),)
     ),

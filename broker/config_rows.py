@@ -2,20 +2,21 @@
 
 A value comes from the first source that has it, and the synonyms tell the whole way there:
 
-    topic property   set on the topic       > set on the broker, under a broker key > default
-    broker key       set on the command line or in the file                         > default
+    topic property   set on the topic  > set on the broker, under a broker key, in one of these ways
+    broker key       altered for this broker > altered for all > command line or file > default
 
 Sources carry the numbers of the protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_table import BROKER_CONFIGS, BrokerConfigDef
+from strandline.broker.running_config import RunningConfig
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 
 
@@ -23,6 +24,8 @@ class ConfigSource(IntEnum):
     """Where a value comes from, as the protocol numbers it."""
 
     DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -54,39 +57,74 @@ class ConfigRow:
         return self.source is ConfigSource.DEFAULT
 
 
-def describe_broker(config: BrokerConfig) -> tuple[ConfigRow, ...]:
+def describe_broker(running: RunningConfig) -> tuple[ConfigRow, ...]:
     """Every broker key, sorted by name."""
-    return tuple(_broker_row(config, BROKER_CONFIGS[name]) for name in sorted(BROKER_CONFIGS))
+    return tuple(_broker_row(running, BROKER_CONFIGS[name]) for name in sorted(BROKER_CONFIGS))
+
+
+def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
+    """What was altered for every broker, and nothing else, sorted by name."""
+    rows = []
+    for name in sorted(running.everybodys):
+        definition = BROKER_CONFIGS[name]
+        synonym = _altered(
+            definition, running.everybodys[name], ConfigSource.DYNAMIC_DEFAULT_BROKER
+        )
+        rows.append(_row(definition, synonym.value, (synonym,)))
+    return tuple(rows)
 
 
 def describe_topic(
-    config: BrokerConfig, topic_properties: Mapping[str, str]
+    running: RunningConfig, topic_properties: Mapping[str, str]
 ) -> tuple[ConfigRow, ...]:
     """Every topic property of a topic that has `topic_properties` set, sorted by name."""
     return tuple(
-        _topic_row(config, TOPIC_CONFIGS[name], topic_properties) for name in sorted(TOPIC_CONFIGS)
+        _topic_row(running, TOPIC_CONFIGS[name], topic_properties) for name in sorted(TOPIC_CONFIGS)
     )
 
 
-def _broker_row(config: BrokerConfig, definition: BrokerConfigDef) -> ConfigRow:
-    synonyms = []
-    if definition.name in config.given:
-        synonyms.append(_static(definition, config.given[definition.name]))
+def _broker_row(running: RunningConfig, definition: BrokerConfigDef) -> ConfigRow:
+    synonyms = _set_on_broker(running, (definition.name,))
     if definition.default or not definition.nullable:
         synonyms.append(_default(definition, definition.default))
     effective = synonyms[0] if synonyms else _default(definition, definition.default)
+    value = _effective_broker_text(running.current, definition) or effective.value
+    return _row(definition, value, tuple(synonyms), source=effective.source)
+
+
+def _row(
+    definition: BrokerConfigDef,
+    value: str | None,
+    synonyms: tuple[ConfigSynonym, ...],
+    *,
+    source: ConfigSource | None = None,
+) -> ConfigRow:
     return ConfigRow(
         name=definition.name,
-        value=_effective_broker_text(config, definition) or effective.value,
-        source=effective.source,
-        # Kafka lets `definition.dynamic` keys be altered. Here all are read at the start, and
-        # saying "not read-only" would invite a request that is then refused.
-        read_only=True,
+        value=value,
+        source=synonyms[0].source if source is None else source,
+        read_only=not definition.dynamic,
         sensitive=definition.type is ConfigType.PASSWORD,
         type=definition.type,
         documentation=definition.doc,
-        synonyms=tuple(synonyms),
+        synonyms=synonyms,
     )
+
+
+def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigSynonym]:
+    """Who set one of these keys of one meaning: by source, and in each source in their order."""
+    synonyms = []
+    for properties, source in (
+        (running.own, ConfigSource.DYNAMIC_BROKER),
+        (running.everybodys, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (running.static.given, ConfigSource.STATIC_BROKER),
+    ):
+        synonyms += [
+            _altered(BROKER_CONFIGS[name], properties[name], source)
+            for name in names
+            if name in properties
+        ]
+    return synonyms
 
 
 def _effective_broker_text(config: BrokerConfig, definition: BrokerConfigDef) -> str | None:
@@ -101,7 +139,7 @@ def _effective_broker_text(config: BrokerConfig, definition: BrokerConfigDef) ->
 
 
 def _topic_row(
-    config: BrokerConfig, definition: ConfigDef, topic_properties: Mapping[str, str]
+    running: RunningConfig, definition: ConfigDef, topic_properties: Mapping[str, str]
 ) -> ConfigRow:
     synonyms = []
     if definition.name in topic_properties:
@@ -112,20 +150,18 @@ def _topic_row(
                 source=ConfigSource.DYNAMIC_TOPIC,
             )
         )
-    default_name = definition.name
-    for name in definition.synonyms:
-        if config.given.get(name, "").strip():
-            synonyms.append(_static(BROKER_CONFIGS[name], config.given[name]))
-        default_name = name
+    # An empty broker key is an unset one.
+    synonyms += [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
+    default_name = definition.synonyms[-1] if definition.synonyms else definition.name
     # The default is shown in the topic property's unit, under the key that would change it.
     synonyms.append(
         ConfigSynonym(name=default_name, value=definition.default, source=ConfigSource.DEFAULT)
     )
     effective = synonyms[0]
     value = effective.value
-    if effective.source is ConfigSource.STATIC_BROKER:
+    if effective.source not in (ConfigSource.DYNAMIC_TOPIC, ConfigSource.DEFAULT):
         # The broker key may count hours where the topic property counts milliseconds.
-        value = config.topic_defaults()[definition.name]
+        value = running.topic_defaults.properties[definition.name]
     return ConfigRow(
         name=definition.name,
         value=value,
@@ -138,10 +174,8 @@ def _topic_row(
     )
 
 
-def _static(definition: BrokerConfigDef, text: str) -> ConfigSynonym:
-    return ConfigSynonym(
-        name=definition.name, value=text.strip() or None, source=ConfigSource.STATIC_BROKER
-    )
+def _altered(definition: BrokerConfigDef, text: str, source: ConfigSource) -> ConfigSynonym:
+    return ConfigSynonym(name=definition.name, value=text.strip() or None, source=source)
 
 
 def _default(definition: BrokerConfigDef, text: str) -> ConfigSynonym:

@@ -7,9 +7,10 @@ read this table; `config_foreign.py` has the keys of Kafka that are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from strandline.broker.listeners import parse_connection_overrides, parse_metrics_listener
 from strandline.storage.log_config import (
     INT_MAX,
     LONG_MAX,
@@ -28,21 +29,31 @@ MINUTE_MS = 60_000
 class BrokerConfigDef(ConfigDef):
     """A broker key. `nullable` ones may be empty, which means unset.
 
-    `dynamic` is what Kafka lets an administrator change at run time. `topic_property` names the
-    topic property whose default this key sets, `scale` turns the key's unit into that property's.
+    `dynamic` ones can be altered while the broker runs. `topic_property` names the topic property
+    whose default this key sets, `scale` turns the key's unit into that property's.
     """
 
     section: str
     nullable: bool = False
     dynamic: bool = False
+    # For texts with a form of their own: raises InvalidConfig.
+    check: Callable[[str], object] | None = None
     topic_property: str | None = None
     scale: int = 1
+
+    @property
+    def field_name(self) -> str:
+        """The field of BrokerConfig that holds the key's value."""
+        return self.name.removeprefix("strandline.").replace(".", "_")
 
     def parse(self, text: str) -> object:
         """The typed value, None for an empty nullable key. Raises InvalidConfig."""
         if self.nullable and not text.strip():
             return None
-        return parse_config_value(self, text)
+        value = parse_config_value(self, text)
+        if self.check is not None:
+            self.check(text.strip())
+        return value
 
 
 NETWORK = "Identity and listeners"
@@ -75,6 +86,7 @@ def _key(
     minimum: float | None = None,
     maximum: float | None = None,
     dynamic: bool = False,
+    check: Callable[[str], object] | None = None,
 ) -> BrokerConfigDef:
     text = str(default).lower() if isinstance(default, bool) else str(default)
     return BrokerConfigDef(
@@ -87,6 +99,7 @@ def _key(
         maximum=maximum,
         nullable=default is None,
         dynamic=dynamic,
+        check=check,
     )
 
 
@@ -163,6 +176,60 @@ def _connection_keys() -> Iterator[BrokerConfigDef]:
         "Open connections at one time; further ones are closed at once.",
         minimum=0,
         dynamic=True,
+    )
+    yield _key(
+        CONNECTIONS,
+        "max.connections.per.ip",
+        _I,
+        INT_MAX,
+        "Open connections from one address at one time; further ones are closed at once.",
+        minimum=0,
+        dynamic=True,
+    )
+    yield _key(
+        CONNECTIONS,
+        "max.connections.per.ip.overrides",
+        _S,
+        "",
+        "max.connections.per.ip of single addresses: 10.0.0.1:100,10.0.0.2:20.",
+        dynamic=True,
+        check=parse_connection_overrides,
+    )
+    yield _key(
+        CONNECTIONS,
+        "quota.window.num",
+        _I,
+        11,
+        "Windows over which a client's rate is taken for its quota.",
+        minimum=1,
+        maximum=1000,
+    )
+    yield _key(
+        CONNECTIONS,
+        "quota.window.size.seconds",
+        _I,
+        1,
+        "Length of one of these windows.",
+        minimum=1,
+        maximum=3600,
+    )
+    yield _key(
+        CONNECTIONS,
+        "strandline.metrics.listener",
+        _S,
+        None,
+        "Where /metrics, /healthz and /readyz are served over HTTP: http://host:port. Unset:"
+        " nowhere. There is no password: choose an address that only the monitoring reaches.",
+        check=parse_metrics_listener,
+    )
+    yield _key(
+        CONNECTIONS,
+        "strandline.metrics.partitions.max",
+        _I,
+        10_000,
+        "Partitions, and committed offsets, that /metrics lists one by one; further ones only"
+        " count in the totals.",
+        minimum=0,
     )
     yield _key(
         CONNECTIONS,
@@ -634,7 +701,8 @@ def _topic_default_keys() -> Iterator[BrokerConfigDef]:
                 maximum=topic.maximum,
                 choices=topic.choices,
                 nullable=not carries_default,
-                dynamic=True,
+                # As in Kafka: milliseconds can be altered, hours are for files.
+                dynamic=synonym == topic.synonyms[0],
                 topic_property=topic.name,
                 scale=scale,
             )

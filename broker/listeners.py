@@ -14,6 +14,7 @@ it is never advertised: this machine's name takes the place of an empty host, an
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +25,7 @@ from strandline.storage.errors import InvalidConfig
 PORT_MAX = 65535
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
+_LIMIT = re.compile(r"[0-9]{1,9}")
 _LISTENER = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d+)"
 )
@@ -131,3 +133,33 @@ def _advertise_itself(listener: Listener) -> Listener:
             " set advertised.listeners to what clients can reach"
         )
     return listener
+
+
+def parse_metrics_listener(text: str) -> Listener:
+    """`http://host:port` of `strandline.metrics.listener`. Raises InvalidConfig."""
+    key = "strandline.metrics.listener"
+    listener = _parse_listener(key, text)
+    if listener.name.lower() != "http":
+        raise InvalidConfig(f"{key}={text!r}: expected http://host:port")
+    return listener
+
+
+def parse_connection_overrides(text: str) -> Mapping[str, int]:
+    """Limits by address, of `max.connections.per.ip.overrides`. Raises InvalidConfig."""
+    limits: dict[str, int] = {}
+    for element in text.split(","):
+        if not element.strip():
+            continue
+        address, _, limit = element.strip().rpartition(":")
+        try:
+            # An IPv6 address may stand in brackets, as in a listener.
+            name = str(ipaddress.ip_address(address.strip("[]")))
+        except ValueError:
+            name = ""
+        if not name or not _LIMIT.fullmatch(limit):
+            raise InvalidConfig(
+                f"max.connections.per.ip.overrides={text!r}: expected address:count, with commas"
+                f" between them; {element.strip()!r} is none"
+            )
+        limits[name] = int(limit)
+    return limits

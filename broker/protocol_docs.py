@@ -30,12 +30,18 @@ _NOTES = """
 Produce 0 to 2, which Kafka 4 advertises and refuses, are served: their messages are stored as a
 batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch begins at 4, as there.
 
-AlterConfigs and IncrementalAlterConfigs change topics; broker keys are read at the start and
-refused with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic and not
+AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
+[configuration.md](configuration.md) calls dynamic; the other keys are read at the start and refused
+with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic and not
 off again. The APIs for elections and reassignments give the answers of a single broker: no election
 is needed, a partition can be moved to where it is and nowhere else.
 
-Not served yet: the consumer group protocol of KIP-848, transactions, quotas, ACLs, SASL and TLS.
+Quotas of users apply to the user `ANONYMOUS` until there is a way to say who one is; quotas of
+client ids and addresses, and defaults, as in Kafka. `ip` takes addresses only, no host names.
+UpdateFeatures accepts the level that a feature has and no other; UnregisterBroker refuses the one
+broker there is.
+
+Not served yet: the consumer group protocol of KIP-848, transactions, ACLs, SASL and TLS.
 Transactional ids are refused at once with INVALID_REQUEST.
 """
 

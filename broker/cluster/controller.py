@@ -286,6 +286,12 @@ def _find_topic(image: MetadataImage, reference: TopicReference) -> TopicImage |
     return image.topics_by_id.get(reference.topic_id)
 
 
+def deletion_cost(image: MetadataImage, reference: TopicReference) -> int:
+    """How many partitions would go; 0 if nothing is meant by it."""
+    topic = _find_topic(image, reference)
+    return 0 if topic is None else topic.partition_count
+
+
 def finish_purge(image: MetadataImage, topic_id: TopicId) -> Decision[None]:
     """Notes that nothing is left of a deleted topic; no record if that is known already."""
     waiting = topic_id in image.pending_purges

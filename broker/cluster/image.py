@@ -12,18 +12,22 @@ that the log is not what the controller wrote: CorruptFile, never a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from strandline.broker.cluster.records import (
+    BrokerConfigsSet,
     BrokerStarted,
+    ClientQuotasSet,
     ClusterCreated,
     LeaderEpochsRaised,
     MetadataRecord,
     NodeId,
     PartitionsAdded,
     ProducerIdsAllocated,
+    QuotaEntity,
     Replicas,
     TopicConfigsSet,
     TopicCreated,
@@ -34,6 +38,9 @@ from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Epoch, TopicId, TopicPartition
 
 NO_LEADER: NodeId = -1
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +94,13 @@ class MetadataImage:
         default_factory=lambda: MappingProxyType({})
     )
     next_producer_id: int = 0
+    # Keys set while the brokers run, by node; None has what is set for all of them.
+    broker_properties: Mapping[NodeId | None, Mapping[str, str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """The partition, or None if there is no such topic or number."""
@@ -117,6 +131,8 @@ def image_of(
     topics: Iterable[TopicImage],
     pending_purges: Iterable[DeletedTopic],
     next_producer_id: int,
+    broker_properties: Mapping[NodeId | None, Mapping[str, str]],
+    client_quotas: Mapping[QuotaEntity, Mapping[str, float]],
 ) -> MetadataImage:
     """An image from its parts, as snapshots hold them."""
     by_name = {topic.name: topic for topic in topics}
@@ -127,6 +143,8 @@ def image_of(
         topics_by_id=MappingProxyType({topic.topic_id: topic for topic in by_name.values()}),
         pending_purges=MappingProxyType({topic.topic_id: topic for topic in pending_purges}),
         next_producer_id=next_producer_id,
+        broker_properties=MappingProxyType(dict(broker_properties)),
+        client_quotas=MappingProxyType(dict(client_quotas)),
     )
 
 
@@ -150,6 +168,8 @@ class _Draft:
         self._ids = {topic.name: topic.topic_id for topic in image.topics.values()}
         self._purges = dict(image.pending_purges)
         self._next_producer_id = image.next_producer_id
+        self._broker_properties = dict(image.broker_properties)
+        self._client_quotas = dict(image.client_quotas)
 
     def finish(self) -> MetadataImage:
         return image_of(
@@ -158,6 +178,8 @@ class _Draft:
             topics=self._topics.values(),
             pending_purges=self._purges.values(),
             next_producer_id=self._next_producer_id,
+            broker_properties=self._broker_properties,
+            client_quotas=self._client_quotas,
         )
 
     def apply(self, record: MetadataRecord) -> None:
@@ -186,6 +208,10 @@ class _Draft:
                 self._next_producer_id = record.next_producer_id
             case LeaderEpochsRaised():
                 self._raise_epochs(record)
+            case BrokerConfigsSet():
+                _set_or_drop(self._broker_properties, record.node_id, record.properties)
+            case ClientQuotasSet():
+                _set_or_drop(self._client_quotas, record.entity, record.quotas)
 
     def _create_cluster(self, record: ClusterCreated) -> None:
         if self._cluster_id or not record.cluster_id:
@@ -264,3 +290,13 @@ class _Draft:
 
     def _misfit(self, record: MetadataRecord, why: str) -> CorruptFile:
         return CorruptFile(f"metadata log entry {self.version}: {why}: {record}")
+
+
+def _set_or_drop(
+    settings: MutableMapping[KeyT, Mapping[str, ValueT]], key: KeyT, values: Mapping[str, ValueT]
+) -> None:
+    """What has nothing set any more is not kept."""
+    if values:
+        settings[key] = MappingProxyType(dict(values))
+    else:
+        settings.pop(key, None)

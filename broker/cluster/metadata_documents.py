@@ -2,6 +2,8 @@
 
 Both are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
 rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs [partition, node].
+
+Version 2 of a snapshot added `broker_configs` and `client_quotas`; one of version 1 has none.
 """
 
 from __future__ import annotations
@@ -21,8 +23,12 @@ from strandline.broker.cluster.image import (
 )
 from strandline.broker.cluster.records import (
     MetadataRecord,
+    NodeId,
+    QuotaEntity,
+    decode_quotas,
     decode_record,
     decode_replicas,
+    encode_quotas,
     encode_record,
     encode_replicas,
 )
@@ -39,6 +45,8 @@ ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
 VERSION = 1
 VERSIONS = range(1, 2)
+SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSIONS = range(1, 3)
 
 # What the first entry has for `previous`.
 NO_ENTRY_CHECKSUM = "00000000"
@@ -99,7 +107,7 @@ def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
     """The object of the snapshot after entry `image.version`."""
     return encode_document(
         SNAPSHOT_FORMAT,
-        VERSION,
+        SNAPSHOT_VERSION,
         {
             "cluster_id": image.cluster_id,
             "index": image.version,
@@ -107,13 +115,23 @@ def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
             "topics": [_encode_topic(topic) for topic in image.topics.values()],
             "pending_purges": [_encode_purge(topic) for topic in image.pending_purges.values()],
             "next_producer_id": image.next_producer_id,
+            "broker_configs": [
+                {"node_id": node_id, "properties": dict(properties)}
+                for node_id, properties in image.broker_properties.items()
+            ],
+            "client_quotas": [
+                {"entity": dict(entity.names), "quotas": encode_quotas(quotas)}
+                for entity, quotas in image.client_quotas.items()
+            ],
         },
     )
 
 
 def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
     """The snapshot after entry `index`. Raises CorruptFile or UnsupportedFormat, naming `key`."""
-    fields = decode_document(content, format_name=SNAPSHOT_FORMAT, versions=VERSIONS, source=key)
+    fields = decode_document(
+        content, format_name=SNAPSHOT_FORMAT, versions=SNAPSHOT_VERSIONS, source=key
+    )
     _check_index(fields, key, index)
     topics = [_decode_topic(topic, key) for topic in fields.objects("topics")]
     for names in ({topic.name for topic in topics}, {topic.topic_id for topic in topics}):
@@ -125,6 +143,8 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
         topics=topics,
         pending_purges=(_decode_purge(topic) for topic in fields.objects("pending_purges")),
         next_producer_id=fields.integer("next_producer_id"),
+        broker_properties=_decode_broker_configs(fields),
+        client_quotas=_decode_client_quotas(fields),
     )
     return Snapshot(image=image, head_checksum=fields.text("previous"))
 
@@ -197,6 +217,24 @@ def _decode_purge(fields: Fields) -> DeletedTopic:
         partition_count=fields.integer("partition_count"),
         properties=_properties(fields),
     )
+
+
+def _decode_broker_configs(fields: Fields) -> dict[NodeId | None, Mapping[str, str]]:
+    if fields.integer("version") == 1:
+        return {}
+    return {
+        one.optional_integer("node_id"): _properties(one)
+        for one in fields.objects("broker_configs")
+    }
+
+
+def _decode_client_quotas(fields: Fields) -> dict[QuotaEntity, Mapping[str, float]]:
+    if fields.integer("version") == 1:
+        return {}
+    return {
+        QuotaEntity.of(one.texts_by_name("entity")): MappingProxyType(decode_quotas(one, "quotas"))
+        for one in fields.objects("client_quotas")
+    }
 
 
 def _properties(fields: Fields) -> Mapping[str, str]:

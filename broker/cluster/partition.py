@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
+from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.storage.errors import FencedLeaderEpoch, RecordsRejected, UnknownLeaderEpoch
 from strandline.storage.local.log import AppendInfo, AppendOrigin
 from strandline.storage.model import NO_EPOCH, TopicId, TopicPartition
@@ -51,6 +52,7 @@ class Partition:
         "log",
         "topic_id",
         "topic_partition",
+        "traffic",
     )
 
     def __init__(
@@ -61,8 +63,9 @@ class Partition:
         leader_epoch: int,
         *,
         disk: Executor,
+        traffic: TopicTraffic,
     ) -> None:
-        """`disk` runs the fsyncs."""
+        """`disk` runs the fsyncs; `traffic` is that of the topic."""
         self._disk = disk
         self._flushing: asyncio.Future[None] | None = None
         # The append that was asked for last among those that are still being prepared.
@@ -72,6 +75,7 @@ class Partition:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.log = log
+        self.traffic = traffic
         self.leader_epoch = leader_epoch
         self._waiters: set[AppendWaiter] = set()
 
@@ -116,7 +120,11 @@ class Partition:
             origin=origin,
             records_checked=records_checked,
         )
-        if self._waiters and not info.duplicate:
+        if info.duplicate:
+            return info
+        self.traffic.bytes_in += info.size_bytes
+        self.traffic.messages_in += info.last_offset - info.base_offset + 1
+        if self._waiters:
             for waiter in tuple(self._waiters):
                 waiter.on_append(info.size_bytes)
         return info

@@ -9,6 +9,8 @@
     topic-purged             the data of a deleted topic is gone as well
     producer-ids-allocated   ids below `next_producer_id` will never be handed out again
     leader-epochs-raised     a restore found higher epochs in the archive than in the metadata
+    broker-configs-set       all dynamic keys of one broker, or the cluster's defaults of them
+    client-quotas-set        all quotas of one user, client id, pair of both, address or default
 
 A record is a fact, not a wish: the controller has checked it. `image.py` says what each changes.
 As JSON each is one object whose `type` is the name above. Replicas are pairs [partition, node]
@@ -101,6 +103,36 @@ class LeaderEpochsRaised:
     leader_epochs: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfigsSet:
+    """From now on exactly these keys are set dynamically; `node_id` None: for every broker."""
+
+    node_id: NodeId | None
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QuotaEntity:
+    """Whom a quota is for: a name per type (`user`, `client-id`, `ip`), sorted by type.
+
+    The empty name is the default of its type; no client can have it.
+    """
+
+    names: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, names: Mapping[str, str]) -> QuotaEntity:
+        return cls(tuple(sorted(names.items())))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuotasSet:
+    """From now on exactly these quotas are set for the entity; none: it has no quota."""
+
+    entity: QuotaEntity
+    quotas: Mapping[str, float]
+
+
 MetadataRecord: TypeAlias = (
     ClusterCreated
     | BrokerStarted
@@ -111,6 +143,8 @@ MetadataRecord: TypeAlias = (
     | TopicPurged
     | ProducerIdsAllocated
     | LeaderEpochsRaised
+    | BrokerConfigsSet
+    | ClientQuotasSet
 )
 
 
@@ -153,6 +187,18 @@ def encode_record(record: MetadataRecord) -> dict[str, Json]:
                 "type": "leader-epochs-raised",
                 "topic_id": str(record.topic_id),
                 "leader_epochs": [[p, epoch] for p, epoch in record.leader_epochs],
+            }
+        case BrokerConfigsSet():
+            return {
+                "type": "broker-configs-set",
+                "node_id": record.node_id,
+                "properties": dict(record.properties),
+            }
+        case ClientQuotasSet():
+            return {
+                "type": "client-quotas-set",
+                "entity": dict(record.entity.names),
+                "quotas": encode_quotas(record.quotas),
             }
 
 
@@ -203,7 +249,27 @@ _DECODERS: Mapping[str, Callable[[Fields], MetadataRecord]] = {
     "leader-epochs-raised": lambda f: LeaderEpochsRaised(
         topic_id=f.uuid("topic_id"), leader_epochs=tuple(f.integer_pairs("leader_epochs"))
     ),
+    "broker-configs-set": lambda f: BrokerConfigsSet(
+        node_id=f.optional_integer("node_id"), properties=f.texts_by_name("properties")
+    ),
+    "client-quotas-set": lambda f: ClientQuotasSet(
+        entity=QuotaEntity.of(f.texts_by_name("entity")), quotas=decode_quotas(f, "quotas")
+    ),
 }
+
+
+def encode_quotas(quotas: Mapping[str, float]) -> dict[str, Json]:
+    """Quotas as texts: the shortest that stands for the same number everywhere."""
+    return {key: repr(float(value)) for key, value in quotas.items()}
+
+
+def decode_quotas(fields: Fields, name: str) -> dict[str, float]:
+    """Raises CorruptFile for what is no number."""
+    texts = fields.texts_by_name(name)
+    try:
+        return {key: float(text) for key, text in texts.items()}
+    except ValueError as error:
+        raise CorruptFile(f"metadata: {name} hold something that is no number: {texts}") from error
 
 
 def encode_replicas(partitions: Iterable[tuple[int, Replicas]]) -> list[Json]:

@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from strandline.broker.cluster.image import MetadataImage, PartitionImage, TopicImage
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.tiers import Tiers
+from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
@@ -36,10 +37,10 @@ class ReplicaManager:
         log_dirs: LogDirs,
         tiers: Tiers,
         *,
-        topic_defaults: Mapping[str, str],
+        topic_defaults: Callable[[], Mapping[str, str]],
         disk: Executor,
     ) -> None:
-        """`disk` has one worker: it owns the log folders."""
+        """`disk` has one worker: it owns the log folders. `topic_defaults` may be altered."""
         self._log_dirs = log_dirs
         self._tiers = tiers
         self._topic_defaults = topic_defaults
@@ -48,6 +49,9 @@ class ReplicaManager:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
         self._configs: dict[TopicId, LogConfig] = {}
+        self._traffic: dict[TopicId, TopicTraffic] = {}
+        # That of topics that were deleted, so that totals never go back.
+        self._departed = TopicTraffic()
         # Until the image of start-up is followed, a missing folder may be a lost disk.
         self._is_starting = True
 
@@ -66,9 +70,21 @@ class ReplicaManager:
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(self._partitions.values())
 
+    def traffic_of(self, topic: str) -> TopicTraffic | None:
+        """What went in and out of a topic, None if none of its partitions is served here."""
+        partitions = self._by_name.get(topic)
+        return None if not partitions else next(iter(partitions.values())).traffic
+
+    def total_traffic(self) -> TopicTraffic:
+        """What went in and out since the start, deleted topics included."""
+        total = TopicTraffic()
+        for traffic in (self._departed, *self._traffic.values()):
+            total.add(traffic)
+        return total
+
     def config_of(self, topic: TopicImage) -> LogConfig:
         """The topic's typed configuration; properties were checked when they were set."""
-        return LogConfig.resolve(topic.properties, self._topic_defaults)
+        return LogConfig.resolve(topic.properties, self._topic_defaults())
 
     # --- following the metadata --------------------------------------------------------------
 
@@ -144,6 +160,7 @@ class ReplicaManager:
             self._tiers.join(local, topic, partition, is_new=is_new),
             partition.leader_epoch,
             disk=self._disk,
+            traffic=self._traffic.setdefault(topic.topic_id, TopicTraffic()),
         )
         self._partitions[topic_partition] = served
         self._by_name.setdefault(topic.name, {})[partition.partition] = served
@@ -152,6 +169,7 @@ class ReplicaManager:
     async def _remove_topic(self, topic_id: TopicId) -> None:
         loop = asyncio.get_running_loop()
         self._configs.pop(topic_id, None)
+        self._departed.add(self._traffic.pop(topic_id, TopicTraffic()))
         for served in self._by_id.pop(topic_id).values():
             del self._partitions[served.topic_partition]
             by_name = self._by_name[served.topic_partition.topic]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.handlers.alter_configs import AlterConfigsHandlers
+from strandline.broker.handlers.client_quotas import ClientQuotaHandlers
 from strandline.broker.handlers.dispatch import Handler
+from strandline.broker.handlers.features import FeatureHandlers
 from strandline.broker.handlers.log_dirs import LogDirHandler
 from strandline.broker.handlers.partition_admin import PartitionAdminHandlers
 from strandline.broker.handlers.services import Services
@@ -20,12 +22,18 @@ def make_admin_handlers(
     """`tiering` is None without an object store."""
     configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)
+    quotas = ClientQuotaHandlers(services)
+    features = FeatureHandlers(services)
     return {
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
         ApiKey.DESCRIBE_LOG_DIRS: LogDirHandler(services, log_dirs).describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,
+        ApiKey.UPDATE_FEATURES: features.update_features,
+        ApiKey.UNREGISTER_BROKER: features.unregister_broker,
         ApiKey.ELECT_LEADERS: partitions.elect_leaders,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: partitions.alter_partition_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: partitions.list_partition_reassignments,

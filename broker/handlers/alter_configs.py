@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: the properties of topics, changed while they run.
+"""IncrementalAlterConfigs and AlterConfigs: what topics and brokers run with, changed meanwhile.
 
 IncrementalAlterConfigs  0-1  SET, DELETE, and for lists APPEND and SUBTRACT; 1 flexible
 AlterConfigs             0-2  replaces all of them: what is not named goes back; 2 flexible
@@ -11,7 +11,12 @@ controller, which checks every value as CreateTopics does:
 The answer comes when the change is durable and the running logs have it. The parts of a request
 are independent: one topic's bad value does not keep another's good one from being set.
 
-Not alterable: brokers (their configuration is read at the start), and internal topics.
+A BROKER resource is this broker, or with an empty name all of them. Only keys that the table of
+configurations calls dynamic can be altered; they are in force when the answer goes out.
+
+    current keys + request -> check_broker_change -> metadata log -> RunningConfig
+
+Not alterable: the other keys of brokers (they are read at the start), and internal topics.
 """
 
 from __future__ import annotations
@@ -31,7 +36,9 @@ from strandline.broker.cluster.decisions import (
     TopicResult,
 )
 from strandline.broker.cluster.image import MetadataImage, TopicImage
+from strandline.broker.cluster.records import BrokerConfigsSet
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
+from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
@@ -53,6 +60,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalConfig,
 )
 from strandline.broker.protocol.primitives import STRING_BYTES_MAX
+from strandline.broker.running_config import check_broker_change
 from strandline.storage.errors import StorageError
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 
@@ -75,7 +83,7 @@ class AlterConfigsHandlers:
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
-        self._defaults = TopicDefaults.of(services.config)
+        self._services = services
 
     async def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest, _context: RequestContext
@@ -83,8 +91,15 @@ class AlterConfigsHandlers:
         _refuse_flood(request.resources)
 
         def alteration(resource: IncrementalAlterConfigsResource) -> Alteration:
+            is_topic = resource.resource_type == ConfigResourceType.TOPIC
+            definitions: Mapping[str, ConfigDef] = TOPIC_CONFIGS if is_topic else BROKER_CONFIGS
+            inherited = (
+                self._services.topic_defaults.properties
+                if is_topic
+                else self._services.running.static.given
+            )
             return lambda properties: operated(
-                properties, resource.configs, self._defaults.properties
+                properties, resource.configs, inherited, definitions=definitions
             )
 
         outcomes = await self._alter(
@@ -137,6 +152,7 @@ class AlterConfigsHandlers:
         """One outcome per resource, in the order of the request."""
         outcomes: dict[Key, Outcome] = {}
         topics: dict[str, Alteration] = {}
+        brokers: dict[Key, Alteration] = {}
         for key, alteration in wanted.items():
             # Everything has a place from here on, so that the answers come in order.
             outcomes[key] = Outcome()
@@ -145,12 +161,57 @@ class AlterConfigsHandlers:
                     raise Refusal(
                         ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
                     )
-                topics[_topic_of(key)] = alteration
+                if key[0] == ConfigResourceType.BROKER:
+                    self._broker_of(key)
+                    brokers[key] = alteration
+                else:
+                    topics[_topic_of(key)] = alteration
             except Refusal as refusal:
                 outcomes[key] = _refused(refusal)
         for name, outcome in (await self._alter_topics(topics, intent)).items():
             outcomes[ConfigResourceType.TOPIC, name] = outcome
+        for key, alteration in brokers.items():
+            outcomes[key] = await self._alter_broker(key, alteration, intent)
         return outcomes
+
+    def _broker_of(self, key: Key) -> int | None:
+        """Which broker is meant; None for all. Raises Refusal for another one than this."""
+        _, name = key
+        if not name:
+            return None
+        if not name.isascii() or not name.isdigit():
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
+            )
+        node_id = self._services.config.node_id
+        if name.lstrip("0") != str(node_id).lstrip("0"):
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {node_id}, but received {name}",
+            )
+        return node_id
+
+    async def _alter_broker(self, key: Key, alteration: Alteration, intent: Intent) -> Outcome:
+        node_id = self._broker_of(key)
+        static = self._services.running.static
+
+        def decide_broker(image: MetadataImage) -> Decision[None]:
+            present = image.broker_properties.get(node_id, {})
+            wanted = alteration(present)
+            check_broker_change(static, image, node_id, wanted)
+            if intent is Intent.VALIDATE or wanted == dict(present):
+                return Decision(records=(), results=())
+            return Decision(
+                records=(BrokerConfigsSet(node_id=node_id, properties=wanted),), results=()
+            )
+
+        try:
+            await self._metadata.change(decide_broker)
+        except Refusal as refusal:
+            return _refused(refusal)
+        except StorageError as error:
+            return Outcome(error_code=error.kafka_code, message=str(error))
+        return Outcome()
 
     async def _alter_topics(
         self, wanted: Mapping[str, Alteration], intent: Intent
@@ -159,7 +220,9 @@ class AlterConfigsHandlers:
             return {}
         try:
             decision = await self._metadata.change(
-                lambda image: decide(image, wanted, defaults=self._defaults, intent=intent)
+                lambda image: decide(
+                    image, wanted, defaults=self._services.topic_defaults, intent=intent
+                )
             )
         except StorageError as error:
             failed = Outcome(error_code=error.kafka_code, message=str(error))
@@ -213,11 +276,13 @@ def operated(
     properties: Mapping[str, str],
     operations: Sequence[IncrementalConfig],
     defaults: Mapping[str, str],
+    *,
+    definitions: Mapping[str, ConfigDef] = TOPIC_CONFIGS,
 ) -> dict[str, str]:
     """`properties` after IncrementalAlterConfigs. Raises Refusal.
 
-    A list that the topic has not set begins as what it inherits: from `defaults`, the broker's, or
-    from Kafka's.
+    A list that is not set begins as what it inherits: from `defaults` (the broker's, or what the
+    broker was started with), or from Kafka's.
     """
     _check_names([operation.name for operation in operations])
     altered = dict(properties)
@@ -229,7 +294,7 @@ def operated(
             case ConfigOperation.DELETE:
                 altered.pop(name, None)
             case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
-                definition = _list_of(name, operation.config_operation)
+                definition = _list_of(name, operation.config_operation, definitions)
                 inherited = defaults.get(name, definition.default)
                 altered[name] = _edited(
                     altered.get(name, inherited),
@@ -256,8 +321,8 @@ def _elements(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _list_of(name: str, operation: int) -> ConfigDef:
-    definition = TOPIC_CONFIGS.get(name)
+def _list_of(name: str, operation: int, definitions: Mapping[str, ConfigDef]) -> ConfigDef:
+    definition = definitions.get(name)
     verb = ConfigOperation(operation).name
     if definition is None:
         raise Refusal(ErrorCode.INVALID_CONFIG, f"Can't {verb} to unknown property {name}.")
@@ -307,11 +372,6 @@ def _repeated(resources: Sequence[Resource]) -> frozenset[Key]:
 def _topic_of(key: Key) -> str:
     """The name of the topic that is meant. Raises Refusal for any other resource."""
     kind, name = key
-    if kind == ConfigResourceType.BROKER:
-        raise Refusal(
-            ErrorCode.INVALID_REQUEST,
-            "broker configurations are read at the start: change the file or --set, and restart",
-        )
     if kind != ConfigResourceType.TOPIC:
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration to alter here"

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 
+from strandline.broker.cluster.metadata import Metadata
+from strandline.broker.handlers.features import finalized_features, supported_features
 from strandline.broker.handlers.services import RequestContext
 from strandline.broker.protocol.api import ADVERTISED, ApiKey
 from strandline.broker.protocol.errors import ErrorCode
@@ -20,12 +22,37 @@ from strandline.broker.protocol.messages.api_versions import (
 )
 
 FIRST_VERSION_WITH_SOFTWARE = 3
+FIRST_VERSION_WITH_FEATURES = 3
+FIRST_VERSION_WITH_ZERO_FEATURES = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _RANGES = tuple(
     ApiVersionRange(api_key=key, min_version=versions.lowest, max_version=versions.highest)
     for key, versions in ADVERTISED.items()
 )
+
+
+class ApiVersionsHandler:
+    """Answers from the table of APIs, and from the features of the cluster."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def api_versions(
+        self, request: ApiVersionsRequest, context: RequestContext
+    ) -> ApiVersionsResponse:
+        """Everything that is advertised, or a refusal."""
+        response = api_versions(request, context)
+        if response.error_code or context.api_version < FIRST_VERSION_WITH_FEATURES:
+            return response
+        with_zero = context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
+        return ApiVersionsResponse(
+            api_keys=response.api_keys,
+            supported_features=supported_features(with_zero=with_zero),
+            # Kafka takes the end of the metadata log; it grows whenever a feature could change.
+            finalized_features_epoch=self._metadata.image.version,
+            finalized_features=finalized_features(),
+        )
 
 
 def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:

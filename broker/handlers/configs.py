@@ -8,10 +8,9 @@ properties, so the three cannot differ. Sensitive values are null.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from strandline.broker.config import BrokerConfig
-from strandline.broker.config_rows import ConfigRow, describe_broker, describe_topic
+from strandline.broker.config_rows import ConfigRow, describe_all, describe_broker, describe_topic
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
@@ -30,9 +29,8 @@ from strandline.broker.protocol.messages.describe_configs import (
 class ConfigHandlers:
     """Reads configurations; `alter_configs.py` changes those of topics."""
 
-    def __init__(self, services: Services, config: Callable[[], BrokerConfig]) -> None:
-        """`config` is the running one: its ports are those that are bound."""
-        self._running_config = config
+    def __init__(self, services: Services) -> None:
+        self._running = services.running
         self._metadata = services.metadata
 
     def describe_configs(
@@ -57,16 +55,17 @@ class ConfigHandlers:
                     return _failed(
                         resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}"
                     )
-                rows = describe_topic(self._running_config(), topic.properties)
+                rows = describe_topic(self._running, topic.properties)
             case ConfigResourceType.BROKER:
-                # An empty name asks for the cluster-wide dynamic defaults; none can be set yet.
-                if name not in ("", str(self._running_config().node_id)):
+                node_id = self._running.static.node_id
+                if name not in ("", str(node_id)):
                     return _failed(
                         resource,
                         ErrorCode.INVALID_REQUEST,
-                        f"this is broker {self._running_config().node_id}, not {name!r}",
+                        f"this is broker {node_id}, not {name!r}",
                     )
-                rows = describe_broker(self._running_config()) if name else ()
+                # An empty name asks for what was altered for every broker.
+                rows = describe_broker(self._running) if name else describe_all(self._running)
             case _:
                 return _failed(
                     resource,

@@ -21,6 +21,10 @@ Where the answer comes from:
                                                            is late is answered empty, and its
                                                            download goes on for the next fetch
 
+A client above `consumer_byte_rate` gets an empty answer at once and is not listened to for the time
+that it names; what it was about to get does not count, since it will ask for it again (KIP-219).
+Its answers never hold more than its quota allows for the time that the quota is taken over.
+
 `max_bytes` counts both tiers. The first partition with records gets at least one batch however
 small the limits are, so that a large batch stops nobody (KIP-74).
 """
@@ -33,8 +37,9 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from strandline.broker.answers import Answer, Deferred, Parts
+from strandline.broker.answers import Answer, Deferred, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.broker.handlers.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -43,6 +48,7 @@ from strandline.broker.handlers.fetch_sessions import (
     SessionRefused,
     WantedPartition,
 )
+from strandline.broker.handlers.limits import FETCH_PARTITIONS_MAX, refuse_flood
 from strandline.broker.handlers.purgatory import ParkedFetch
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
@@ -58,6 +64,7 @@ from strandline.broker.protocol.messages.fetch import (
     FetchResponseTopic,
 )
 from strandline.broker.protocol.schema import Part
+from strandline.broker.quotas.table import ANONYMOUS
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
 from strandline.storage.model import Isolation, Offset, TopicPartition
 from strandline.storage.tiering.unified_log import RemoteRead
@@ -73,6 +80,9 @@ class _Plan:
 
     version: int
     correlation_id: int
+    client_id: str
+    # When it was taken up; later, when its waiting was over.
+    started_s: float
     wanted: Sequence[WantedPartition]
     session: FetchSession | None
     incremental: bool
@@ -99,15 +109,21 @@ class FetchHandler:
         self._replicas = services.replicas
         self._sessions = services.sessions
         self._bytes_max = services.config.fetch_max_bytes
-        self._remote_wait_s = services.config.remote_fetch_max_wait_ms / 1000
+        self._services = services
         self._loop = asyncio.get_running_loop()
+        # Fetches that wait at present.
+        self.parked_count = 0
+        self._quotas = services.quotas
+        self._requests = services.traffic.apis[ApiKey.FETCH]
+        self._now_s = services.clock.monotonic_s
         # Partitions whose cold reads fail at present, with the kind of reason that was logged.
         self._cold_failures: dict[TopicPartition, str] = {}
 
-    def handle(self, request: FetchRequest, header: RequestHeader) -> Answer:
-        """A framed answer, now or later."""
-        plan = self._plan(request, header.api_version, header.correlation_id)
+    def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
+        """A framed answer, now or later. `started_s` is when the request was taken up."""
+        plan = self._plan(request, header, started_s)
         if isinstance(plan, SessionRefused):
+            self._requests.failed(plan.error_code)
             response = FetchResponse(error_code=plan.error_code, topics=())
             return self._frame(header.api_version, header.correlation_id, response)
         found = self._look(plan)
@@ -128,8 +144,14 @@ class FetchHandler:
     # --- sessions ----------------------------------------------------------------------------
 
     def _plan(
-        self, request: FetchRequest, version: int, correlation_id: int
+        self, request: FetchRequest, header: RequestHeader, started_s: float
     ) -> _Plan | SessionRefused:
+        refuse_flood(
+            sum(len(topic.partitions) or 1 for topic in request.topics)
+            + sum(len(topic.partitions) or 1 for topic in request.forgotten_topics),
+            FETCH_PARTITIONS_MAX,
+        )
+        version = header.api_version
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
         wanted = [
             WantedPartition(
@@ -163,12 +185,18 @@ class FetchHandler:
                 for topic in request.forgotten_topics
                 for partition in topic.partitions
             ]
-            session.update(wanted, forgotten)
+            self._sessions.update(session, wanted, forgotten)
             order = tuple(session.partitions.values())
         bytes_max = min(request.max_bytes, self._bytes_max)
+        if self._quotas.is_active:
+            bytes_max = int(
+                min(bytes_max, self._quotas.fetch_bytes_max(ANONYMOUS, header.client_id))
+            )
         return _Plan(
             version=version,
-            correlation_id=correlation_id,
+            correlation_id=header.correlation_id,
+            client_id=header.client_id,
+            started_s=started_s,
             wanted=order,
             session=session,
             incremental=incremental,
@@ -205,6 +233,7 @@ class FetchHandler:
         self, plan: _Plan, wanted: WantedPartition, partition: Partition, found: _Pass
     ) -> FetchResponsePartition:
         tiers = partition.log
+        partition.traffic.fetch_requests += 1
         try:
             partition.check_leader_epoch(wanted.current_leader_epoch)
             if wanted.last_fetched_epoch >= 0:
@@ -221,6 +250,7 @@ class FetchHandler:
             )
         except RecordsRejected as error:
             found.must_answer = True
+            partition.traffic.failed_fetch += 1
             return _error(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
             log.warning(
@@ -230,8 +260,10 @@ class FetchHandler:
                 },
             )
             found.must_answer = True
+            partition.traffic.failed_fetch += 1
             return _error(wanted.partition, error.kafka_code, partition)
         if read is None:
+            partition.traffic.remote_fetches += 1
             found.remote.append((len(found.answers), partition, wanted.fetch_offset))
             return _records(wanted.partition, partition, (), 0, plan.isolation)
         if read.next_offset < _readable_end(partition, plan.isolation):
@@ -283,7 +315,14 @@ class FetchHandler:
         deferred = Deferred()
 
         def finish() -> None:
-            deferred.complete(self._answer(plan, self._look(plan)))
+            plan.started_s = began_s = self._now_s()
+            parts = self._answer(plan, self._look(plan))
+            self.parked_count -= 1
+            deferred.complete(parts, self._now_s() - began_s)
+
+        def cancel() -> None:
+            self.parked_count -= 1
+            parked.cancel()
 
         parked = ParkedFetch(
             self._loop,
@@ -292,7 +331,8 @@ class FetchHandler:
             wait_ms_max=plan.wait_ms_max,
             finish=finish,
         )
-        deferred.cancel_hook = parked.cancel
+        self.parked_count += 1
+        deferred.cancel_hook = cancel
         return deferred
 
     def _read_from_memory(self, plan: _Plan, found: _Pass) -> None:
@@ -324,6 +364,7 @@ class FetchHandler:
                 for position, partition, _ in found.remote
             )
         )
+        plan.started_s = self._now_s()
         return self._answer(plan, found)
 
     async def _read_remote(
@@ -331,7 +372,7 @@ class FetchHandler:
     ) -> None:
         wanted, _ = found.answers[position]
         try:
-            async with asyncio.timeout(self._remote_wait_s):
+            async with asyncio.timeout(self._services.config.remote_fetch_max_wait_ms / 1000):
                 read = await partition.log.read_remote(
                     wanted.fetch_offset,
                     bytes_max=min(wanted.partition_bytes_max, bytes_max),
@@ -342,10 +383,16 @@ class FetchHandler:
         except RecordsRejected as error:
             answer = _error(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
+            partition.traffic.remote_fetch_errors += 1
             self._note_cold_failure(partition, wanted.fetch_offset, error)
             if isinstance(error, TierUnavailable):
                 # Empty, and not before its time: an error now would only make the client spin.
-                await asyncio.sleep(min(plan.wait_ms_max / 1000, self._remote_wait_s))
+                await asyncio.sleep(
+                    min(
+                        plan.wait_ms_max / 1000,
+                        self._services.config.remote_fetch_max_wait_ms / 1000,
+                    )
+                )
                 return
             answer = _error(wanted.partition, error.kafka_code, partition)
         else:
@@ -359,6 +406,7 @@ class FetchHandler:
         wanted, _ = found.answers[position]
         self._cold_failures.pop(partition.topic_partition, None)
         found.total_bytes += read.size_bytes
+        partition.traffic.remote_bytes_out += read.size_bytes
         answer = _records(
             wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
         )
@@ -390,19 +438,53 @@ class FetchHandler:
             },
         )
 
+    def _throttle_ms(self, plan: _Plan, found: _Pass) -> int:
+        """How long the client is to be left alone; then the answer does not count."""
+        busy_s = self._now_s() - plan.started_s
+        by_time = self._quotas.requested(ANONYMOUS, plan.client_id, busy_s)
+        by_bytes = self._quotas.fetched(ANONYMOUS, plan.client_id, found.total_bytes)
+        if by_time or by_bytes:
+            self._quotas.unfetched(ANONYMOUS, plan.client_id, found.total_bytes)
+        return max(by_time, by_bytes)
+
+    def _answer_throttled(self, plan: _Plan, throttle_ms: int) -> Parts:
+        """Nothing, and how long there will be nothing."""
+        session_id = 0
+        if plan.session is not None:
+            if plan.incremental:
+                session_id = plan.session.session_id
+            else:
+                # Clients take no session from an answer without the partitions they asked for.
+                self._sessions.end(plan.session.session_id)
+        response = FetchResponse(throttle_time_ms=throttle_ms, session_id=session_id, topics=())
+        parts = self._frame(plan.version, plan.correlation_id, response)
+        return ThrottledParts(parts, throttle_ms)
+
     def _answer(self, plan: _Plan, found: _Pass) -> Parts:
+        if self._quotas.is_active:
+            throttle_ms = self._throttle_ms(plan, found)
+            if throttle_ms:
+                return self._answer_throttled(plan, throttle_ms)
         topics: dict[str | uuid.UUID | None, list[FetchResponsePartition]] = {}
         served: list[PartitionKey] = []
+        failed = False
         for wanted, answer in found.answers:
             if plan.incremental and not _is_news(wanted, answer):
                 continue
             wanted.told_high_watermark = answer.high_watermark
             wanted.told_log_start_offset = answer.log_start_offset
             wanted.told_error = answer.error_code != 0
+            if answer.error_code:
+                self._requests.errors[answer.error_code] += 1
+                failed = True
             key = wanted.key
             topics.setdefault(key[0], []).append(answer)
             if answer.records_bytes:
                 served.append(key)
+                traffic = self._traffic_of(wanted)
+                if traffic is not None:
+                    traffic.bytes_out += answer.records_bytes
+        self._requests.failed_answers += failed
         if plan.session is not None and served:
             plan.session.rotate(served)
         response = FetchResponse(
@@ -417,6 +499,10 @@ class FetchHandler:
             ],
         )
         return self._frame(plan.version, plan.correlation_id, response)
+
+    def _traffic_of(self, wanted: WantedPartition) -> TopicTraffic | None:
+        partition = self._find(wanted)
+        return None if partition is None else partition.traffic
 
     def _frame(self, version: int, correlation_id: int, response: FetchResponse) -> Parts:
         body = encode_fetch_response(version, response)

@@ -9,9 +9,11 @@ A session remembers per partition what the client asked for and what it was last
 incremental answer holds only partitions with records, an error, or news. Partitions that had
 records move to the end of the order, so that a full response starves nobody.
 
-The cache is bounded by `max.incremental.fetch.session.cache.slots`; the session that was used
-longest ago goes first, and only if it was idle for EVICTION_IDLE_S: a thrashing cache would help
-nobody. Follows Kafka's FetchSession.
+The cache is bounded by `max.incremental.fetch.session.cache.slots`, and by SESSION_BYTES_MAX of
+what its sessions remember: a session may hold tens of thousands of partitions. The session that was
+used longest ago goes first, and only if it was idle for EVICTION_IDLE_S: a thrashing cache would
+help nobody. A client for whose session there is no room sends full fetches. Follows Kafka's
+FetchSession.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ INITIAL_EPOCH = 0
 INVALID_SESSION_ID = 0
 EVICTION_IDLE_S = 120.0
 SESSION_ID_MAX = 2**31 - 1
+# A thousand consumers of two hundred partitions each, or twenty of ten thousand.
+SESSION_BYTES_MAX = 128 * 1024 * 1024
+# The slotted object, its key, its place in the order, and numbers too large to be shared.
+PARTITION_BYTES = 600
 
 
 @dataclass(slots=True)
@@ -50,6 +56,11 @@ class WantedPartition:
     def key(self) -> PartitionKey:
         return (self.topic_id if self.topic is None else self.topic, self.partition)
 
+    @property
+    def memory_bytes(self) -> int:
+        """About what it costs to remember it."""
+        return PARTITION_BYTES + (0 if self.topic is None else 2 * len(self.topic))
+
 
 PartitionKey = tuple[str | uuid.UUID | None, int]
 
@@ -57,23 +68,34 @@ PartitionKey = tuple[str | uuid.UUID | None, int]
 class FetchSession:
     """What one client reads, in the order in which it is served."""
 
-    __slots__ = ("epoch", "partitions", "session_id", "used_at_s", "uses_topic_ids")
+    __slots__ = (
+        "epoch",
+        "memory_bytes",
+        "partitions",
+        "session_id",
+        "used_at_s",
+        "uses_topic_ids",
+    )
 
     def __init__(self, session_id: int, *, uses_topic_ids: bool, now_s: float) -> None:
         self.session_id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
         self.used_at_s = now_s
+        self.memory_bytes = 0
         self.partitions: OrderedDict[PartitionKey, WantedPartition] = OrderedDict()
 
     def update(self, wanted: Iterable[WantedPartition], forgotten: Iterable[PartitionKey]) -> None:
         """Applies an incremental request; what was told about a partition is kept."""
         for key in forgotten:
-            self.partitions.pop(key, None)
+            gone = self.partitions.pop(key, None)
+            if gone is not None:
+                self.memory_bytes -= gone.memory_bytes
         for request in wanted:
             known = self.partitions.get(request.key)
             if known is None:
                 self.partitions[request.key] = request
+                self.memory_bytes += request.memory_bytes
                 continue
             known.fetch_offset = request.fetch_offset
             known.partition_bytes_max = request.partition_bytes_max
@@ -105,30 +127,57 @@ FETCH_SESSION_TOPIC_ID_ERROR = 106
 class FetchSessionCache:
     """All sessions of one broker."""
 
-    def __init__(self, slots_max: int, clock: Clock, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        slots_max: int,
+        clock: Clock,
+        *,
+        memory_bytes_max: int = SESSION_BYTES_MAX,
+        seed: int | None = None,
+    ) -> None:
         self._slots_max = slots_max
+        self._memory_bytes_max = memory_bytes_max
         self._clock = clock
         self._random = random.Random(seed)
         # In order of use, oldest first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._memory_bytes = 0
+        self._partition_count = 0
+        self.evictions_total = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def session_count(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """What all sessions remember together."""
+        return self._partition_count
+
+    @property
+    def memory_bytes(self) -> int:
+        return self._memory_bytes
 
     def begin(
         self, wanted: Iterable[WantedPartition], *, uses_topic_ids: bool
     ) -> FetchSession | None:
         """A new session of these partitions, or None if there is no room."""
         now_s = self._clock.monotonic_s()
-        if len(self._sessions) >= self._slots_max and not self._evict(now_s):
+        if not self._slots_max:
             return None
-        session_id = self._random.randint(1, SESSION_ID_MAX)
-        while session_id in self._sessions:
-            session_id = self._random.randint(1, SESSION_ID_MAX)
-        session = FetchSession(session_id, uses_topic_ids=uses_topic_ids, now_s=now_s)
-        for partition in wanted:
-            session.partitions[partition.key] = partition
-        self._sessions[session_id] = session
+        session = FetchSession(0, uses_topic_ids=uses_topic_ids, now_s=now_s)
+        session.update(wanted, ())
+        if not self._make_room(session.memory_bytes, slots=1, now_s=now_s):
+            return None
+        session.session_id = self._random.randint(1, SESSION_ID_MAX)
+        while session.session_id in self._sessions:
+            session.session_id = self._random.randint(1, SESSION_ID_MAX)
+        self._sessions[session.session_id] = session
+        self._memory_bytes += session.memory_bytes
+        self._partition_count += len(session.partitions)
         return session
 
     def resume(
@@ -147,14 +196,38 @@ class FetchSessionCache:
         session.next_epoch()
         return session
 
-    def end(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+    def update(
+        self,
+        session: FetchSession,
+        wanted: Iterable[WantedPartition],
+        forgotten: Iterable[PartitionKey],
+    ) -> None:
+        """Applies an incremental request. One that grows beyond all room ends its session.
 
-    def _evict(self, now_s: float) -> bool:
-        if not self._sessions:
-            return False
-        session_id, session = next(iter(self._sessions.items()))
-        if now_s - session.used_at_s < EVICTION_IDLE_S:
-            return False
-        del self._sessions[session_id]
+        It is still answered; the next one is told that there is no such session, and starts anew.
+        """
+        memory_bytes, count = session.memory_bytes, len(session.partitions)
+        session.update(wanted, forgotten)
+        self._memory_bytes += session.memory_bytes - memory_bytes
+        self._partition_count += len(session.partitions) - count
+        if not self._make_room(0, slots=0, now_s=session.used_at_s):
+            self.end(session.session_id)
+
+    def end(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._memory_bytes -= session.memory_bytes
+            self._partition_count -= len(session.partitions)
+
+    def _make_room(self, memory_bytes: int, *, slots: int, now_s: float) -> bool:
+        """Evicts idle sessions until so much fits; False if it does not."""
+        while (
+            len(self._sessions) + slots > self._slots_max
+            or self._memory_bytes + memory_bytes > self._memory_bytes_max
+        ):
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_s - oldest.used_at_s < EVICTION_IDLE_S:
+                return False
+            self.end(oldest.session_id)
+            self.evictions_total += 1
         return True

@@ -11,11 +11,13 @@ from strandline.broker.answers import CloseConnectionError
 
 # More groups or topics than one broker serves.
 NAMES_MAX = 10_000
+# A fetch that names more is answered in turns of the loop that others would notice.
+FETCH_PARTITIONS_MAX = 20_000
 
 
-def refuse_flood(name_count: int) -> None:
-    """Raises CloseConnectionError for a request that names more than NAMES_MAX things."""
-    if name_count > NAMES_MAX:
+def refuse_flood(name_count: int, name_count_max: int = NAMES_MAX) -> None:
+    """Raises CloseConnectionError for a request that names more than `name_count_max` things."""
+    if name_count > name_count_max:
         raise CloseConnectionError(
-            f"{name_count} things are named in one request, at most {NAMES_MAX} may be"
+            f"{name_count} things are named in one request, at most {name_count_max} may be"
         )

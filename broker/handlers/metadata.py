@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from strandline.broker.cluster import controller
-from strandline.broker.cluster.decisions import NewTopic, TopicDefaults
+from strandline.broker.cluster.decisions import NewTopic
 from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.handlers.limits import refuse_flood
@@ -60,12 +60,13 @@ class MetadataHandlers:
     def __init__(self, services: Services, advertised: Callable[[], Listener]) -> None:
         self._config = services.config
         self._metadata = services.metadata
-        self._defaults = TopicDefaults.of(services.config)
+        self._services = services
         self._advertised = advertised
 
     # --- Metadata ----------------------------------------------------------------------------
 
     async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        refuse_flood(len(request.topics or ()))
         image = self._metadata.image
         everything = request.topics is None or (context.api_version == 0 and not request.topics)
         if everything:
@@ -110,7 +111,10 @@ class MetadataHandlers:
             return image
         await self._metadata.change(
             lambda newest: controller.create_topics(
-                newest, missing, node_ids=(self._config.node_id,), defaults=self._defaults
+                newest,
+                missing,
+                node_ids=(self._config.node_id,),
+                defaults=self._services.topic_defaults,
             )
         )
         return self._metadata.image

@@ -83,7 +83,7 @@ class OffsetHandlers:
 
     def __init__(self, services: Services) -> None:
         self._replicas = services.replicas
-        self._list_timeout_s = services.config.remote_list_offsets_request_timeout_ms / 1000
+        self._services = services
 
     # --- ListOffsets -------------------------------------------------------------------------
 
@@ -133,7 +133,9 @@ class OffsetHandlers:
         """Puts the answer in its place."""
         partition, wanted = lookup.partition, lookup.wanted
         try:
-            async with asyncio.timeout(self._list_timeout_s):
+            async with asyncio.timeout(
+                self._services.config.remote_list_offsets_request_timeout_ms / 1000
+            ):
                 if wanted.timestamp == MAX_TIMESTAMP:
                     found = await partition.log.max_timestamp()
                 else:

@@ -21,6 +21,9 @@ batch of v2. That, and topics whose configuration needs more than the batch head
 through a worker thread (`storage/local/preparation.py`) and is answered from a coroutine; appends
 to a partition keep the order in which their requests came.
 
+A client above `producer_byte_rate` is answered at once, with the time for which it is not listened
+to then; with acks=0 it just is not listened to.
+
 An append that `flush.messages` wants on the device is answered after an fsync, shared by everybody
 who waits for the same one; then the answer comes from a coroutine instead of at once.
 """
@@ -32,8 +35,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from strandline.broker.answers import Answer, CloseConnectionError, Parts
+from strandline.broker.answers import Answer, CloseConnectionError, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
@@ -49,6 +53,8 @@ from strandline.broker.protocol.messages.produce import (
     ProduceTopic,
 )
 from strandline.broker.protocol.produce import encode_produce_response, frame_appended
+from strandline.broker.quotas.table import ANONYMOUS
+from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.errors import (
     RecordError,
     RecordsRejected,
@@ -82,6 +88,14 @@ class _ToFlush:
     position: int
 
 
+class _Asked(NamedTuple):
+    """Who asked, how much it was, and since when it is worked on."""
+
+    header: RequestHeader
+    size_bytes: int
+    started_s: float
+
+
 class ProduceHandler:
     """Stateless but for what it asks of the services."""
 
@@ -89,15 +103,33 @@ class ProduceHandler:
         self._replicas = services.replicas
         self._clock = services.clock
         self._workers = services.records
+        self._quotas = services.quotas
+        self._traffic = services.traffic.apis[ApiKey.PRODUCE]
+        self._now_s = services.clock.monotonic_s
 
-    def handle(self, request: ProduceRequest, header: RequestHeader) -> Answer:
-        """The framed answer, now or after an fsync; None for acks=0."""
+    def handle(
+        self, request: ProduceRequest, header: RequestHeader, size_bytes: int, started_s: float
+    ) -> Answer:
+        """The framed answer, now or after an fsync; None for acks=0.
+
+        `size_bytes` is the whole request's; `started_s` is when it was taken up.
+        """
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
-            answer = self._handle_one(request, topics[0], topics[0].partitions[0], header)
-            if answer is not None:
-                return answer
-        return self._handle_many(request, header)
+            wanted = topics[0].partitions[0]
+            return self._handle_one(request, topics[0], wanted, header, size_bytes, started_s)
+        return self._handle_many(request, _Asked(header, size_bytes, started_s))
+
+    def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
+        """How long the client is to be left alone; its time does not count with acks=0 (Kafka)."""
+        if not self._quotas.is_active:
+            return 0
+        client_id = asked.header.client_id
+        by_bytes = self._quotas.produced(ANONYMOUS, client_id, asked.size_bytes)
+        if acks == 0:
+            return by_bytes
+        busy_s = self._now_s() - asked.started_s
+        return max(by_bytes, self._quotas.requested(ANONYMOUS, client_id, busy_s))
 
     def _handle_one(
         self,
@@ -105,16 +137,22 @@ class ProduceHandler:
         topic: ProduceTopic,
         wanted: ProducePartition,
         header: RequestHeader,
+        size_bytes: int,
+        started_s: float,
     ) -> Answer:
         """The usual request, answered without building the answer's objects."""
         version = header.api_version
         partition = self._find(topic, wanted.index, version)
         if _must_prepare(partition, wanted, version):
-            return self._answer_after_preparation(request, header)
+            return self._answer_after_preparation(request, _Asked(header, size_bytes, started_s))
         outcome = self._append(request, partition, wanted, version)
         if isinstance(outcome, AppendInfo):
             assert partition is not None
             if not partition.must_flush:
+                throttle_ms = 0
+                if self._quotas.is_active:
+                    asked = _Asked(header, size_bytes, started_s)
+                    throttle_ms = self._throttle_ms(asked, acks=request.acks)
                 framed = frame_appended(
                     version,
                     header.correlation_id,
@@ -123,16 +161,28 @@ class ProduceHandler:
                     outcome.base_offset,
                     outcome.log_append_time_ms,
                     partition.log.log_start_offset,
+                    throttle_ms,
                 )
                 if framed is not None:
-                    return [framed]
+                    return ThrottledParts([framed], throttle_ms) if throttle_ms else [framed]
+                # A version that has no ready frame: the bytes are counted, the answer is built.
+                return self._framed(
+                    ProduceResponse(
+                        topics=[
+                            _topic_answer(topic, [_appended(wanted.index, outcome, partition)])
+                        ],
+                        throttle_time_ms=throttle_ms,
+                    ),
+                    header,
+                )
         answers: list[ProduceResponsePartition] = []
         to_flush: list[_ToFlush] = []
         self._note(outcome, partition, wanted.index, answers, to_flush)
-        return self._answer([_topic_answer(topic, answers)], to_flush, header)
+        asked = _Asked(header, size_bytes, started_s)
+        return self._answer([_topic_answer(topic, answers)], to_flush, asked, request.acks)
 
-    def _handle_many(self, request: ProduceRequest, header: RequestHeader) -> Answer:
-        version = header.api_version
+    def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
+        version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
         to_flush: list[_ToFlush] = []
         if any(
@@ -140,7 +190,7 @@ class ProduceHandler:
             for topic in request.topics
             for wanted in topic.partitions
         ):
-            return self._answer_after_preparation(request, header)
+            return self._answer_after_preparation(request, asked)
         for topic in request.topics:
             answers: list[ProduceResponsePartition] = []
             for wanted in topic.partitions:
@@ -149,9 +199,14 @@ class ProduceHandler:
                 self._note(outcome, partition, wanted.index, answers, to_flush)
             topics.append(_topic_answer(topic, answers))
         if request.acks == 0:
-            _close_on_error(topics)
-            return None
-        return self._answer(topics, to_flush, header)
+            return self._silence(topics, asked)
+        return self._answer(topics, to_flush, asked, request.acks)
+
+    def _silence(self, topics: list[ProduceResponseTopic], asked: _Asked) -> Parts | None:
+        """The answer to acks=0. Raises CloseConnectionError if anything failed."""
+        _close_on_error(topics)
+        throttle_ms = self._throttle_ms(asked, acks=0)
+        return ThrottledParts((), throttle_ms) if throttle_ms else None
 
     def _note(
         self,
@@ -168,22 +223,28 @@ class ProduceHandler:
         assert partition is not None
         if partition.must_flush:
             to_flush.append(_ToFlush(partition, answers, len(answers)))
-        answers.append(
-            ProduceResponsePartition(
-                index=index,
-                base_offset=outcome.base_offset,
-                log_append_time_ms=outcome.log_append_time_ms,
-                log_start_offset=partition.log.log_start_offset,
-            )
-        )
+        answers.append(_appended(index, outcome, partition))
 
     def _answer(
-        self, topics: list[ProduceResponseTopic], to_flush: list[_ToFlush], header: RequestHeader
+        self,
+        topics: list[ProduceResponseTopic],
+        to_flush: list[_ToFlush],
+        asked: _Asked,
+        acks: int,
     ) -> Answer:
-        response = ProduceResponse(topics=topics)
+        throttle_ms = self._throttle_ms(asked, acks=acks)
+        response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
         if to_flush:
-            return self._answer_after_flush(response, to_flush, header)
-        return _framed(response, header)
+            return self._answer_after_flush(response, to_flush, asked.header)
+        return self._framed(response, asked.header)
+
+    def _framed(self, response: ProduceResponse, header: RequestHeader) -> Parts:
+        count_errors(response, self._traffic)
+        body = encode_produce_response(header.api_version, response)
+        parts = frame_response(ApiKey.PRODUCE, header.api_version, header.correlation_id, body)
+        if response.throttle_time_ms:
+            return ThrottledParts(parts, response.throttle_time_ms)
+        return parts
 
     def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
@@ -222,10 +283,13 @@ class ProduceHandler:
             by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return ProduceResponsePartition(index=wanted.index, error_code=code)
+        partition.traffic.produce_requests += 1
         refusal = self._refusal(request, partition)
         if refusal is not None:
+            partition.traffic.failed_produce += 1
             return ProduceResponsePartition(index=wanted.index, error_code=refusal)
         if wanted.records is None:
+            partition.traffic.failed_produce += 1
             return ProduceResponsePartition(
                 index=wanted.index,
                 error_code=ErrorCode.INVALID_RECORD,
@@ -236,14 +300,14 @@ class ProduceHandler:
     # --- by way of a worker thread -----------------------------------------------------------
 
     async def _answer_after_preparation(
-        self, request: ProduceRequest, header: RequestHeader
+        self, request: ProduceRequest, asked: _Asked
     ) -> Parts | None:
         """The whole request, when at least one of its batches must be prepared.
 
         The records are a view of the connection's buffer: it takes no further request before this
         one is answered, so nobody writes there meanwhile.
         """
-        version = header.api_version
+        version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
         to_flush: list[_ToFlush] = []
         for topic in request.topics:
@@ -258,13 +322,15 @@ class ProduceHandler:
             for partition, wanted, outcome in zip(found, topic.partitions, outcomes, strict=True):
                 self._note(outcome, partition, wanted.index, answers, to_flush)
             topics.append(_topic_answer(topic, answers))
+        # What the workers did is not the loop's time: only what comes now counts.
+        asked = asked._replace(started_s=self._now_s())
         if request.acks == 0:
-            _close_on_error(topics)
-            return None
-        response = ProduceResponse(topics=topics)
+            return self._silence(topics, asked)
+        throttle_ms = self._throttle_ms(asked, acks=request.acks)
+        response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
         if to_flush:
-            return await self._answer_after_flush(response, to_flush, header)
-        return _framed(response, header)
+            return await self._answer_after_flush(response, to_flush, asked.header)
+        return self._framed(response, asked.header)
 
     async def _append_prepared(
         self,
@@ -329,7 +395,7 @@ class ProduceHandler:
                     error_code=error.kafka_code,
                     error_message=str(error),
                 )
-        return _framed(response, header)
+        return self._framed(response, header)
 
 
 def refuse_zstd(records: memoryview) -> None:
@@ -354,6 +420,7 @@ def _failed(
     index: int, partition: Partition, error: RecordsRejected | StorageError
 ) -> ProduceResponsePartition:
     """The answer to an append that raised `error`."""
+    partition.traffic.failed_produce += 1
     record_errors: Sequence[RecordError] = ()
     if isinstance(error, RecordsRejected):
         record_errors = error.record_errors
@@ -392,7 +459,10 @@ def _topic_answer(
     return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
 
 
-def _framed(response: ProduceResponse, header: RequestHeader) -> Parts:
-    version = header.api_version
-    body = encode_produce_response(version, response)
-    return frame_response(ApiKey.PRODUCE, version, header.correlation_id, body)
+def _appended(index: int, info: AppendInfo, partition: Partition) -> ProduceResponsePartition:
+    return ProduceResponsePartition(
+        index=index,
+        base_offset=info.base_offset,
+        log_append_time_ms=info.log_append_time_ms,
+        log_start_offset=partition.log.log_start_offset,
+    )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from strandline.broker.cluster.decisions import TopicDefaults
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.config import BrokerConfig
 from strandline.broker.handlers.fetch_sessions import FetchSessionCache
+from strandline.broker.quotas.quotas import ClientQuotas
+from strandline.broker.running_config import RunningConfig
+from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.clock import Clock
 
 
@@ -16,13 +20,25 @@ from strandline.storage.clock import Clock
 class Services:
     """The broker as its handlers see it."""
 
-    config: BrokerConfig
+    running: RunningConfig
     metadata: Metadata
     replicas: ReplicaManager
     sessions: FetchSessionCache
+    quotas: ClientQuotas
+    traffic: RequestTraffic
     clock: Clock
     # Runs what decompresses, compresses or looks at records.
     records: Executor
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in force: ask anew for whatever can be altered."""
+        return self.running.current
+
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        """What topics get at present that do not say otherwise."""
+        return self.running.topic_defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,16 +13,23 @@ from __future__ import annotations
 
 from strandline.broker.cluster import controller
 from strandline.broker.cluster.decisions import (
+    DeleteResult,
     Intent,
     NewPartitions,
     NewTopic,
     ReplicaAssignment,
-    TopicDefaults,
     TopicReference,
     TopicResult,
 )
 from strandline.broker.config_rows import ConfigRow, describe_topic
 from strandline.broker.handlers.error_messages import clipped
+from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.mutations import (
+    REFUSED,
+    Admission,
+    addition_cost,
+    creation_cost,
+)
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.create_partitions import (
@@ -46,34 +53,46 @@ from strandline.broker.protocol.messages.delete_topics import (
 # Before v3, clients do not know TOPIC_DELETION_DISABLED.
 FIRST_VERSION_WITH_DELETION_DISABLED = 3
 FIRST_VERSION_WITH_TOPIC_IDS = 6
+# From here on clients know THROTTLING_QUOTA_EXCEEDED.
+FIRST_STRICT_CREATION = 6
+FIRST_STRICT_DELETION = 5
+FIRST_STRICT_ADDITION = 3
 
 
 class TopicHandlers:
     """The three APIs that change which topics there are."""
 
     def __init__(self, services: Services) -> None:
-        self._config = services.config
         self._metadata = services.metadata
-        self._defaults = TopicDefaults.of(services.config)
+        self._services = services
         self._node_ids = (services.config.node_id,)
 
     async def create_topics(
-        self, request: CreateTopicsRequest, _context: RequestContext
+        self, request: CreateTopicsRequest, context: RequestContext
     ) -> CreateTopicsResponse:
         if len(request.topics) > controller.PARTITIONS_PER_REQUEST_MAX:
             # Each has a partition at least, so not even their configurations are looked at.
             return CreateTopicsResponse(topics=[_one_of_too_many(t.name) for t in request.topics])
-        topics = [_new_topic(topic) for topic in request.topics]
+        admission = Admission(self._services, context, strict_from=FIRST_STRICT_CREATION)
+        image, defaults = self._metadata.image, self._services.topic_defaults
+        topics, refused = admission.split(
+            [_new_topic(topic) for topic in request.topics],
+            lambda topic: 0 if request.validate_only else creation_cost(image, topic, defaults),
+        )
         decision = await self._metadata.change(
             lambda image: controller.create_topics(
                 image,
                 topics,
                 node_ids=self._node_ids,
-                defaults=self._defaults,
+                defaults=self._services.topic_defaults,
                 intent=_intent(request.validate_only),
             )
         )
-        return CreateTopicsResponse(topics=[self._created(result) for result in decision.results])
+        results = [*decision.results, *(_throttled(topic.name) for topic in refused)]
+        return CreateTopicsResponse(
+            throttle_time_ms=admission.throttle_ms,
+            topics=[self._created(result) for result in results],
+        )
 
     def _created(self, result: TopicResult) -> CreatableTopicResult:
         if result.error_code is not ErrorCode.NONE:
@@ -88,7 +107,10 @@ class TopicHandlers:
             topic_id=result.topic_id,
             num_partitions=result.partition_count,
             replication_factor=result.replication_factor,
-            configs=[_created_config(r) for r in describe_topic(self._config, result.properties)],
+            configs=[
+                _created_config(r)
+                for r in describe_topic(self._services.running, result.properties)
+            ],
         )
 
     async def delete_topics(
@@ -100,10 +122,31 @@ class TopicHandlers:
             ]
         else:
             references = [TopicReference(name=name) for name in request.topic_names]
-        decision = await self._metadata.change(
-            lambda image: controller.delete_topics(image, references, defaults=self._defaults)
+        refuse_flood(len(references))
+        admission = Admission(self._services, context, strict_from=FIRST_STRICT_DELETION)
+        image = self._metadata.image
+        references, refused = admission.split(
+            references, lambda reference: controller.deletion_cost(image, reference)
         )
+        decision = await self._metadata.change(
+            lambda image: controller.delete_topics(
+                image, references, defaults=self._services.topic_defaults
+            )
+        )
+        results = [
+            *decision.results,
+            *(
+                DeleteResult(
+                    name=reference.name,
+                    topic_id=reference.topic_id,
+                    error_code=REFUSED,
+                    error_message=REFUSED.message,
+                )
+                for reference in refused
+            ),
+        ]
         return DeleteTopicsResponse(
+            throttle_time_ms=admission.throttle_ms,
             responses=[
                 DeletableTopicResult(
                     name=result.name,
@@ -111,14 +154,15 @@ class TopicHandlers:
                     error_code=_deletion_code(result.error_code, context.api_version),
                     error_message=clipped(result.error_message),
                 )
-                for result in decision.results
-            ]
+                for result in results
+            ],
         )
 
     async def create_partitions(
-        self, request: CreatePartitionsRequest, _context: RequestContext
+        self, request: CreatePartitionsRequest, context: RequestContext
     ) -> CreatePartitionsResponse:
-        topics = [
+        refuse_flood(len(request.topics))
+        wanted = [
             NewPartitions(
                 name=topic.name,
                 partition_count=topic.count,
@@ -128,6 +172,11 @@ class TopicHandlers:
             )
             for topic in request.topics
         ]
+        admission = Admission(self._services, context, strict_from=FIRST_STRICT_ADDITION)
+        image = self._metadata.image
+        topics, refused = admission.split(
+            wanted, lambda topic: 0 if request.validate_only else addition_cost(image, topic)
+        )
         decision = await self._metadata.change(
             lambda image: controller.create_partitions(
                 image,
@@ -136,16 +185,22 @@ class TopicHandlers:
                 intent=_intent(request.validate_only),
             )
         )
+        results = [*decision.results, *(_throttled(topic.name) for topic in refused)]
         return CreatePartitionsResponse(
+            throttle_time_ms=admission.throttle_ms,
             results=[
                 CreatePartitionsTopicResult(
                     name=result.name,
                     error_code=result.error_code,
                     error_message=clipped(result.error_message),
                 )
-                for result in decision.results
-            ]
+                for result in results
+            ],
         )
+
+
+def _throttled(name: str) -> TopicResult:
+    return TopicResult(name=name, error_code=REFUSED, error_message=REFUSED.message)
 
 
 def _one_of_too_many(name: str) -> CreatableTopicResult:

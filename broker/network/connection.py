@@ -6,6 +6,9 @@
        │                        ▼                                    ▼
        └───────────────────── WAITING                             SENDING (until drained)
 
+A client that took more than its quota gets its answer at once and is then muted: nothing more is
+read from it until its time is over (KIP-219).
+
 At most one request is in process: the next frame is looked at when the answer of the last one is
 in the socket, so answers keep their order, and the socket is the back-pressure. Answers that are
 ready together are sent together. File ranges go by `sendfile`, their header in front with MSG_MORE.
@@ -29,6 +32,7 @@ from strandline.broker.answers import (
     Deferred,
     Parts,
     RequestHandler,
+    ThrottledParts,
 )
 from strandline.broker.network.frames import FrameBuffer, FrameError
 from strandline.broker.protocol.schema import Part
@@ -47,6 +51,7 @@ SEND_BUFFERS_MAX = 512
 UNSENT_PARTS_MAX = 64
 # Below this, joining buffers is cheaper than handing the kernel a vector.
 JOIN_BYTES_MAX = 16 * 1024
+_AT_ONCE = (list, tuple)
 
 
 class Connection:
@@ -58,16 +63,19 @@ class Connection:
         "_frames",
         "_handler",
         "_loop",
+        "_mute",
         "_on_close",
         "_outgoing",
         "_pending",
         "_reading",
+        "_received_s",
         "_socket",
         "_spawn",
         "_writing",
         "closed",
         "last_progress_s",
         "peer",
+        "peer_address",
         "requests_total",
     )
 
@@ -91,14 +99,16 @@ class Connection:
         self._frames = FrameBuffer(frame_bytes_max)
         self._outgoing: deque[Part] = deque()
         self._pending: Deferred | None = None
+        self._mute: asyncio.TimerHandle | None = None
         self._busy = False
         self._writing = False
         self._reading = True
         self._on_close = on_close
         self.peer = peer
+        self.peer_address = peer.rpartition(":")[0]
         self.closed = False
         self.requests_total = 0
-        self.last_progress_s = clock.monotonic_s()
+        self.last_progress_s = self._received_s = clock.monotonic_s()
         loop.add_reader(connected.fileno(), self._on_readable)
 
     def __repr__(self) -> str:
@@ -109,7 +119,8 @@ class Connection:
 
     def _on_readable(self) -> None:
         if self._busy or self._writing:
-            if self._pending is not None and self._is_abandoned():
+            is_parked = self._pending is not None or self._mute is not None
+            if is_parked and self._is_abandoned():
                 self.close("closed by the client")
                 return
             self._loop.remove_reader(self._socket.fileno())
@@ -125,7 +136,7 @@ class Connection:
         if byte_count == 0:
             self.close("closed by the client")
             return
-        self.last_progress_s = self._clock.monotonic_s()
+        self.last_progress_s = self._received_s = self._clock.monotonic_s()
         self._frames.received(byte_count)
         self._process_frames()
 
@@ -150,11 +161,13 @@ class Connection:
                 if frame is None:
                     break
                 self.requests_total += 1
-                answer = self._handler.handle(frame, self.peer)
+                answer = self._handler.handle(frame, self.peer, self._received_s)
                 if answer is None:
                     continue
-                if isinstance(answer, list | tuple):
+                if isinstance(answer, _AT_ONCE):
                     self._outgoing.extend(answer)
+                    if isinstance(answer, ThrottledParts):
+                        self._begin_mute(answer.throttle_ms)
                     if len(self._outgoing) > UNSENT_PARTS_MAX:
                         self._flush()
                         if self._writing:
@@ -199,7 +212,19 @@ class Connection:
         if self.closed:
             return
         self._outgoing.extend(parts)
+        if isinstance(parts, ThrottledParts):
+            self._begin_mute(parts.throttle_ms)
         self._flush()
+        if not self._writing:
+            self._resume()
+
+    def _begin_mute(self, throttle_ms: int) -> None:
+        self._busy = True
+        self._mute = self._loop.call_later(throttle_ms / 1000, self._end_mute)
+
+    def _end_mute(self) -> None:
+        self._mute = None
+        self._busy = False
         if not self._writing:
             self._resume()
 
@@ -304,6 +329,10 @@ class Connection:
         return self._busy
 
     @property
+    def is_muted(self) -> bool:
+        return self._mute is not None
+
+    @property
     def buffer_bytes(self) -> int:
         """What the receive buffer takes."""
         return self._frames.capacity_bytes
@@ -323,6 +352,9 @@ class Connection:
         self._loop.remove_writer(descriptor)
         self._outgoing.clear()
         self._socket.close()
+        if self._mute is not None:
+            self._mute.cancel()
+            self._mute = None
         if self._pending is not None:
             self._pending.cancel()
             self._pending = None

@@ -1,8 +1,11 @@
 """Listening sockets, the set of connections, and the sweep that bounds them.
 
 A connection is dropped when it is idle for `connections.max.idle.ms`, when it owes the rest of a
-frame, or when it does not take its answer, for STALLED_S. More than `max.connections` are accepted
-and closed at once, so that the client sees a refusal and not a silence.
+frame, or when it does not take its answer, for STALLED_S. More than `max.connections`, or more from
+one address than `max.connections.per.ip` (and its overrides), are accepted and closed at once, so
+that the client sees a refusal and not a silence. A client that connects more often than its
+`connection_creation_rate` is held unserved until it could connect again, and closed then: closed at
+once, it would only come again at once (KIP-612).
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import asyncio
 import errno
 import logging
 import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from strandline.broker.answers import RequestHandler
@@ -23,6 +28,7 @@ log = logging.getLogger(__name__)
 # minutes; request.timeout.ms of its clients is 30 s.
 STALLED_S = 60.0
 SWEEP_INTERVAL_S = 5.0
+SWEEP_INTERVAL_S_MIN = 0.25
 # A connection that is quiet this long gives its receive buffer back.
 SHRINK_AFTER_S = 10.0
 ACCEPTS_PER_EVENT_MAX = 64
@@ -30,6 +36,9 @@ ACCEPTS_PER_EVENT_MAX = 64
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_S = 0.5
 LISTEN_BACKLOG = 512
+# Sockets that are held because their client connects too often; further ones are closed at once.
+HELD_MAX = 1000
+HELD_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +48,22 @@ class ServerLimits:
     request_bytes_max: int
     connections_max: int
     idle_ms_max: int
+    connections_per_address_max: int
+    connections_by_address_max: Mapping[str, int]
+
+    def of_address(self, address: str) -> int:
+        """How many connections one address may have."""
+        return self.connections_by_address_max.get(address, self.connections_per_address_max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
     connections: int
+    muted_connections: int
     accepted_total: int
     refused_total: int
+    closed_idle_total: int
+    closed_stalled_total: int
     receive_buffer_bytes: int
 
 
@@ -56,19 +74,29 @@ class Server:
         self,
         handler: RequestHandler,
         *,
-        limits: ServerLimits,
+        limits: Callable[[], ServerLimits],
+        admit: Callable[[str], int] = lambda _address: 0,
         clock: Clock,
         spawn: Spawn,
     ) -> None:
+        """`limits` are asked for at every use: they may be altered.
+
+        `admit` says for how many ms an address that connects is to be kept out; 0 lets it in.
+        """
         self._handler = handler
+        self._admit = admit
+        self._held: set[socket.socket] = set()
         self._limits = limits
         self._clock = clock
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
         self._accepted_total = 0
         self._refused_total = 0
+        self._closed_idle_total = 0
+        self._closed_stalled_total = 0
 
     def listen(self, host: str, port: int) -> int:
         """Starts accepting; returns the port (which the system chose if `port` is 0).
@@ -105,25 +133,56 @@ class Server:
                 self._pause_accepting(listening)
                 return
             self._accepted_total += 1
-            if len(self._connections) >= self._limits.connections_max:
+            limits = self._limits()
+            host = _plain_address(address[0])
+            if len(self._connections) >= limits.connections_max or (
+                self._by_address[host] >= limits.of_address(host)
+            ):
                 self._refused_total += 1
                 connected.close()
+                continue
+            held_ms = self._admit(host)
+            if held_ms:
+                self._refused_total += 1
+                self._hold(connected, held_ms)
                 continue
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._by_address[host] += 1
             self._connections.add(
                 Connection(
                     connected,
-                    peer=f"{address[0]}:{address[1]}",
+                    peer=f"{host}:{address[1]}",
                     handler=self._handler,
                     loop=self._loop,
                     spawn=self._spawn,
                     clock=self._clock,
-                    frame_bytes_max=self._limits.request_bytes_max,
-                    on_close=self._connections.discard,
+                    frame_bytes_max=limits.request_bytes_max,
+                    on_close=self._forget,
                 )
             )
+
+    def _hold(self, connected: socket.socket, held_ms: int) -> None:
+        """Neither reads nor answers for a while; then closes."""
+        if len(self._held) >= HELD_MAX:
+            connected.close()
+            return
+        self._held.add(connected)
+        self._loop.call_later(min(held_ms / 1000, HELD_S_MAX), self._let_go, connected)
+
+    def _let_go(self, connected: socket.socket) -> None:
+        self._held.discard(connected)
+        connected.close()
+
+    def _forget(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            host = connection.peer_address
+            self._by_address[host] -= 1
+            if not self._by_address[host]:
+                # One entry per address that is connected, not per address that ever was.
+                del self._by_address[host]
 
     def _pause_accepting(self, listening: socket.socket) -> None:
         """Leaves clients in the backlog for a while.
@@ -141,18 +200,25 @@ class Server:
     async def sweep_forever(self) -> None:
         """Drops idle and stalled connections until cancelled."""
         while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
+            idle_s_max = self._limits().idle_ms_max / 1000
+            # A short time is kept as well as a long one.
+            shortest_s = max(idle_s_max / 2, SWEEP_INTERVAL_S_MIN) if idle_s_max >= 0 else 60.0
+            await asyncio.sleep(min(SWEEP_INTERVAL_S, shortest_s))
             self.sweep()
 
     def sweep(self) -> None:
         now_s = self._clock.monotonic_s()
+        idle_ms_max = self._limits().idle_ms_max
         for connection in tuple(self._connections):
             quiet_s = now_s - connection.last_progress_s
             if connection.is_sending and quiet_s > STALLED_S:
+                self._closed_stalled_total += 1
                 connection.close("the client does not read its answer")
             elif connection.is_mid_frame and quiet_s > STALLED_S:
+                self._closed_stalled_total += 1
                 connection.close("the client did not finish its frame")
-            elif not connection.is_busy and quiet_s * 1000 > self._limits.idle_ms_max:
+            elif not connection.is_busy and 0 <= idle_ms_max < quiet_s * 1000:
+                self._closed_idle_total += 1
                 connection.close("idle for connections.max.idle.ms")
             elif quiet_s > SHRINK_AFTER_S:
                 connection.shrink()
@@ -166,13 +232,23 @@ class Server:
     def close(self) -> None:
         """Stops accepting and drops every connection."""
         self.stop_accepting()
+        for held in tuple(self._held):
+            self._let_go(held)
         for connection in tuple(self._connections):
             connection.close("broker is stopping")
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
             connections=len(self._connections),
+            muted_connections=sum(c.is_muted for c in self._connections),
             accepted_total=self._accepted_total,
             refused_total=self._refused_total,
+            closed_idle_total=self._closed_idle_total,
+            closed_stalled_total=self._closed_stalled_total,
             receive_buffer_bytes=sum(c.buffer_bytes for c in self._connections),
         )
+
+
+def _plain_address(host: str) -> str:
+    """An IPv4 client of an IPv6 listener is known by its IPv4 address."""
+    return host.removeprefix("::ffff:") if "." in host else host

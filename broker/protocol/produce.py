@@ -89,6 +89,7 @@ def frame_appended(
     base_offset: int,
     log_append_time_ms: int,
     log_start_offset: int,
+    throttle_time_ms: int = 0,
 ) -> bytes | None:
     """The whole frame that answers a request for one partition whose batch was appended.
 
@@ -107,7 +108,18 @@ def frame_appended(
                 ),
                 name,
                 _pack_appended(
-                    2, index, 0, base_offset, log_append_time_ms, log_start_offset, 1, 0, 0, 0, 0, 0
+                    2,
+                    index,
+                    0,
+                    base_offset,
+                    log_append_time_ms,
+                    log_start_offset,
+                    1,
+                    0,
+                    0,
+                    0,
+                    throttle_time_ms,
+                    0,
                 ),
             )
         )
@@ -116,7 +128,18 @@ def frame_appended(
     return _pack_appended_head_by_id(
         _APPENDED_BY_ID_BYTES, correlation_id, 0, 2, topic.topic_id.bytes
     ) + _pack_appended(
-        2, index, 0, base_offset, log_append_time_ms, log_start_offset, 1, 0, 0, 0, 0, 0
+        2,
+        index,
+        0,
+        base_offset,
+        log_append_time_ms,
+        log_start_offset,
+        1,
+        0,
+        0,
+        0,
+        throttle_time_ms,
+        0,
     )
 
 

@@ -31,9 +31,10 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureInfo:
-    """Why an activity does not succeed at present."""
+    """Why an activity does not succeed at present; `kind` is the class of the error."""
 
     reason: str
+    kind: str
     attempts: int
     since_ms: int
 
@@ -64,7 +65,9 @@ class RetryState:
         wait_ms = min(wait_ms, self._policy.backoff_ms_max)
         spread = 1 + random.uniform(-self._policy.jitter, self._policy.jitter)
         self._retry_s = self._clock.monotonic_s() + wait_ms * spread / 1000
-        self.failure = FailureInfo(reason=str(error), attempts=attempts, since_ms=since_ms)
+        self.failure = FailureInfo(
+            reason=str(error), kind=type(error).__name__, attempts=attempts, since_ms=since_ms
+        )
         reason_class = _reason_class(error)
         fields = {
             "activity": self._activity,

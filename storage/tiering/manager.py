@@ -476,6 +476,16 @@ class TieringManager:
             for topic_partition in sorted(self._partitions)
         )
 
+    def statistics_of(self, topic_partition: TopicPartition) -> PartitionStatistics | None:
+        """One row; None if the partition is not tiered."""
+        partition = self._partitions.get(topic_partition)
+        return None if partition is None else partition.statistics()
+
+    @property
+    def store_is_up(self) -> bool:
+        """Whether the object store answered last."""
+        return self._health.is_up
+
     def __repr__(self) -> str:
         return (
             f"<TieringManager {self._store.url} partitions={len(self._partitions)} "

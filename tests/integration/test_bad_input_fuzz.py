@@ -16,6 +16,12 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from strandline.broker.protocol.api import SPECS
+from strandline.broker.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterQuotaEntry,
+    QuotaEntity,
+    QuotaOperation,
+)
 from strandline.broker.protocol.messages.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -44,6 +50,10 @@ from strandline.broker.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from strandline.broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from strandline.broker.protocol.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    QuotaComponent,
+)
 from strandline.broker.protocol.messages.describe_cluster import DescribeClusterRequest
 from strandline.broker.protocol.messages.describe_configs import (
     ConfigResourceType,
@@ -117,6 +127,11 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
 from strandline.broker.protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
+)
+from strandline.broker.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from strandline.broker.protocol.messages.update_features import (
+    FeatureUpdate,
+    UpdateFeaturesRequest,
 )
 from strandline.broker.protocol.schema import Request
 from strandline.storage.records.batch import iter_batches
@@ -318,6 +333,24 @@ def admin_requests() -> Sequence[Request]:
         AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=TOPIC, partitions=[move])]
         ),
+        DescribeClientQuotasRequest(
+            components=[QuotaComponent(entity_type="user", match_type=0, match="nobody")],
+            strict=True,
+        ),
+        AlterClientQuotasRequest(
+            entries=[
+                AlterQuotaEntry(
+                    entity=[QuotaEntity(entity_type="user", entity_name="nobody")],
+                    ops=[QuotaOperation(key="producer_byte_rate", value=1e9)],
+                )
+            ],
+            validate_only=True,
+        ),
+        UpdateFeaturesRequest(
+            feature_updates=[FeatureUpdate(feature="metadata.version", max_version_level=25)],
+            validate_only=True,
+        ),
+        UnregisterBrokerRequest(broker_id=9),
         ListPartitionReassignmentsRequest(
             topics=[ListPartitionReassignmentsTopic(name=TOPIC, partition_indexes=[0])]
         ),

@@ -17,7 +17,8 @@ TIMEOUT_S = 15.0
 class WireClient:
     """One connection; requests are answered in order."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1", *, client_id: str = "test") -> None:
+        self._client_id = client_id.encode()
         self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         self._correlation_id = 0
 
@@ -56,7 +57,7 @@ class WireClient:
         spec = request.spec
         flexible = spec.is_flexible(version)
         header = struct.pack(">hhi", spec.key, version, self._correlation_id)
-        header += struct.pack(">h", 4) + b"test"
+        header += struct.pack(">h", len(self._client_id)) + self._client_id
         if flexible:
             header += b"\x00"
         body = codec.join(codec.encode_request(request, version))

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 from strandline.broker.cluster.image import MetadataImage, replay
 from strandline.broker.cluster.records import (
+    BrokerConfigsSet,
     BrokerStarted,
+    ClientQuotasSet,
     ClusterCreated,
     LeaderEpochsRaised,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdsAllocated,
+    QuotaEntity,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
@@ -54,6 +57,16 @@ _RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
         LeaderEpochsRaised,
         topic_id=_IDS,
         leader_epochs=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**31 - 1))).map(tuple),
+    ),
+    st.builds(
+        BrokerConfigsSet, node_id=st.none() | st.integers(0, 2**31 - 1), properties=_PROPERTIES
+    ),
+    st.builds(
+        ClientQuotasSet,
+        entity=_PROPERTIES.map(QuotaEntity.of),
+        quotas=st.dictionaries(
+            st.text(max_size=5), st.floats(min_value=0, allow_infinity=False), max_size=3
+        ),
     ),
 )
 

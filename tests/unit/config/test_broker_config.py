@@ -165,7 +165,11 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("sasl.enabled.mechanisms=PLAIN", "no encryption, authentication or authorisation yet"),
         ("authorizer.class.name=x.Y", "no encryption, authentication or authorisation yet"),
         ("security.inter.broker.protocol=SSL", "no encryption, authentication or authorisation"),
-        ("max.connections.per.ip=10", "does not enforce this limit yet"),
+        ("max.connection.creation.rate=10", "does not enforce this limit yet"),
+        ("max.connections.per.ip.overrides=10.0.0.1", "expected address:count"),
+        ("max.connections.per.ip.overrides=localhost:4", "expected address:count"),
+        ("strandline.metrics.listener=127.0.0.1:9404", "expected NAME://host:port"),
+        ("strandline.metrics.listener=https://127.0.0.1:9404", "expected http://host:port"),
         ("rsm.config.chunk.size=1", "has its own remote tier"),
     ],
 )
@@ -194,11 +198,14 @@ def test_two_broker_ids_that_disagree_are_refused() -> None:
 
 def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        config = load("num.network.threads=3", "max.connections.per.ip=2147483647")
-    assert [key.key for key in config.ignored] == ["num.network.threads", "max.connections.per.ip"]
+        config = load("num.network.threads=3", "max.connection.creation.rate=2147483647")
+    assert [key.key for key in config.ignored] == [
+        "num.network.threads",
+        "max.connection.creation.rate",
+    ]
     assert [record.fields["key"] for record in caplog.records] == [  # type: ignore[attr-defined]
         "num.network.threads",
-        "max.connections.per.ip",
+        "max.connection.creation.rate",
     ]
     assert "num.network.threads" not in config.given
 

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from strandline.broker.cluster.decisions import Refusal
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.records import BrokerConfigsSet, TopicCreated
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_rows import (
     ConfigRow,
     ConfigSource,
     ConfigSynonym,
+    describe_all,
     describe_broker,
     describe_topic,
 )
 from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.running_config import RunningConfig, check_broker_change
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigType
 
 
 def broker_row(name: str, *overrides: str) -> ConfigRow:
-    rows = describe_broker(BrokerConfig.load(None, overrides))
+    rows = describe_broker(RunningConfig(BrokerConfig.load(None, overrides)))
     return next(row for row in rows if row.name == name)
 
 
 def topic_row(name: str, *overrides: str, **properties: str) -> ConfigRow:
     texts = {key.replace("_", "."): text for key, text in properties.items()}
-    rows = describe_topic(BrokerConfig.load(None, overrides), texts)
+    rows = describe_topic(RunningConfig(BrokerConfig.load(None, overrides)), texts)
     return next(row for row in rows if row.name == name)
 
 
 def test_every_key_has_a_row_and_rows_are_sorted() -> None:
-    config = BrokerConfig.load()
+    config = RunningConfig(BrokerConfig.load())
     assert [row.name for row in describe_broker(config)] == sorted(BROKER_CONFIGS)
     assert [row.name for row in describe_topic(config, {})] == sorted(TOPIC_CONFIGS)
 
@@ -85,6 +93,102 @@ def test_a_property_that_nobody_set_shows_kafkas_default(name: str) -> None:
 
 
 def test_only_what_can_be_altered_claims_that_it_can() -> None:
-    config = BrokerConfig.load()
-    assert all(row.read_only for row in describe_broker(config))
+    config = RunningConfig(BrokerConfig.load())
+    for row in describe_broker(config):
+        assert row.read_only is not BROKER_CONFIGS[row.name].dynamic, row.name
     assert not any(row.read_only for row in describe_topic(config, {}))
+
+
+# --- altered while it runs -----------------------------------------------------------------------
+
+
+def altered(own: dict[str, str], everybodys: dict[str, str], *overrides: str) -> RunningConfig:
+    running = RunningConfig(BrokerConfig.load(None, overrides))
+    running.follow(
+        MetadataImage().apply_entry(
+            [
+                BrokerConfigsSet(node_id=1, properties=own),
+                BrokerConfigsSet(node_id=None, properties=everybodys),
+                BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
+            ]
+        )
+    )
+    return running
+
+
+def test_what_was_altered_for_this_broker_wins_over_all_and_over_the_file() -> None:
+    running = altered({"max.connections": "7"}, {"max.connections": "8"}, "max.connections=9")
+    assert running.current.max_connections == 7
+    row = next(row for row in describe_broker(running) if row.name == "max.connections")
+    assert (row.value, row.source, row.read_only) == ("7", ConfigSource.DYNAMIC_BROKER, False)
+    assert [(s.value, s.source) for s in row.synonyms] == [
+        ("7", ConfigSource.DYNAMIC_BROKER),
+        ("8", ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        ("9", ConfigSource.STATIC_BROKER),
+        ("2147483647", ConfigSource.DEFAULT),
+    ]
+
+
+def test_an_empty_name_shows_what_was_altered_for_all_and_nothing_else() -> None:
+    running = altered({"max.connections": "7"}, {"log.retention.ms": "8"}, "max.connections=9")
+    (row,) = describe_all(running)
+    assert (row.name, row.value, row.source) == (
+        "log.retention.ms",
+        "8",
+        ConfigSource.DYNAMIC_DEFAULT_BROKER,
+    )
+    assert [s.source for s in row.synonyms] == [ConfigSource.DYNAMIC_DEFAULT_BROKER]
+
+
+def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -> None:
+    running = altered({}, {"log.retention.ms": "8"}, "log.retention.hours=2")
+    assert running.topic_defaults.properties["retention.ms"] == "8"
+    row = next(row for row in describe_topic(running, {}) if row.name == "retention.ms")
+    assert (row.value, row.source) == ("8", ConfigSource.DYNAMIC_DEFAULT_BROKER)
+    assert [(s.name, s.value) for s in row.synonyms] == [
+        ("log.retention.ms", "8"),
+        ("log.retention.hours", "2"),
+        ("log.retention.hours", "604800000"),
+    ]
+
+
+def test_what_is_taken_back_leaves_what_the_broker_was_started_with() -> None:
+    running = altered({"max.connections": "7"}, {}, "max.connections=9")
+    running.follow(MetadataImage())
+    assert running.current.max_connections == 9
+    assert dict(running.current.given) == {"max.connections": "9"}
+
+
+def test_stored_keys_that_cannot_be_applied_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    running = altered({"node.id": "5", "max.connections": "many"}, {"log.roll.ms": "9"})
+    assert running.current.node_id == 1
+    assert running.current.topic_defaults() == {"segment.ms": "9"}
+    assert caplog.text.count("stored configuration not applied") == 2
+
+
+@pytest.mark.parametrize(
+    ("properties", "complaint"),
+    [
+        ({"nonsense": "1"}, "unknown key"),
+        ({"node.id": "2"}, "Cannot update these configs dynamically: node.id"),
+        ({"log.retention.hours": "2"}, "Cannot update these configs dynamically"),
+        ({"max.connections": "-1"}, "must be at least 0"),
+        ({"max.connections.per.ip.overrides": "x:1"}, "expected address:count"),
+        ({"log.local.retention.ms": "9999999999"}, "must not exceed"),
+        ({"log.retention.ms": "1"}, "topic tiered could not run with it"),
+    ],
+)
+def test_what_a_broker_could_not_run_with_is_refused(
+    properties: dict[str, str], complaint: str
+) -> None:
+    image = MetadataImage().apply(
+        TopicCreated(
+            topic="tiered",
+            topic_id=uuid.UUID(int=1),
+            replicas=((1,),),
+            properties={"local.retention.ms": "5"},
+        )
+    )
+    with pytest.raises(Refusal, match=complaint) as caught:
+        check_broker_change(BrokerConfig.load(), image, None, properties)
+    assert caught.value.error_code is ErrorCode.INVALID_REQUEST

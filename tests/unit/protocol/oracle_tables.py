@@ -48,7 +48,11 @@ OUR_NAMES = {
 }
 
 # kafka-python does not speak the group protocol of KIP-848; for these kio is the only oracle.
-UNKNOWN_TO_KAFKA_PYTHON = {ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE}
+UNKNOWN_TO_KAFKA_PYTHON = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+    ApiKey.UNREGISTER_BROKER,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +171,7 @@ def kafka_python_default(cls: type[Message], path: str) -> object:
         field = next(field for field in fields if kafka_python_name(field) == part)
         fields = field.get("fields", [])
     if "default" in field:
-        text = str(field["default"])
+        text = str(field["default"]).lower()
         if text in ("null", "true", "false"):
             return {"null": None, "true": True, "false": False}[text]
         return text if field["type"] == "string" else int(text, 0)

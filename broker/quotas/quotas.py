@@ -1,0 +1,176 @@
+"""What each client has taken lately, and how long it has to be left alone for it.
+
+Each method records and says for how many ms the client is to be throttled; 0 for most. What is
+done with that is the caller's: the answer goes out at once with `throttle_time_ms`, and its
+connection is not read until that time is over (KIP-219).
+
+Without quotas `is_active` is False, and nothing here is called: no cost where nothing is limited.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.quotas.rates import QuotaWindows, SampledRate, TokenBucket
+from strandline.broker.quotas.table import QuotaKey, QuotaTable, Sharers
+from strandline.storage.clock import Clock
+
+# Clients that are remembered per kind of quota; the one that was heard of longest ago is forgotten,
+# and with it at most eleven seconds of history.
+CLIENTS_MAX = 10_000
+# Kafka bounds a pause for processing time by one window, because such a rate is a noisy one.
+REQUEST_WINDOWS_MAX = 1
+
+GaugeT = TypeVar("GaugeT", SampledRate, TokenBucket)
+
+
+class _Gauges(Generic[GaugeT]):
+    """One gauge per sharer of an allowance, the latest CLIENTS_MAX of them."""
+
+    def __init__(self, make: Callable[[], GaugeT]) -> None:
+        self._make: Callable[[], GaugeT] = make
+        self._gauges: OrderedDict[Sharers, GaugeT] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._gauges)
+
+    def of(self, sharers: Sharers) -> GaugeT:
+        gauge = self._gauges.get(sharers)
+        if gauge is None:
+            gauge = self._gauges[sharers] = self._make()
+            if len(self._gauges) > CLIENTS_MAX:
+                self._gauges.popitem(last=False)
+        else:
+            self._gauges.move_to_end(sharers)
+        return gauge
+
+
+class MutationQuota:
+    """controller_mutation_rate during one request that creates or deletes partitions.
+
+    Strict (newer versions): what comes when the credit is used up is refused, by topic. Permissive:
+    everything is done, and paid for by waiting.
+    """
+
+    def __init__(self, bucket: TokenBucket, bound: float, clock: Clock, *, strict: bool) -> None:
+        self._bucket = bucket
+        self._bound = bound
+        self._clock = clock
+        self._strict = strict
+        self.throttle_ms = 0
+
+    def take(self, partitions: int) -> bool:
+        """Whether so many partitions may be created or deleted; they count if they may."""
+        now_ms = self._clock.now_ms()
+        if self._strict:
+            self.throttle_ms = self._bucket.throttle_ms(self._bound, now_ms)
+            if self.throttle_ms:
+                return False
+            self._bucket.take(partitions, self._bound, now_ms)
+        else:
+            self._bucket.take(partitions, self._bound, now_ms)
+            self.throttle_ms = self._bucket.throttle_ms(self._bound, now_ms)
+        return True
+
+
+class ClientQuotas:
+    """The quotas of this broker's clients. Used on the event loop only."""
+
+    def __init__(self, clock: Clock, windows: QuotaWindows) -> None:
+        self._clock = clock
+        self._windows = windows
+        self._table = QuotaTable({})
+        self._produced = _Gauges(lambda: SampledRate(windows))
+        self._fetched = _Gauges(lambda: SampledRate(windows))
+        self._requested = _Gauges(lambda: SampledRate(windows))
+        self._mutated = _Gauges(lambda: TokenBucket(windows))
+        self._connected = _Gauges(lambda: SampledRate(windows))
+        # Looked at by every request before anything else is.
+        self.is_active = False
+
+    def follow(self, image: MetadataImage) -> None:
+        """Takes over what is stored; what clients have taken lately stays known."""
+        self._table = QuotaTable(image.client_quotas)
+        self.is_active = self._table.has_clients
+
+    @property
+    def table(self) -> QuotaTable:
+        return self._table
+
+    def produced(self, user: str, client_id: str, size_bytes: int) -> int:
+        """producer_byte_rate: a produce request of that size came."""
+        return self._record(
+            self._produced, QuotaKey.PRODUCER_BYTE_RATE, user, client_id, size_bytes
+        )
+
+    def fetched(self, user: str, client_id: str, size_bytes: int) -> int:
+        """consumer_byte_rate: an answer of that size is about to go."""
+        return self._record(self._fetched, QuotaKey.CONSUMER_BYTE_RATE, user, client_id, size_bytes)
+
+    def fetch_bytes_max(self, user: str, client_id: str) -> float:
+        """The largest answer that a client can get without being throttled for ever."""
+        limit = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
+        if limit is None:
+            return float("inf")
+        return limit.bound * self._windows.full_ms / 1000
+
+    def unfetched(self, user: str, client_id: str, size_bytes: int) -> None:
+        """The answer did not go after all: an empty one takes its place."""
+        limit = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
+        if limit is not None:
+            self._fetched.of(limit.sharers).record(-size_bytes, self._clock.now_ms())
+
+    def requested(self, user: str, client_id: str, busy_s: float) -> int:
+        """request_percentage: a request kept the broker busy for so long."""
+        throttle_ms = self._record(
+            self._requested, QuotaKey.REQUEST_PERCENTAGE, user, client_id, 100 * busy_s
+        )
+        return min(throttle_ms, REQUEST_WINDOWS_MAX * self._windows.length_ms)
+
+    def connected(self, address: str) -> int:
+        """connection_creation_rate: somebody connects. What is not let in does not count."""
+        if not self._table.has_addresses:
+            return 0
+        bound = self._table.find_address(address)
+        if bound is None:
+            return 0
+        now_ms = self._clock.now_ms()
+        rate = self._connected.of((address, ""))
+        rate.record(1, now_ms)
+        throttle_ms = rate.throttle_ms(bound, now_ms)
+        if throttle_ms:
+            rate.record(-1, now_ms)
+        return throttle_ms
+
+    def mutation(self, user: str, client_id: str, *, strict: bool) -> MutationQuota | None:
+        """controller_mutation_rate of one request; None without a limit."""
+        limit = self._table.find(QuotaKey.CONTROLLER_MUTATION_RATE, user, client_id)
+        if limit is None:
+            return None
+        bucket = self._mutated.of(limit.sharers)
+        return MutationQuota(bucket, limit.bound, self._clock, strict=strict)
+
+    def _record(
+        self,
+        gauges: _Gauges[SampledRate],
+        key: QuotaKey,
+        user: str,
+        client_id: str,
+        value: float,
+    ) -> int:
+        limit = self._table.find(key, user, client_id)
+        if limit is None:
+            return 0
+        now_ms = self._clock.now_ms()
+        rate = gauges.of(limit.sharers)
+        rate.record(value, now_ms)
+        return rate.throttle_ms(limit.bound, now_ms)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ClientQuotas active={self.is_active} produced={len(self._produced)}"
+            f" fetched={len(self._fetched)} requested={len(self._requested)}>"
+        )

@@ -1,0 +1,175 @@
+"""The configuration in force: what the broker was started with, and what was altered since.
+
+    set for this broker   over   set for every broker   over   command line, file   over   default
+
+The first two are in the metadata image (AlterConfigs and IncrementalAlterConfigs of a BROKER
+resource); `follow` takes them over. Who reads a key that can be altered asks `current` each time;
+the others may keep what they read.
+
+`check_broker_change` decides before something is stored, and refuses what could not be applied.
+What is stored all the same and cannot be (a key that another release let be altered) is left out,
+with a warning: a broker that does not start is worse than one with a default.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from strandline.broker.cluster.decisions import Refusal, TopicDefaults
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.config import BrokerConfig
+from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.errors import InvalidConfig
+from strandline.storage.log_config import LogConfig, nearest_name
+
+log = logging.getLogger(__name__)
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class RunningConfig:
+    """Owner of the configuration in force. Used on the event loop only."""
+
+    def __init__(self, static: BrokerConfig) -> None:
+        self._static = static
+        self._own: Mapping[str, str] = _NOTHING
+        self._everybodys: Mapping[str, str] = _NOTHING
+        self._current = static
+        self._topic_defaults = TopicDefaults.of(static)
+
+    @property
+    def current(self) -> BrokerConfig:
+        return self._current
+
+    @property
+    def static(self) -> BrokerConfig:
+        """What the broker was started with."""
+        return self._static
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """What was altered for this broker alone."""
+        return self._own
+
+    @property
+    def everybodys(self) -> Mapping[str, str]:
+        """What was altered for every broker."""
+        return self._everybodys
+
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        return self._topic_defaults
+
+    def bind(self, ports: Mapping[str, int]) -> None:
+        """Takes over the ports that the system gave."""
+        self._static = self._static.with_bound_ports(ports)
+        self._apply()
+
+    def follow(self, image: MetadataImage) -> None:
+        """Takes over what is stored for this broker and for all of them."""
+        own = image.broker_properties.get(self._static.node_id, _NOTHING)
+        everybodys = image.broker_properties.get(None, _NOTHING)
+        if own == self._own and everybodys == self._everybodys:
+            return
+        self._own, self._everybodys = _usable(own), _usable(everybodys)
+        before = self._current
+        self._apply()
+        log.info("configuration altered", extra={"fields": _difference(before, self._current)})
+
+    def _apply(self) -> None:
+        self._current = altered(self._static, {**self._everybodys, **self._own})
+        self._topic_defaults = TopicDefaults.of(self._current)
+
+    def __repr__(self) -> str:
+        return f"<RunningConfig own={dict(self._own)} everybodys={dict(self._everybodys)}>"
+
+
+def altered(static: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
+    """`static` with these keys changed. Raises InvalidConfig."""
+    if not properties:
+        return static
+    fields: dict[str, object] = {}
+    for name, text in properties.items():
+        definition = BROKER_CONFIGS[name]
+        value = definition.parse(text)
+        if definition.topic_property is None:
+            fields[definition.field_name] = value
+    given = MappingProxyType({**static.given, **properties})
+    return replace(static, **fields, given=given)  # type: ignore[arg-type]  # as in config.py
+
+
+def _usable(stored: Mapping[str, str]) -> Mapping[str, str]:
+    """What of it this release can apply."""
+    usable: dict[str, str] = {}
+    for name, text in stored.items():
+        try:
+            _check_one(name, text)
+        except Refusal as refusal:
+            log.warning(
+                "stored configuration not applied",
+                extra={"fields": {"key": name, "value": text, "reason": refusal.message}},
+            )
+        else:
+            usable[name] = text
+    return MappingProxyType(usable)
+
+
+def _difference(before: BrokerConfig, after: BrokerConfig) -> dict[str, str]:
+    names = before.given.keys() | after.given.keys()
+    return {
+        name: after.given.get(name, "the default")
+        for name in sorted(names)
+        if before.given.get(name) != after.given.get(name)
+    }
+
+
+# --- before something is stored --------------------------------------------------------------
+
+
+def check_broker_change(
+    static: BrokerConfig, image: MetadataImage, node_id: int | None, properties: Mapping[str, str]
+) -> None:
+    """Raises Refusal unless a broker can run with `properties` set; `node_id` None means all.
+
+    INVALID_REQUEST where Kafka says so, also for a bad value (KAFKA-13609).
+    """
+    for name, text in properties.items():
+        _check_one(name, text)
+    stored = {**image.broker_properties, node_id: properties}
+    both = {**stored.get(None, {}), **stored.get(static.node_id, {})}
+    try:
+        usable = {name: text for name, text in both.items() if name in BROKER_CONFIGS}
+        defaults = altered(static, usable).topic_defaults()
+        # As if they were a topic's own, so that they are also held against each other.
+        LogConfig.resolve(defaults)
+    except InvalidConfig as error:
+        raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
+    for topic in image.topics.values():
+        try:
+            LogConfig.resolve(topic.properties, defaults)
+        except InvalidConfig as error:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"topic {topic.name} could not run with it: {error}"
+            ) from None
+
+
+def _check_one(name: str, text: str) -> None:
+    definition = BROKER_CONFIGS.get(name)
+    if definition is None:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST, f"unknown key {name!r}{nearest_name(name, BROKER_CONFIGS)}"
+        )
+    if not definition.dynamic:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: {name}. Change the file or --set, and"
+            " restart.",
+        )
+    try:
+        definition.parse(text)
+    except InvalidConfig as error:
+        raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None

@@ -1,0 +1,1 @@
+"""What an operator sees of a running broker: counting, collecting, and an HTTP listener."""

@@ -1,0 +1,512 @@
+"""Reads the broker's state into samples, family by family; the only thing that knows both.
+
+Everything is read when it is asked for, from the state itself: a lag is there exactly while there
+is one, and nothing can drift. What is counted is counted by its owner, in plain integers.
+
+The number of series is bounded: APIs, versions and error codes are tables of ours; partitions and
+committed offsets are shown up to `partitions_max` each, topics up to TOPICS_MAX, in the order of
+their names, and `strandline_metrics_left_out` says how many are not. Totals count all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from strandline.broker.cluster.metadata import Metadata
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.coordination.faults import CoordinatorFault
+from strandline.broker.coordination.group_values import GroupDescription
+from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.network.server import Server
+from strandline.broker.protocol.api import api_name
+from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.telemetry.exposition import (
+    Family,
+    Format,
+    Sample,
+    end_of,
+    write_family,
+)
+from strandline.broker.telemetry.families import FAMILIES
+from strandline.broker.telemetry.process import (
+    collections_by_generation,
+    process_figures,
+    release,
+)
+from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
+from strandline.broker.telemetry.sessions import SessionFigures
+from strandline.storage.clock import Clock
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import TopicPartition
+from strandline.storage.remote.reader import ColdReader
+from strandline.storage.tiering.manager import TieringManager
+from strandline.storage.tiering.partition_tiering import PartitionStatistics
+
+TOPICS_MAX = 2000
+# Samples between two looks at the loop: a page must not hold up clients.
+SAMPLES_PER_TURN = 100
+# `running` of Kafka's BrokerState.
+BROKER_RUNNING = 3
+ALL_TOPICS = ""
+
+# Counters of the tiering, by the name under which Kafka has them.
+_TIERING_COUNTERS = {
+    "strandline_remote_copy_bytes_total": "remotecopybytes",
+    "strandline_remote_copy_segments_total": "remotecopyrequests",
+    "strandline_remote_copy_errors_total": "remotecopyerrors",
+    "strandline_remote_delete_segments_total": "remotedeleterequests",
+    "strandline_remote_delete_errors_total": "remotedeleteerrors",
+}
+_TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
+    "messagesin": lambda t: t.messages_in,
+    "bytesin": lambda t: t.bytes_in,
+    "bytesout": lambda t: t.bytes_out,
+    "totalproducerequests": lambda t: t.produce_requests,
+    "failedproducerequests": lambda t: t.failed_produce,
+    "totalfetchrequests": lambda t: t.fetch_requests,
+    "failedfetchrequests": lambda t: t.failed_fetch,
+    "remotefetchrequests": lambda t: t.remote_fetches,
+    "remotefetchbytes": lambda t: t.remote_bytes_out,
+    "remotefetcherrors": lambda t: t.remote_fetch_errors,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The parts of a broker that are asked. Without an object store the last four are None."""
+
+    clock: Clock
+    requests: RequestTraffic
+    server: Server
+    metadata: Metadata
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+    sessions: SessionFigures
+    parked_fetches: Callable[[], int]
+    log_dirs: LogDirs
+    partitions_max: int
+    tiering: TieringManager | None = None
+    tiering_counters: MetricRegistry | None = None
+    cold_reader: ColdReader | None = None
+    store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
+
+
+class Collector:
+    """Makes pages; keeps nothing between them."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    def page(self, wanted: Format) -> Iterator[str]:
+        """The page in pieces of at most SAMPLES_PER_TURN samples; the loop may run in between."""
+        for family, samples in _Page(self._sources).families():
+            lines = write_family(family, samples, wanted)
+            while piece := "".join(islice(lines, SAMPLES_PER_TURN)):
+                yield piece
+        yield end_of(wanted)
+
+
+_Row = tuple[Family, Iterable[Sample]]
+
+
+class _Page:
+    """One collection: what several families need is looked up once."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._left_out: Counter[str] = Counter()
+        image = sources.metadata.image
+        self._topics = sorted(image.topics)
+        self._left_out["topics"] = max(0, len(self._topics) - TOPICS_MAX)
+        self._topics = self._topics[:TOPICS_MAX]
+        partitions = sorted(sources.replicas.partitions(), key=lambda p: p.topic_partition)
+        self._left_out["partitions"] = max(0, len(partitions) - sources.partitions_max)
+        self._all_partitions = partitions
+        self._partitions = partitions[: sources.partitions_max]
+
+    def families(self) -> Iterator[_Row]:
+        for rows in (
+            self._requests,
+            self._connections,
+            self._traffic,
+            self._tiers,
+            self._logs,
+            self._replicas,
+            self._groups,
+            self._process,
+        ):
+            yield from rows()
+
+    # --- requests and connections --------------------------------------------------------------
+
+    def _requests(self) -> Iterator[_Row]:
+        requests = self._sources.requests
+        requests.turn_if_due()
+        prefix = "kafka_network_requestmetrics_"
+        apis = [(api_name(key), traffic) for key, traffic in requests.apis.items()]
+        yield _row(
+            f"{prefix}requests_total",
+            (
+                Sample(count, (name, str(version)))
+                for name, traffic in apis
+                for version, count in traffic.versions()
+            ),
+        )
+        yield _row(
+            f"{prefix}errors_total",
+            (
+                Sample(count, (name, _error_name(code)))
+                for name, traffic in apis
+                for code, count in traffic.codes()
+                if count
+            ),
+        )
+        asked = [(name, traffic) for name, traffic in apis if sum(traffic.by_version)]
+        for suffix, durations in (
+            ("totaltimems", [(name, t.total) for name, t in asked]),
+            ("requestqueuetimems", [(name, t.queue) for name, t in asked]),
+            ("localtimems", [(name, t.local) for name, t in asked]),
+            ("remotetimems", [(name, t.remote) for name, t in asked if t.remote.count]),
+        ):
+            yield _row(prefix + suffix, _times(durations))
+        yield _row(
+            f"{prefix}throttletimems",
+            _sums((name, t.throttle_s * 1000, t.throttled) for name, t in asked),
+        )
+        yield _row(
+            f"{prefix}requestbytes",
+            _sums((name, t.request_bytes, sum(t.by_version)) for name, t in asked),
+        )
+        yield _row(
+            f"{prefix}responsebytes",
+            _sums((name, t.response_bytes, t.total.count) for name, t in asked),
+        )
+        yield _one("strandline_requests_refused_total", requests.refused_total)
+
+    def _connections(self) -> Iterator[_Row]:
+        found = self._sources.server.statistics()
+        prefix = "kafka_server_socket_server_metrics_connection_"
+        yield _one(f"{prefix}count", found.connections)
+        yield _one(f"{prefix}creation_total", found.accepted_total)
+        yield _one("strandline_connections_refused_total", found.refused_total)
+        yield _row(
+            "strandline_connections_closed_total",
+            [
+                Sample(found.closed_idle_total, ("idle",)),
+                Sample(found.closed_stalled_total, ("stalled",)),
+            ],
+        )
+        yield _one("strandline_connections_muted", found.muted_connections)
+        yield _one("strandline_receive_buffer_bytes", found.receive_buffer_bytes)
+
+    # --- topics and tiers ----------------------------------------------------------------------
+
+    def _traffic(self) -> Iterator[_Row]:
+        replicas = self._sources.replicas
+        by_topic = {
+            name: traffic
+            for name in self._topics
+            if (traffic := replicas.traffic_of(name)) is not None
+        }
+        total = replicas.total_traffic()
+        for name, read in _TRAFFIC.items():
+            yield _row(
+                f"kafka_server_brokertopicmetrics_{name}_total",
+                [
+                    Sample(read(total), (ALL_TOPICS,)),
+                    *(Sample(read(traffic), (topic,)) for topic, traffic in by_topic.items()),
+                ],
+            )
+
+    def _tiers(self) -> Iterator[_Row]:
+        sources = self._sources
+        if sources.tiering is None:
+            return
+        yield from self._tiering_counters()
+        tiered = [
+            found
+            for partition in self._all_partitions
+            if (found := sources.tiering.statistics_of(partition.topic_partition)) is not None
+        ]
+        prefix = "kafka_server_brokertopicmetrics_"
+        for name, read in _TIER_GAUGES.items():
+            yield _row(prefix + name, self._by_topic(tiered, read))
+        now_ms = sources.clock.now_ms()
+        for name, failures in (
+            ("copy", [(s.topic_partition, s.copy_failure) for s in tiered]),
+            ("delete", [(s.topic_partition, s.delete_failure) for s in tiered]),
+        ):
+            failing = [(where, failure) for where, failure in failures if failure is not None]
+            self._left_out[f"{name} failures"] = max(0, len(failing) - sources.partitions_max)
+            yield _row(
+                f"strandline_remote_{name}_failing_seconds",
+                [
+                    Sample(
+                        max(0, now_ms - failure.since_ms) / 1000,
+                        (where.topic, str(where.partition), failure.kind),
+                    )
+                    for where, failure in failing[: sources.partitions_max]
+                ],
+            )
+        yield _one("strandline_remote_up", int(sources.tiering.store_is_up))
+        yield from self._cold_reads()
+
+    def _tiering_counters(self) -> Iterator[_Row]:
+        by_name: dict[str, dict[str, float]] = defaultdict(dict)
+        for counter in self._sources.tiering_counters or ():
+            by_name[counter.name][dict(counter.labels).get("topic", ALL_TOPICS)] = counter.value
+        shown = set(self._topics)
+        for ours, kafkas in _TIERING_COUNTERS.items():
+            counts = by_name.get(ours, {})
+            yield _row(
+                f"kafka_server_brokertopicmetrics_{kafkas}_total",
+                [
+                    Sample(sum(counts.values()), (ALL_TOPICS,)),
+                    *(Sample(counts[topic], (topic,)) for topic in sorted(counts.keys() & shown)),
+                ],
+            )
+
+    def _by_topic(
+        self,
+        tiered: Sequence[PartitionStatistics],
+        read: Callable[[PartitionStatistics], int],
+    ) -> Iterator[Sample]:
+        sums: Counter[str] = Counter()
+        for found in tiered:
+            sums[found.topic_partition.topic] += read(found)
+        yield Sample(sum(sums.values()), (ALL_TOPICS,))
+        for topic in self._topics:
+            if topic in sums:
+                yield Sample(sums[topic], (topic,))
+
+    def _cold_reads(self) -> Iterator[_Row]:
+        sources = self._sources
+        requests = sources.store_requests()
+        if requests is not None:
+            by_operation, failed = requests
+            yield _row(
+                "strandline_remote_requests_total",
+                [Sample(count, (name,)) for name, count in sorted(by_operation.items())],
+            )
+            yield _one("strandline_remote_failed_attempts_total", failed)
+        if sources.cold_reader is None:
+            return
+        found = sources.cold_reader.statistics()
+        yield _one("strandline_cold_cache_bytes", found.live_bytes_now)
+        yield _one("strandline_cold_running_downloads", found.running_downloads_now)
+        yield _row(
+            "strandline_cold_chunks_total",
+            [
+                Sample(found.memory_hits, ("memory",)),
+                Sample(found.joined_downloads, ("underway",)),
+                Sample(found.disk_hits, ("disk",)),
+                Sample(found.downloads, ("store",)),
+            ],
+        )
+        yield _one("strandline_cold_downloaded_bytes_total", found.downloaded_bytes)
+        yield _row(
+            "strandline_cold_failures_total",
+            [
+                Sample(found.failed_downloads, ("failed",)),
+                Sample(found.corrupt_chunks, ("corrupt",)),
+            ],
+        )
+
+    # --- partitions ----------------------------------------------------------------------------
+
+    def _logs(self) -> Iterator[_Row]:
+        partitions = self._partitions
+        for name, read in _LOG_GAUGES.items():
+            yield _row(f"kafka_log_log_{name}", (Sample(read(p), _place(p)) for p in partitions))
+        yield _row(
+            "strandline_log_tier_bytes",
+            (
+                Sample(size_bytes, (*_place(p), tier))
+                for p in partitions
+                for tier, size_bytes in (
+                    ("local", p.log.local.size_bytes),
+                    ("remote", p.log.tier_sizes.remote_bytes if p.log.is_tiered else 0),
+                )
+            ),
+        )
+
+    def _replicas(self) -> Iterator[_Row]:
+        sources = self._sources
+        image = sources.metadata.image
+        placed = sum(topic.partition_count for topic in image.topics.values())
+        served = len(self._all_partitions)
+        short = sum(p.log.local.config.min_insync_replicas > 1 for p in self._all_partitions)
+        offline = max(0, placed - served)
+        prefix = "kafka_server_replicamanager_"
+        yield _one(f"{prefix}partitioncount", served)
+        yield _one(f"{prefix}leadercount", served)
+        # One replica each, and it is in sync or offline.
+        yield _one(f"{prefix}underreplicatedpartitions", 0)
+        yield _one(f"{prefix}underminisrpartitioncount", short)
+        yield _one(f"{prefix}offlinereplicacount", offline)
+        prefix = "kafka_controller_kafkacontroller_"
+        yield _one(f"{prefix}activecontrollercount", 1)
+        yield _one(f"{prefix}offlinepartitionscount", offline)
+        yield _one(f"{prefix}globaltopiccount", len(image.topics))
+        yield _one(f"{prefix}globalpartitioncount", placed)
+        yield _one("kafka_server_kafkaserver_brokerstate", BROKER_RUNNING)
+        yield _row(
+            "kafka_server_delayedoperationpurgatory_purgatorysize",
+            [
+                Sample(sources.parked_fetches(), ("Fetch",)),
+                Sample(sources.groups.statistics().parked_requests, ("Rebalance",)),
+            ],
+        )
+        prefix = "kafka_server_fetchsessioncache_"
+        yield _one(f"{prefix}numincrementalfetchsessions", sources.sessions.session_count)
+        yield _one(f"{prefix}numincrementalfetchpartitionscached", sources.sessions.partition_count)
+        yield _one(
+            f"{prefix}incrementalfetchsessionevictions_total", sources.sessions.evictions_total
+        )
+        yield _one("strandline_metadata_version", image.version)
+        yield _row("strandline_log_directory_free_bytes", _free_space(sources.log_dirs))
+
+    # --- groups --------------------------------------------------------------------------------
+
+    def _groups(self) -> Iterator[_Row]:
+        groups = self._sources.groups
+        found = groups.statistics()
+        prefix = "kafka_coordinator_group_groupmetadatamanager_"
+        yield _row(
+            f"{prefix}numgroups",
+            [Sample(count, (str(state),)) for state, count in found.groups_by_state.items()],
+        )
+        yield _one(f"{prefix}numoffsets", found.offset_count)
+        try:
+            described = [group.describe() for group in groups.groups()]
+        except CoordinatorFault:
+            return  # They are being read; what is there already would be half the truth.
+        described.sort(key=lambda group: group.group_id)
+        shown = described[: self._sources.partitions_max]
+        self._left_out["groups"] = len(described) - len(shown)
+        yield _row(
+            "kafka_consumergroup_members",
+            (Sample(len(group.members), (group.group_id,)) for group in shown),
+        )
+        offsets = list(self._committed(shown))
+        yield _row(
+            "kafka_consumergroup_current_offset",
+            (Sample(offset.committed, offset.place) for offset in offsets),
+        )
+        yield _row(
+            "kafka_consumergroup_lag",
+            (Sample(o.lag, o.place) for o in offsets if o.lag is not None),
+        )
+
+    def _committed(self, groups: Sequence[GroupDescription]) -> Iterator[_Committed]:
+        left = self._sources.partitions_max
+        for group in groups:
+            try:
+                offsets = self._sources.groups.offsets_of(group.group_id)
+            except CoordinatorFault:
+                continue
+            for topic, partition, committed in offsets or ():
+                if left <= 0:
+                    self._left_out["offsets"] += 1
+                    continue
+                left -= 1
+                served = self._sources.replicas.partition(topic, partition)
+                yield _Committed(
+                    place=(group.group_id, topic, str(partition)),
+                    committed=committed.offset,
+                    lag=None
+                    if served is None
+                    else max(0, served.high_watermark - committed.offset),
+                )
+
+    # --- the process ---------------------------------------------------------------------------
+
+    def _process(self) -> Iterator[_Row]:
+        for name, value in process_figures().items():
+            yield _one(name, value)
+        yield _row(
+            "python_gc_collections_total",
+            [
+                Sample(count, (str(generation),))
+                for generation, count in enumerate(collections_by_generation())
+            ],
+        )
+        yield _row("strandline_build_info", [Sample(1, (release(),))])
+        yield _row(
+            "strandline_metrics_left_out",
+            [Sample(count, (what,)) for what, count in sorted(self._left_out.items())],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    place: tuple[str, str, str]
+    committed: int
+    lag: int | None
+
+
+_TIER_GAUGES: Mapping[str, Callable[[PartitionStatistics], int]] = {
+    "remotecopylagbytes": lambda s: s.copy_lag_bytes,
+    "remotecopylagsegments": lambda s: s.copy_lag_segments,
+    "remotedeletelagsegments": lambda s: s.deleting_segments,
+    "remotelogsizebytes": lambda s: s.remote_bytes,
+    "remotelogmetadatacount": lambda s: s.remote_segments,
+}
+_LOG_GAUGES: Mapping[str, Callable[[Partition], int]] = {
+    "size": lambda p: p.log.local.size_bytes,
+    "numlogsegments": lambda p: len(p.log.local.segments),
+    "logstartoffset": lambda p: p.log.log_start_offset,
+    "logendoffset": lambda p: p.log.end_offset,
+}
+
+
+def _row(name: str, samples: Iterable[Sample]) -> _Row:
+    return FAMILIES[name], samples
+
+
+def _one(name: str, value: float) -> _Row:
+    return FAMILIES[name], [Sample(value)]
+
+
+def _place(partition: Partition) -> tuple[str, str]:
+    where: TopicPartition = partition.topic_partition
+    return where.topic, str(where.partition)
+
+
+def _error_name(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return str(code)
+
+
+def _times(rows: Iterable[tuple[str, Durations]]) -> Iterator[Sample]:
+    for name, durations in rows:
+        for quantile in QUANTILES:
+            yield Sample(
+                round(durations.quantile_s(quantile) * 1000, 6), (name,), quantile=quantile
+            )
+        yield Sample(durations.sum_s * 1000, (name,), "_sum")
+        yield Sample(durations.count, (name,), "_count")
+
+
+def _sums(rows: Iterable[tuple[str, float, int]]) -> Iterator[Sample]:
+    for name, total, count in rows:
+        yield Sample(total, (name,), "_sum")
+        yield Sample(count, (name,), "_count")
+
+
+def _free_space(log_dirs: LogDirs) -> Iterator[Sample]:
+    for directory in log_dirs.directories:
+        try:
+            found = os.statvfs(directory.path)
+        except OSError:
+            continue  # Offline; its partitions are counted as such.
+        yield Sample(found.f_bavail * found.f_frsize, (str(directory.path),))

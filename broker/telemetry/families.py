@@ -1,0 +1,300 @@
+"""Every metric that /metrics shows: the one table that collector, documentation and tests read.
+
+Names are what Kafka's are with the JMX exporter's usual rules (`lowercaseOutputName`), so that
+dashboards and alerts made for Kafka find them; what Kafka does not have begins with `strandline_`,
+what every process has with `process_`, and group lag has the names of kafka_exporter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.broker.telemetry.exposition import Family, Kind
+
+_C, _G, _S = Kind.COUNTER, Kind.GAUGE, Kind.SUMMARY
+_TOPIC = ("topic",)
+_PARTITION = ("topic", "partition")
+_REQUEST = ("request",)
+_GROUP_PARTITION = ("consumergroup", "topic", "partition")
+
+
+def _family(name: str, kind: Kind, text: str, labels: tuple[str, ...] = ()) -> Family:
+    return Family(name=name, kind=kind, help=text, labels=labels)
+
+
+def _topic_counter(name: str, text: str) -> Family:
+    text = f"{text} Without a topic: all of them, also those that are deleted."
+    return _family(f"kafka_server_brokertopicmetrics_{name}_total", _C, text, _TOPIC)
+
+
+def _request_time(name: str, text: str) -> Family:
+    text = f"{text} Quantiles of the last one to two minutes, to a factor of two."
+    return _family(f"kafka_network_requestmetrics_{name}", _S, text, _REQUEST)
+
+
+REQUESTS = (
+    _family(
+        "kafka_network_requestmetrics_requests_total",
+        _C,
+        "Requests, by API and version.",
+        ("request", "version"),
+    ),
+    _family(
+        "kafka_network_requestmetrics_errors_total",
+        _C,
+        "Error codes in answers, by API; NONE counts answers without any.",
+        ("request", "error"),
+    ),
+    _request_time("totaltimems", "Ms from taking a request up to its answer being ready."),
+    _request_time("requestqueuetimems", "Ms that a request lay in its buffer while others ran."),
+    _request_time("localtimems", "Ms that the broker worked on a request."),
+    _request_time(
+        "remotetimems",
+        "Ms that a request waited: for records, an fsync, the object store, members.",
+    ),
+    _family(
+        "kafka_network_requestmetrics_throttletimems",
+        _S,
+        "Ms for which clients were told to be silent because of a quota.",
+        _REQUEST,
+    ),
+    _family("kafka_network_requestmetrics_requestbytes", _S, "Bytes of requests.", _REQUEST),
+    _family("kafka_network_requestmetrics_responsebytes", _S, "Bytes of answers.", _REQUEST),
+    _family(
+        "strandline_requests_refused_total",
+        _C,
+        "Requests that were malformed or of a version that is not served: their connections were"
+        " closed.",
+    ),
+)
+
+CONNECTIONS = (
+    _family("kafka_server_socket_server_metrics_connection_count", _G, "Open connections."),
+    _family(
+        "kafka_server_socket_server_metrics_connection_creation_total",
+        _C,
+        "Connections that were accepted.",
+    ),
+    _family(
+        "strandline_connections_refused_total",
+        _C,
+        "Connections that were closed at once: max.connections or max.connections.per.ip.",
+    ),
+    _family(
+        "strandline_connections_closed_total",
+        _C,
+        "Connections that were closed by the broker: idle, or stalled in a request or an answer.",
+        ("reason",),
+    ),
+    _family(
+        "strandline_connections_muted", _G, "Connections that are silenced because of a quota."
+    ),
+    _family("strandline_receive_buffer_bytes", _G, "Memory of all receive buffers."),
+)
+
+TOPICS = (
+    _topic_counter("messagesin", "Records appended."),
+    _topic_counter("bytesin", "Bytes of batches appended."),
+    _topic_counter("bytesout", "Bytes of batches sent to consumers, from both tiers."),
+    _topic_counter("totalproducerequests", "Batches that producers sent."),
+    _topic_counter("failedproducerequests", "Batches that were refused."),
+    _topic_counter("totalfetchrequests", "Looks at partitions for consumers."),
+    _topic_counter("failedfetchrequests", "Looks that ended in an error."),
+    _topic_counter("remotefetchrequests", "Looks that needed the object store."),
+    _topic_counter("remotefetchbytes", "Bytes of batches read from the object store."),
+    _topic_counter("remotefetcherrors", "Reads from the object store that failed."),
+    _topic_counter("remotecopybytes", "Bytes archived and committed."),
+    _topic_counter("remotecopyrequests", "Segments archived and committed."),
+    _topic_counter("remotecopyerrors", "Attempts to archive that failed."),
+    _topic_counter("remotedeleterequests", "Segments deleted in the archive."),
+    _topic_counter("remotedeleteerrors", "Attempts to delete in the archive that failed."),
+)
+
+TIERS = (
+    _family(
+        "kafka_server_brokertopicmetrics_remotecopylagbytes",
+        _G,
+        "Bytes of closed segments that are not archived yet.",
+        _TOPIC,
+    ),
+    _family(
+        "kafka_server_brokertopicmetrics_remotecopylagsegments",
+        _G,
+        "Closed segments that are not archived yet.",
+        _TOPIC,
+    ),
+    _family(
+        "kafka_server_brokertopicmetrics_remotedeletelagsegments",
+        _G,
+        "Segments in the archive that retention has given up and that are not deleted yet.",
+        _TOPIC,
+    ),
+    _family(
+        "kafka_server_brokertopicmetrics_remotelogsizebytes", _G, "Bytes in the archive.", _TOPIC
+    ),
+    _family(
+        "kafka_server_brokertopicmetrics_remotelogmetadatacount",
+        _G,
+        "Segments in the archive.",
+        _TOPIC,
+    ),
+    _family(
+        "strandline_remote_copy_failing_seconds",
+        _G,
+        "For how long archiving a partition has not succeeded, with the kind of the last error;"
+        " there only while it is so.",
+        ("topic", "partition", "error"),
+    ),
+    _family(
+        "strandline_remote_delete_failing_seconds",
+        _G,
+        "The same for deleting in the archive.",
+        ("topic", "partition", "error"),
+    ),
+    _family("strandline_remote_up", _G, "1 if the object store answers, 0 if it is away."),
+    _family(
+        "strandline_remote_requests_total",
+        _C,
+        "Requests to the object store, attempts included.",
+        ("operation",),
+    ),
+    _family(
+        "strandline_remote_failed_attempts_total",
+        _C,
+        "Attempts of requests to the object store that failed.",
+    ),
+    _family("strandline_cold_cache_bytes", _G, "Memory of chunks of archived segments."),
+    _family("strandline_cold_running_downloads", _G, "Chunks that are being fetched."),
+    _family(
+        "strandline_cold_chunks_total",
+        _C,
+        "Chunks that readers asked for, by where they were: memory, download under way, disk,"
+        " object store.",
+        ("found",),
+    ),
+    _family("strandline_cold_downloaded_bytes_total", _C, "Bytes fetched for readers."),
+    _family(
+        "strandline_cold_failures_total",
+        _C,
+        "Downloads that failed or were damaged.",
+        ("reason",),
+    ),
+)
+
+PARTITIONS = (
+    _family("kafka_log_log_size", _G, "Bytes on the local disk.", _PARTITION),
+    _family("kafka_log_log_numlogsegments", _G, "Segments on the local disk.", _PARTITION),
+    _family("kafka_log_log_logstartoffset", _G, "First offset, in whichever tier.", _PARTITION),
+    _family("kafka_log_log_logendoffset", _G, "Next offset to be written.", _PARTITION),
+    _family(
+        "strandline_log_tier_bytes",
+        _G,
+        "Bytes per tier; what lies in both counts in both.",
+        ("topic", "partition", "tier"),
+    ),
+)
+
+REPLICAS = (
+    _family("kafka_server_replicamanager_partitioncount", _G, "Partitions served here."),
+    _family("kafka_server_replicamanager_leadercount", _G, "Partitions led here."),
+    _family(
+        "kafka_server_replicamanager_underreplicatedpartitions",
+        _G,
+        "Partitions with fewer replicas in sync than they have.",
+    ),
+    _family(
+        "kafka_server_replicamanager_underminisrpartitioncount",
+        _G,
+        "Partitions with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+    ),
+    _family(
+        "kafka_server_replicamanager_offlinereplicacount",
+        _G,
+        "Partitions that should be served here and are not: their folder failed.",
+    ),
+    _family(
+        "kafka_controller_kafkacontroller_activecontrollercount", _G, "1: this broker decides."
+    ),
+    _family(
+        "kafka_controller_kafkacontroller_offlinepartitionscount", _G, "Partitions nobody serves."
+    ),
+    _family("kafka_controller_kafkacontroller_globaltopiccount", _G, "Topics."),
+    _family("kafka_controller_kafkacontroller_globalpartitioncount", _G, "Partitions of topics."),
+    _family("kafka_server_kafkaserver_brokerstate", _G, "3: running."),
+    _family(
+        "kafka_server_delayedoperationpurgatory_purgatorysize",
+        _G,
+        "Requests that wait: fetches for records, group requests for other members.",
+        ("delayedOperation",),
+    ),
+    _family(
+        "kafka_server_fetchsessioncache_numincrementalfetchsessions", _G, "Fetch sessions kept."
+    ),
+    _family(
+        "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached",
+        _G,
+        "Partitions that fetch sessions remember.",
+    ),
+    _family(
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+        _C,
+        "Fetch sessions that made room for others.",
+    ),
+    _family("strandline_metadata_version", _G, "Entries of the metadata log."),
+    _family(
+        "strandline_log_directory_free_bytes", _G, "Space left under a log folder.", ("directory",)
+    ),
+)
+
+GROUPS = (
+    _family(
+        "kafka_coordinator_group_groupmetadatamanager_numgroups",
+        _G,
+        "Groups, by state.",
+        ("state",),
+    ),
+    _family(
+        "kafka_coordinator_group_groupmetadatamanager_numoffsets", _G, "Committed offsets kept."
+    ),
+    _family("kafka_consumergroup_members", _G, "Members of a group.", ("consumergroup",)),
+    _family("kafka_consumergroup_current_offset", _G, "Committed offset.", _GROUP_PARTITION),
+    _family(
+        "kafka_consumergroup_lag",
+        _G,
+        "Records between the committed offset and the end of the partition.",
+        _GROUP_PARTITION,
+    ),
+)
+
+PROCESS = (
+    _family("process_cpu_seconds_total", _C, "CPU time of the broker's process."),
+    _family("process_resident_memory_bytes", _G, "Memory of the process that is in RAM."),
+    _family("process_virtual_memory_bytes", _G, "Address space of the process."),
+    _family("process_open_fds", _G, "Open files and sockets."),
+    _family("process_max_fds", _G, "How many there may be."),
+    _family("process_threads", _G, "Threads."),
+    _family("process_start_time_seconds", _G, "When it was started, since 1970."),
+    _family("python_gc_collections_total", _C, "Garbage collections.", ("generation",)),
+    _family("strandline_build_info", _G, "1, with the release.", ("version",)),
+    _family(
+        "strandline_metrics_left_out",
+        _G,
+        "Series that are not shown because there are too many, by what they are about.",
+        ("what",),
+    ),
+)
+
+SECTIONS: Mapping[str, tuple[Family, ...]] = {
+    "Requests": REQUESTS,
+    "Connections": CONNECTIONS,
+    "Topics": TOPICS,
+    "Tiers": TIERS,
+    "Partitions": PARTITIONS,
+    "Broker": REPLICAS,
+    "Consumer groups": GROUPS,
+    "Process": PROCESS,
+}
+
+FAMILIES: Mapping[str, Family] = {
+    family.name: family for section in SECTIONS.values() for family in section
+}

@@ -1,0 +1,211 @@
+"""The HTTP listener for monitoring: three paths, GET and HEAD, one request per connection.
+
+    /metrics   the page, in OpenMetrics if the client prefers it   200
+    /healthz   the loop turns: somebody answers                    200
+    /readyz    clients are served                                  200, 503 with the reason
+
+It shares the loop with Kafka's clients, so it is kept small in everything: connections, bytes of a
+request, seconds per connection. The page is made piece by piece; the next piece is made when the
+last one is in the socket: a client that does not read costs a piece and no page, and between two
+pieces the loop serves others. It has no password: bind it where only the monitoring gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from strandline.broker.telemetry.exposition import Format
+
+log = logging.getLogger(__name__)
+
+# Prometheus, its twin, and somebody with curl; more are turned away.
+CONNECTIONS_MAX = 16
+# The request line and headers of a monitoring system; what is larger is something else.
+REQUEST_BYTES_MAX = 8 * 1024
+# Prometheus gives up after scrape_timeout, 10 s unless told otherwise.
+CONNECTION_S_MAX = 15.0
+_OPENMETRICS = b"application/openmetrics-text"
+_END_OF_HEADERS = b"\r\n\r\n"
+
+# Why clients cannot be served; empty if they can.
+Readiness = Callable[[], str]
+
+
+class MetricsServer:
+    """Owner of the listening socket and its few connections."""
+
+    def __init__(self, page: Callable[[Format], Iterator[str]], unready: Readiness) -> None:
+        """`page` makes the metrics; `unready` says why clients cannot be served, or nothing."""
+        self._page = page
+        self._unready = unready
+        self._connections: set[_Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Starts to serve; the port. Raises OSError if the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: _Connection(self._page, self._unready, self._connections), host or None, port
+        )
+        bound_port: int = self._server.sockets[0].getsockname()[1]
+        return bound_port
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+
+    def __repr__(self) -> str:
+        return f"<MetricsServer {len(self._connections)} connections>"
+
+
+class _Connection(asyncio.Protocol):
+    """One request and its answer."""
+
+    def __init__(
+        self,
+        page: Callable[[Format], Iterator[str]],
+        unready: Readiness,
+        connections: set[_Connection],
+    ) -> None:
+        self._page = page
+        self._unready = unready
+        self._connections = connections
+        self._received = bytearray()
+        self._pieces: Iterator[str] | None = None
+        self._paused = False
+        self._is_chunked = False
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    # --- asyncio.Protocol ----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._deadline = asyncio.get_running_loop().call_later(CONNECTION_S_MAX, self.abort)
+        self._connections.add(self)
+        if len(self._connections) > CONNECTIONS_MAX:
+            self._answer(503, "too many connections\n")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.discard(self)
+        self._pieces = None
+        self._transport = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing() or self._pieces is not None:
+            return  # A second request: there is one per connection.
+        self._received += data
+        if len(self._received) > REQUEST_BYTES_MAX:
+            self._answer(431, "the request is too large\n")
+        elif _END_OF_HEADERS in self._received:
+            self._serve(bytes(self._received))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._send_on()
+
+    # --- answering -----------------------------------------------------------------------------
+
+    def _serve(self, request: bytes) -> None:
+        line, _, headers = request.partition(b"\r\n")
+        words = line.split(b" ")
+        if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+            self._answer(400, "not a request of HTTP/1\n")
+            return
+        method, target, version = words
+        if method not in (b"GET", b"HEAD"):
+            self._answer(405, "GET or HEAD\n")
+            return
+        with_body = method == b"GET"
+        match target.partition(b"?")[0]:
+            case b"/metrics":
+                self._begin_page(headers, version, with_body=with_body)
+            case b"/healthz":
+                self._answer(200, "ok\n", with_body=with_body)
+            case b"/readyz":
+                reason = self._unready()
+                self._answer(503 if reason else 200, f"{reason or 'ok'}\n", with_body=with_body)
+            case _:
+                self._answer(404, "/metrics, /healthz, /readyz\n", with_body=with_body)
+
+    def _begin_page(self, headers: bytes, version: bytes, *, with_body: bool) -> None:
+        wanted = Format.OPENMETRICS if _prefers_openmetrics(headers) else Format.TEXT
+        self._is_chunked = version != b"HTTP/1.0"
+        coding = "Transfer-Encoding: chunked\r\n" if self._is_chunked else ""
+        self._write(_head(200, wanted.value, coding))
+        self._pieces = self._page(wanted) if with_body else iter(())
+        self._send_on()
+
+    def _send_on(self) -> None:
+        """Makes and sends one piece; the next in another turn of the loop."""
+        if self._pieces is None or self._paused or self._transport is None:
+            return
+        try:
+            piece = next(self._pieces, None)
+        except Exception:
+            # A page that ends in the middle is taken for no page at all.
+            log.exception("metrics could not be collected")
+            self.abort()
+            return
+        if piece is None:
+            self._pieces = None
+            if self._is_chunked:
+                self._write(b"0\r\n\r\n")
+            self._transport.close()
+            return
+        if piece:
+            data = piece.encode()
+            self._write(b"%x\r\n%s\r\n" % (len(data), data) if self._is_chunked else data)
+        asyncio.get_running_loop().call_soon(self._send_on)
+
+    def _answer(self, status: int, text: str, *, with_body: bool = True) -> None:
+        body = text.encode()
+        head = _head(status, "text/plain; charset=utf-8", f"Content-Length: {len(body)}\r\n")
+        self._write(head + body if with_body else head)
+        if self._transport is not None:
+            self._transport.close()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def abort(self) -> None:
+        """Ends the connection, whatever it is at."""
+        self._pieces = None
+        if self._transport is not None:
+            self._transport.abort()
+
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+def _head(status: int, content_type: str, more: str) -> bytes:
+    return (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n{more}"
+        "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
+def _prefers_openmetrics(headers: bytes) -> bool:
+    """Whether Accept names OpenMetrics; Prometheus names it before the older format."""
+    return any(
+        name.strip().lower() == b"accept" and _OPENMETRICS in value.lower()
+        for name, _, value in (line.partition(b":") for line in headers.split(b"\r\n"))
+    )

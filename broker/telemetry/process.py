@@ -1,0 +1,58 @@
+"""Figures of this process, from /proc and the system: what a JVM's exporter calls process_*."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+from strandline import __version__
+
+_PROC = Path("/proc/self")
+# Fields of /proc/self/stat behind the name, which may hold spaces and brackets.
+_STAT_THREADS = 17
+_STAT_START = 19
+_STAT_VIRTUAL = 20
+_STAT_RESIDENT = 21
+
+
+def process_figures() -> Mapping[str, float]:
+    """By metric name; a figure that this system does not have is left out."""
+    used = os.times()
+    figures: dict[str, float] = {
+        "process_cpu_seconds_total": used.user + used.system,
+        "process_max_fds": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+    try:
+        stat = (_PROC / "stat").read_text().rpartition(")")[2].split()
+        figures["process_threads"] = int(stat[_STAT_THREADS])
+        figures["process_virtual_memory_bytes"] = int(stat[_STAT_VIRTUAL])
+        figures["process_resident_memory_bytes"] = int(stat[_STAT_RESIDENT]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+        figures["process_open_fds"] = len(os.listdir(_PROC / "fd"))  # noqa: PTH208 (cheaper)
+        boot_s = _boot_time_s()
+        if boot_s is not None:
+            ticks = os.sysconf("SC_CLK_TCK")
+            figures["process_start_time_seconds"] = boot_s + int(stat[_STAT_START]) / ticks
+    except OSError:
+        # No /proc: not Linux. What can be known without it is told.
+        pass
+    return figures
+
+
+def _boot_time_s() -> int | None:
+    for line in Path("/proc/stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return int(line.split()[1])
+    return None
+
+
+def collections_by_generation() -> list[int]:
+    return [generation["collections"] for generation in gc.get_stats()]
+
+
+def release() -> str:
+    return __version__

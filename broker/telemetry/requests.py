@@ -1,0 +1,264 @@
+"""What requests cost, counted where they are answered.
+
+    frame in the buffer ──queue──► handler ──local──► answer there ──remote──► answer on its way
+
+queue   how long the loop was busy with others after the bytes had come
+local   what the broker worked: decoding, deciding, reading, encoding
+remote  what it waited for: more records, an fsync, the object store, other members
+total   all of them
+
+Counting costs a few additions per request; there is no lock, because all of it is on the loop.
+Quantiles come from counts by powers of two of a microsecond, interpolated, over the last one to two
+minutes: right to a factor of two, which is what tells 1 ms from 30 ms, for the price of one
+addition.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from strandline.broker.answers import Parts
+from strandline.broker.protocol.api import SPECS, ApiKey
+from strandline.broker.protocol.schema import ArrayOf, Response, StructOf
+from strandline.storage.clock import Clock
+
+# 2^63 us are 292,000 years: no wait needs to be bounded to have a place.
+BUCKETS = 64
+WINDOW_S = 60.0
+# What is shorter is the way from the socket to the handler, and counts as no wait.
+QUEUE_NOTED_S = 0.0002
+QUANTILES = (0.5, 0.95, 0.99, 0.999)
+# An answer may hold 60,000 partitions; errors beyond so many elements are not counted.
+ERRORS_LOOKED_AT_MAX = 1000
+NO_ERROR = 0
+# The length field at the head of a frame.
+_LENGTH = struct.Struct(">i").unpack_from
+
+
+class Durations:
+    """How long something took: sum and count for ever, quantiles of late."""
+
+    __slots__ = ("earlier", "latest", "older_count", "sum_s")
+
+    def __init__(self) -> None:
+        self.sum_s = 0.0
+        # Whoever records often adds to these two without a call, see `ApiTraffic.at_once`.
+        self.latest = [0] * BUCKETS
+        self.earlier = [0] * BUCKETS
+        self.older_count = 0
+
+    @property
+    def count(self) -> int:
+        return self.older_count + sum(self.earlier) + sum(self.latest)
+
+    def record(self, elapsed_s: float) -> None:
+        self.sum_s += elapsed_s
+        self.latest[int(elapsed_s * 1e6).bit_length()] += 1
+
+    def turn(self) -> None:
+        """Begins a new window; called every WINDOW_S."""
+        self.older_count += sum(self.earlier)
+        self.earlier = self.latest
+        self.latest = [0] * BUCKETS
+
+    def and_those_of(self, other: Durations) -> Durations:
+        """Both together, as of now."""
+        both = Durations()
+        both.sum_s = self.sum_s + other.sum_s
+        both.older_count = self.older_count + other.older_count
+        both.latest = [a + b for a, b in zip(self.latest, other.latest, strict=True)]
+        both.earlier = [a + b for a, b in zip(self.earlier, other.earlier, strict=True)]
+        return both
+
+    def quantile_s(self, quantile: float) -> float:
+        """Of this window and the one before; NaN if nothing happened in them."""
+        counts = [a + b for a, b in zip(self.earlier, self.latest, strict=True)]
+        rank = quantile * sum(counts)
+        if not rank:
+            return float("nan")
+        for bucket, count in enumerate(counts):
+            if count and rank <= count:
+                lower = 1 << bucket >> 1 if bucket else 0
+                upper = 1 << bucket
+                return (lower + (upper - lower) * rank / count) / 1e6
+            rank -= count
+        return (1 << BUCKETS) / 1e6
+
+
+class ApiTraffic:
+    """The requests of one API.
+
+    Most are answered at once; what they took is local and total time alike, and recorded once.
+    """
+
+    __slots__ = (
+        "_first_version",
+        "_late_local",
+        "_late_total",
+        "_prompt",
+        "_queue",
+        "by_version",
+        "errors",
+        "failed_answers",
+        "remote",
+        "request_bytes",
+        "response_bytes",
+        "throttle_s",
+        "throttled",
+    )
+
+    def __init__(self, first_version: int, last_version: int) -> None:
+        self._first_version = first_version
+        self.by_version = [0] * (last_version - first_version + 1)
+        # Codes in answers, and how many answers had one.
+        self.errors: Counter[int] = Counter()
+        self.failed_answers = 0
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.throttled = 0
+        self.throttle_s = 0.0
+        self._queue = Durations()
+        self.remote = Durations()
+        self._prompt = Durations()
+        self._late_local = Durations()
+        self._late_total = Durations()
+
+    def came(self, version: int, request_bytes: int, queue_s: float) -> None:
+        self.by_version[version - self._first_version] += 1
+        self.request_bytes += request_bytes
+        if queue_s > QUEUE_NOTED_S:
+            self._queue.record(queue_s)
+
+    def at_once(self, parts: Parts, local_s: float) -> None:
+        """`parts` are about to be sent, and nobody was waited for; none for acks=0."""
+        if parts:
+            self.response_bytes += _LENGTH(parts[0])[0] + 4  # type: ignore[arg-type]  # in memory
+        # As `Durations.record`, without a call: nearly every request comes by here.
+        prompt = self._prompt
+        prompt.sum_s += local_s
+        prompt.latest[int(local_s * 1e6).bit_length()] += 1
+
+    def late(self, parts: Parts, *, local_s: float, remote_s: float) -> None:
+        """The same after a wait of `remote_s`."""
+        if parts:
+            self.response_bytes += _LENGTH(parts[0])[0] + 4  # type: ignore[arg-type]  # in memory
+        self._late_local.record(local_s)
+        self._late_total.record(local_s + remote_s)
+        self.remote.record(remote_s)
+
+    def held_up(self, throttle_ms: int) -> None:
+        self.throttled += 1
+        self.throttle_s += throttle_ms / 1000
+
+    def failed(self, code: int) -> None:
+        """An answer has this one error code."""
+        self.errors[code] += 1
+        self.failed_answers += 1
+
+    @property
+    def queue(self) -> Durations:
+        """Those that did not have to wait are in it as zeros, so far as they are of late."""
+        noted, all_of_them = self._queue, self.total
+        queue = noted.and_those_of(Durations())
+        queue.older_count = 0
+        queue.latest[0] += max(0, sum(all_of_them.latest) - sum(noted.latest))
+        queue.earlier[0] += max(0, sum(all_of_them.earlier) - sum(noted.earlier))
+        queue.older_count = max(0, all_of_them.count - sum(queue.latest) - sum(queue.earlier))
+        return queue
+
+    @property
+    def local(self) -> Durations:
+        return self._prompt.and_those_of(self._late_local)
+
+    @property
+    def total(self) -> Durations:
+        return self._prompt.and_those_of(self._late_total)
+
+    def versions(self) -> Iterator[tuple[int, int]]:
+        """Versions that were asked for, with their counts."""
+        for index, count in enumerate(self.by_version):
+            if count:
+                yield self._first_version + index, count
+
+    def codes(self) -> Iterator[tuple[int, int]]:
+        """Error codes with their counts; NO_ERROR has the answers without any."""
+        yield NO_ERROR, max(0, self.total.count - self.failed_answers)
+        yield from sorted(self.errors.items())
+
+    def turn(self) -> None:
+        for durations in (
+            self._queue,
+            self.remote,
+            self._prompt,
+            self._late_local,
+            self._late_total,
+        ):
+            durations.turn()
+
+
+class RequestTraffic:
+    """All APIs of this broker; every one that is served has its line from the start."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._turned_s = clock.monotonic_s()
+        self.apis: Mapping[ApiKey, ApiTraffic] = {
+            spec.key: ApiTraffic(spec.supported.lowest, spec.supported.highest)
+            for spec in SPECS.values()
+        }
+        # Connections that were closed because of what they had sent.
+        self.refused_total = 0
+
+    def turn_if_due(self) -> None:
+        """Begins new windows if the old ones are over; called by whoever reads the quantiles."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._turned_s >= WINDOW_S:
+            windows = 2 if now_s - self._turned_s >= 2 * WINDOW_S else 1
+            self._turned_s = now_s
+            for traffic in self.apis.values():
+                for _ in range(windows):
+                    traffic.turn()
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+ERROR_FIELD = "error_code"
+_paths: dict[type, tuple[bool, Sequence[str]]] = {}
+
+
+def count_errors(response: Response, traffic: ApiTraffic) -> None:
+    """Adds the error codes that an answer has anywhere, up to ERRORS_LOOKED_AT_MAX elements."""
+    left = ERRORS_LOOKED_AT_MAX
+    found = False
+    pending: list[object] = [response]
+    while pending and left > 0:
+        value = pending.pop()
+        left -= 1
+        has_code, inner = _paths.get(type(value)) or _paths_of(type(value))
+        if has_code:
+            code: int = getattr(value, ERROR_FIELD)
+            if code != NO_ERROR:
+                traffic.errors[code] += 1
+                found = True
+        for name in inner:
+            nested = getattr(value, name)
+            if isinstance(nested, list | tuple):
+                pending.extend(nested[:left])
+            elif nested is not None:
+                pending.append(nested)
+    traffic.failed_answers += found
+
+
+def _paths_of(cls: type) -> tuple[bool, Sequence[str]]:
+    """Whether a struct has an error code, and which of its fields may hold structs that do."""
+    fields = getattr(cls, "fields", {})
+    inner = tuple(
+        name
+        for name, field in fields.items()
+        if isinstance(field.kind, StructOf)
+        or (isinstance(field.kind, ArrayOf) and isinstance(field.kind.element, StructOf))
+    )
+    paths = _paths[cls] = (ERROR_FIELD in fields, inner)
+    return paths

@@ -1,0 +1,380 @@
+"""Clients in great number, clients that do not go on, and requests as large as may be.
+
+Each sentence is shown over real sockets: the broker stays up, its memory bounded, others served.
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import socket
+import struct
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+
+import prometheus_client.parser
+import pytest
+
+from strandline.broker.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterQuotaEntry,
+    QuotaEntity,
+    QuotaOperation,
+)
+from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
+from strandline.broker.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from strandline.broker.protocol.messages.fetch import FetchPartition, FetchResponse, FetchTopic
+from strandline.broker.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from strandline.broker.protocol.schema import Request
+from tests.integration.calls import (
+    KEEP_EVERYTHING,
+    assert_serves,
+    create_topic,
+    fetch_request,
+    frame_of,
+    software,
+)
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = 2000
+IDLE_MS = 1000
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that closes idle connections soon, and shows its metrics."""
+    settings = {
+        **KEEP_EVERYTHING,
+        "connections.max.idle.ms": str(IDLE_MS),
+        "quota.window.num": "2",
+        "strandline.metrics.listener": "http://127.0.0.1:0",
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("load"), settings=settings) as running:
+        yield running
+        assert running.running, running.log_text()[-4000:]
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+def metrics_port(broker: BrokerProcess) -> int:
+    found = re.search(r"metrics are served host=\S+ port=(\d+)", broker.log_text())
+    assert found is not None
+    return int(found[1])
+
+
+def get(broker: BrokerProcess, path: str) -> str:
+    url = f"http://127.0.0.1:{metrics_port(broker)}{path}"
+    with urllib.request.urlopen(url, timeout=15) as response:
+        return str(response.read().decode())
+
+
+def metric(broker: BrokerProcess, name: str, **labels: str) -> float:
+    """One number of the page; labels must be the sample's."""
+    for family in prometheus_client.parser.text_string_to_metric_families(get(broker, "/metrics")):
+        for sample in family.samples:
+            if sample.name == name and sample.labels == labels:
+                return float(sample.value)
+    raise AssertionError(f"no {name}{labels}")
+
+
+@pytest.fixture
+def descriptors() -> Iterator[None]:
+    """As many sockets as the test needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 3 * CLIENTS), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def connect(broker: BrokerProcess, count: int, first_bytes: bytes = b"") -> list[socket.socket]:
+    connections = []
+    for _ in range(count):
+        connected = socket.create_connection(("127.0.0.1", broker.port), timeout=15)
+        if first_bytes:
+            connected.sendall(first_bytes)
+        connections.append(connected)
+    return connections
+
+
+def close_all(connections: Sequence[socket.socket]) -> None:
+    for connected in connections:
+        connected.close()
+
+
+# --- many connections ----------------------------------------------------------------------------
+
+
+def test_connections_that_do_nothing_are_closed_after_the_idle_time(broker: BrokerProcess) -> None:
+    before = metric(broker, "strandline_connections_closed_total", reason="idle")
+    with WireClient(broker.port) as idle:
+        idle.ask(software(), ApiVersionsResponse, 3)
+        assert idle.closed_by_broker()
+    assert metric(broker, "strandline_connections_closed_total", reason="idle") > before
+
+
+def test_a_connection_that_is_used_is_not_idle(broker: BrokerProcess) -> None:
+    create_topic_once(broker, "quiet")
+    with WireClient(broker.port) as waiting:
+        # It waits for longer than the idle time, and is answered.
+        request = fetch_request(
+            FetchTopic(
+                name="quiet",
+                partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)],
+            ),
+            max_wait_ms=2 * IDLE_MS,
+        )
+        assert waiting.ask(request, FetchResponse, 11).error_code == 0
+
+
+def test_thousands_of_connections_are_held_and_others_are_served(
+    broker: BrokerProcess, descriptors: None
+) -> None:
+    before_mib = broker.resident_mib()
+    connections = connect(broker, CLIENTS)
+    try:
+        assert_serves(broker.port)
+        assert broker.resident_mib() - before_mib < CLIENTS * 40 / 1024 + 16
+    finally:
+        close_all(connections)
+    # Those that were never asked anything are closed like others that are idle.
+    eventually(lambda: metric(broker, CONNECTIONS) < 10)
+
+
+CONNECTIONS = "kafka_server_socket_server_metrics_connection_count"
+
+
+def test_half_open_requests_cost_their_bytes_and_hold_up_nobody(
+    broker: BrokerProcess, descriptors: None
+) -> None:
+    before_mib = broker.resident_mib()
+    # Each announces 100 MB and sends three bytes of it.
+    connections = connect(broker, CLIENTS // 2, struct.pack(">i", 100_000_000) + b"abc")
+    try:
+        assert_serves(broker.port)
+        assert broker.resident_mib() - before_mib < CLIENTS / 2 * 40 / 1024 + 16
+    finally:
+        close_all(connections)
+    assert_serves(broker.port)
+
+
+def test_readers_that_do_not_drain_are_bounded_in_memory(broker: BrokerProcess) -> None:
+    """Answers that are made in memory, asked for again and again and never read."""
+    with WireClient(broker.port) as client:
+        create_topic(client, "wide", 400)
+    request = frame_of(MetadataRequest(topics=None), 9)
+    before_mib = broker.resident_mib()
+    connections = connect(broker, 20)
+    try:
+        for connected in connections:
+            connected.setblocking(False)
+            try:
+                while True:
+                    connected.send(request * 500)
+            except BlockingIOError:
+                pass
+        for _ in range(5):
+            assert_serves(broker.port)
+        assert broker.resident_mib() - before_mib < 64
+    finally:
+        close_all(connections)
+
+
+def test_who_connects_too_often_is_held_and_let_go(broker: BrokerProcess) -> None:
+    entity = [QuotaEntity(entity_type="ip", entity_name="127.0.0.7")]
+    quota = QuotaOperation(key="connection_creation_rate", value=4.0)
+    with WireClient(broker.port) as client:
+        client.ask(
+            AlterClientQuotasRequest(entries=[AlterQuotaEntry(entity=entity, ops=[quota])]),
+            AlterClientQuotasResponse,
+            1,
+        )
+    refused = 0
+    for _ in range(8):
+        with socket.create_connection(
+            ("127.0.0.1", broker.port), timeout=10, source_address=("127.0.0.7", 0)
+        ) as connected:
+            try:
+                connected.sendall(frame_of(software(), 3))
+                refused += connected.recv(1) == b""
+            except ConnectionError:
+                refused += 1
+    # Four in the second that is free; each that is refused has waited for its turn.
+    assert 1 <= refused <= 4
+    assert_serves(broker.port)
+
+
+# --- huge requests -------------------------------------------------------------------------------
+
+
+def names(count: int) -> list[str]:
+    return [f"{number:x}" for number in range(count)]
+
+
+def largest_fetch() -> Request:
+    partitions = [
+        FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1)
+        for number in range(63_000)
+    ]
+    return fetch_request(FetchTopic(name="none", partitions=partitions), session_epoch=0)
+
+
+HOSTILE: Sequence[tuple[str, Callable[[], Request], int]] = [
+    (
+        "Metadata",
+        lambda: MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in names(250_000)],
+            allow_auto_topic_creation=False,
+        ),
+        4,
+    ),
+    (
+        "CreatePartitions",
+        lambda: CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(name=name, count=2, assignments=None)
+                for name in names(120_000)
+            ],
+            timeout_ms=1000,
+        ),
+        1,
+    ),
+    ("Fetch", largest_fetch, 11),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "version"), HOSTILE, ids=[name for name, *_ in HOSTILE])
+def test_a_huge_array_holds_up_nobody(
+    broker: BrokerProcess, name: str, make: Callable[[], Request], version: int
+) -> None:
+    frame = frame_of(make(), version)
+    assert MIB < len(frame) < 2.1 * MIB
+    ended = threading.Event()
+
+    def send_hostile() -> None:
+        with WireClient(broker.port) as hostile:
+            hostile.send_raw(frame)
+            hostile.closed_by_broker()
+        ended.set()
+
+    before_mib = broker.resident_mib()
+    with WireClient(broker.port) as other:
+        other.ask(software(), ApiVersionsResponse, 3)
+        sender = threading.Thread(target=send_hostile)
+        sender.start()
+        answered_meanwhile = 0
+        while not ended.is_set():
+            other.ask(software(), ApiVersionsResponse, 3)
+            answered_meanwhile += 1
+        sender.join()
+    # On the loop it would be two or three: one before, one behind, one between.
+    assert answered_meanwhile >= 10, answered_meanwhile
+    assert broker.resident_mib() - before_mib < 160
+
+
+def test_sessions_of_tens_of_thousands_of_partitions_do_not_fill_the_memory(
+    broker: BrokerProcess,
+) -> None:
+    create_topic_once(broker, "quiet")
+    before_mib = broker.resident_mib()
+    wanted = FetchTopic(
+        name="x" * 200,
+        partitions=[
+            FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1)
+            for number in range(10_000)
+        ],
+    )
+    sessions = 0
+    with WireClient(broker.port) as client:
+        for _ in range(30):
+            request = fetch_request(wanted, session_epoch=0, max_wait_ms=0)
+            sessions += client.ask(request, FetchResponse, 11).session_id != 0
+    # Room for thirteen of them; the others are answered without a session.
+    assert 1 <= sessions <= 20
+    assert broker.resident_mib() - before_mib < 250
+
+
+def create_topic_once(broker: BrokerProcess, name: str) -> None:
+    with WireClient(broker.port) as client:
+        response = client.ask(
+            MetadataRequest(topics=[MetadataRequestTopic(name=name)]), MetadataResponse, 4
+        )
+        assert response.topics[0].error_code == 0
+
+
+# --- the HTTP listener ---------------------------------------------------------------------------
+
+
+def test_health_and_readiness_are_told(broker: BrokerProcess) -> None:
+    assert get(broker, "/healthz") == get(broker, "/readyz") == "ok\n"
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(broker, "/other")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", b"400"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET /" + b"a" * 20_000, b"431"),
+        (b"HEAD /metrics HTTP/1.1\r\n\r\n", b"200"),
+        (b"GET /metrics HTTP/1.0\r\n\r\n", b"200"),
+        (b"GET /healthz HTTP/1.1\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n", b"200"),
+    ],
+)
+def test_what_is_no_request_for_metrics_is_refused(
+    broker: BrokerProcess, sent: bytes, status: bytes
+) -> None:
+    with socket.create_connection(("127.0.0.1", metrics_port(broker)), timeout=15) as connected:
+        connected.sendall(sent)
+        assert connected.recv(12) == b"HTTP/1.1 " + status
+        while connected.recv(65536):
+            pass
+
+
+def test_http_clients_that_do_not_go_on_harm_nobody(broker: BrokerProcess) -> None:
+    address = ("127.0.0.1", metrics_port(broker))
+    silent = [socket.create_connection(address, timeout=15) for _ in range(8)]
+    unread = [socket.create_connection(address, timeout=15) for _ in range(7)]
+    for connected in unread:
+        connected.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert get(broker, "/healthz") == "ok\n"
+    more = [socket.create_connection(address, timeout=15) for _ in range(4)]
+    # Above the bound they are told so at once.
+    assert any(connected.recv(12) == b"HTTP/1.1 503" for connected in more[1:])
+    assert_serves(broker.port)
+    close_all([*silent, *unread, *more])
+    eventually(lambda: get(broker, "/healthz"))
+
+
+def test_numbers_are_what_happened(broker: BrokerProcess) -> None:
+    topic = f"counted-{time.monotonic_ns()}"
+    create_topic_once(broker, topic)
+    labels = {"topic": topic}
+    assert metric(broker, "kafka_server_brokertopicmetrics_messagesin_total", **labels) == 0
+    with WireClient(broker.port) as client:
+        before = metric(
+            broker,
+            "kafka_network_requestmetrics_requests_total",
+            request="ApiVersions",
+            version="3",
+        )
+        for _ in range(3):
+            client.ask(software(), ApiVersionsResponse, 3)
+    after = metric(
+        broker, "kafka_network_requestmetrics_requests_total", request="ApiVersions", version="3"
+    )
+    assert after == before + 3

@@ -1,0 +1,236 @@
+"""Keys of brokers, altered while they run: in force at once, shown with their source, kept."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+)
+
+from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
+from strandline.broker.protocol.messages.describe_configs import (
+    ConfigResourceType,
+    DescribeConfigsEntry,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResult,
+    IncrementalConfig,
+)
+from tests.integration.calls import KEEP_EVERYTHING, create_topic, software
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
+
+pytestmark = pytest.mark.slow
+
+INVALID_REQUEST = 42
+DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
+SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
+
+
+SETTINGS = {**KEEP_EVERYTHING, "max.connections": "900"}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("configs"), settings=SETTINGS) as running:
+        yield running
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[WireClient]:
+    """Leaves the broker as it was started."""
+    with WireClient(broker.port) as connected:
+        yield connected
+        for name in ("", "1"):
+            entries = described(connected, name).values()
+            altered = [
+                e.name for e in entries if e.config_source in (DYNAMIC_BROKER, DYNAMIC_DEFAULT)
+            ]
+            alter(connected, name, *((key, DELETE, None) for key in altered))
+
+
+def alter(
+    client: WireClient,
+    name: str,
+    *operations: tuple[str, int, str | None],
+    validate_only: bool = False,
+) -> IncrementalAlterConfigsResult:
+    resource = IncrementalAlterConfigsResource(
+        resource_type=ConfigResourceType.BROKER,
+        resource_name=name,
+        configs=[
+            IncrementalConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in operations
+        ],
+    )
+    (result,) = client.ask(
+        IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
+        IncrementalAlterConfigsResponse,
+        1,
+    ).responses
+    return result
+
+
+def described(
+    client: WireClient, name: str, *keys: str, kind: int = ConfigResourceType.BROKER
+) -> dict[str, DescribeConfigsEntry]:
+    (result,) = client.ask(
+        DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=kind, resource_name=name, configuration_keys=keys or None
+                )
+            ],
+            include_synonyms=True,
+        ),
+        DescribeConfigsResponse,
+        4,
+    ).results
+    assert result.error_code == 0, result
+    return {entry.name: entry for entry in result.configs}
+
+
+def test_a_default_for_all_brokers_reaches_topics_at_once_and_outlives_a_kill(
+    tmp_path: Path,
+) -> None:
+    broker = BrokerProcess(tmp_path, settings=SETTINGS).start()
+
+    def shown(asked: WireClient) -> tuple[str | None, int]:
+        entry = described(asked, "t", "segment.bytes", kind=ConfigResourceType.TOPIC)[
+            "segment.bytes"
+        ]
+        return entry.value, entry.config_source
+
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", 1)
+        assert alter(client, "", ("log.segment.bytes", SET, "2097152")).error_code == 0
+        assert shown(client) == ("2097152", DYNAMIC_DEFAULT)
+        assert list(described(client, "")) == ["log.segment.bytes"]
+    broker.kill()
+    with broker, WireClient(broker.port) as again:
+        assert shown(again) == ("2097152", DYNAMIC_DEFAULT)
+        assert alter(again, "", ("log.segment.bytes", DELETE, None)).error_code == 0
+        assert shown(again) == ("1073741824", DEFAULT)
+
+
+def test_sources_and_synonyms_tell_the_whole_way(client: WireClient) -> None:
+    assert alter(client, "", ("max.connections", SET, "800")).error_code == 0
+    assert alter(client, "1", ("max.connections", SET, "700")).error_code == 0
+    entry = described(client, "1", "max.connections")["max.connections"]
+    assert (entry.value, entry.config_source, entry.read_only) == ("700", DYNAMIC_BROKER, False)
+    assert [(s.value, s.source) for s in entry.synonyms] == [
+        ("700", DYNAMIC_BROKER),
+        ("800", DYNAMIC_DEFAULT),
+        ("900", STATIC),
+        ("2147483647", DEFAULT),
+    ]
+    assert described(client, "1", "node.id")["node.id"].read_only
+
+
+def test_a_limit_of_connections_counts_from_the_next_one(
+    broker: BrokerProcess, client: WireClient
+) -> None:
+    assert alter(client, "1", ("max.connections", SET, "1")).error_code == 0
+    with WireClient(broker.port) as refused:
+        assert refused.closed_by_broker()
+    # Those who are there stay, and can take it back.
+    assert alter(client, "1", ("max.connections", DELETE, None)).error_code == 0
+    with WireClient(broker.port) as served:
+        served.ask(software(), ApiVersionsResponse, 3)
+
+
+def test_connections_from_one_address_are_limited_but_for_overrides(
+    broker: BrokerProcess, client: WireClient
+) -> None:
+    limits = (
+        ("max.connections.per.ip", SET, "2"),
+        (
+            "max.connections.per.ip.overrides",
+            SET,
+            "127.0.0.9:1",
+        ),
+    )
+    assert alter(client, "", *limits).error_code == 0
+    with WireClient(broker.port) as second, WireClient(broker.port) as third:
+        second.ask(software(), ApiVersionsResponse, 3)
+        assert third.closed_by_broker()
+
+    def connect() -> socket.socket:
+        return socket.create_connection(
+            ("127.0.0.1", broker.port), timeout=10, source_address=("127.0.0.9", 0)
+        )
+
+    with connect() as one, connect() as two:
+        assert two.recv(1) == b""
+        one.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            one.recv(1)
+
+    def serves_again() -> bool:
+        with WireClient(broker.port) as again:
+            try:
+                again.ask(software(), ApiVersionsResponse, 3)
+            except ConnectionError:
+                return False
+            return True
+
+    # Who leaves makes room.
+    assert eventually(serves_again)
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "complaint"),
+    [
+        ("1", ("node.id", SET, "2"), "Cannot update these configs dynamically: node.id"),
+        ("", ("log.dirs", SET, "/tmp"), "Cannot update these configs dynamically"),
+        ("1", ("max.connectons", SET, "2"), "did you mean"),
+        ("1", ("max.connections", SET, "many"), "max.connections"),
+        ("1", ("max.connections.per.ip.overrides", SET, "x:1"), "expected address:count"),
+        ("1", ("log.retention.ms", SET, None), "Null value not supported"),
+        ("2", ("max.connections", SET, "2"), "Unexpected broker id"),
+        ("x", ("max.connections", SET, "2"), "must be an integer"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_and_changes_nothing(
+    client: WireClient, name: str, operation: tuple[str, int, str | None], complaint: str
+) -> None:
+    result = alter(client, name, operation)
+    assert result.error_code == INVALID_REQUEST
+    assert complaint in (result.error_message or ""), result.error_message
+    assert described(client, "") == {}
+
+
+def test_what_is_only_validated_is_not_set(client: WireClient) -> None:
+    result = alter(client, "", ("max.connections", SET, "1"), validate_only=True)
+    assert result.error_code == 0
+    assert described(client, "") == {}
+
+
+@pytest.mark.clients
+def test_confluent_kafka_alters_brokers(broker: BrokerProcess, client: WireClient) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    change = ConfigEntry("log.retention.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[change])
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(10)
+    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
+    entry = future.result(10)["log.retention.ms"]
+    assert entry.value == "3600000"
+    assert entry.source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
+    assert not entry.is_read_only
