@@ -72,6 +72,20 @@ bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot and cold (
 bench-tiers: $(DEV) ## measure what the remote tier costs, beside raw S3 requests (BENCH_ARGS=...)
 	@$(PY) -m bench.tiers $(BENCH_ARGS)
 
+# What stands for "Kafka's libraries of this pom.xml are there".
+KAFKA_JARS := bench-data/kafka/.installed
+
+$(KAFKA_JARS): bench/pom.xml
+	@scripts/kafka-jars bench-data/kafka/lib
+	@touch $@
+
+.PHONY: kafka-jars
+kafka-jars: java $(KAFKA_JARS) ## Apache Kafka's libraries, for the comparison
+
+.PHONY: bench-kafka
+bench-kafka: $(DEV) kafka-jars ## side by side with Apache Kafka; writes docs/performance.md (BENCH_ARGS=--quick)
+	@$(PY) -m bench.compare $(BENCH_ARGS)
+
 .PHONY: format
 format: $(DEV) ## format the code and mend what the linter can mend
 	$(VENV)/bin/ruff format .

@@ -5,8 +5,8 @@
     for each run:  for each row:  strandline, Kafka   (the next run: Kafka, strandline)
 
 Both brokers are up and warm during the rows that need one, so that Kafka's JVM has compiled what it
-runs and what the machine does at the time hits both. Results go to bench-data/results after each figure;
-the next call goes on where this one stopped. At the end docs/performance.md is written.
+runs and what the machine does at the time hits both. Results go to bench-data/results after each
+figure; the next call goes on where this one stopped. At the end docs/performance.md is written.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     print_tables(rows, results, console)
     if not arguments.no_page:
-        write_page(REPOSITORY / "docs", results, size=size)
+        write_page(REPOSITORY / "docs", results, size=size, warm_s=WARM_UP_S[Kafka.name])
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -1,37 +1,219 @@
+"""The report: tables on the terminal, and docs/performance.md with its plots."""
+
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import groupby
+from pathlib import Path
+
+import confluent_kafka
+from rich.console import Console
 from rich.table import Table
 
-from bench.rows import METRICS
+from bench.peers import REPOSITORY, Kafka, Strandline
+from bench.plots import write_plots
+from bench.results import Results, Spread
+from bench.rows import METRICS, ROWS, Goal, Metric, Row
+
+COMMAND = "make bench-kafka"
+KAFKA_VERSION = "4.1.0"
+
+INTRODUCTION = """\
+# Performance, side by side with Apache Kafka
+
+Both brokers in the same run, on the same machine, under the same clients, turn by turn. Written by
+`{command}`; nothing here is edited by hand, and no row is left out. A ratio is
+strandline : Kafka of the medians; a goal is a bound on it. Figures are medians of {runs}
+runs, with the least and the most of them in brackets.
+
+{where}
+
+**{met} of {total} goals are met.** {unmet}
+"""
+
+METHOD = """\
+## How it is measured
+
+- **Clients.** librdkafka {librdkafka} for both brokers. Set-up goes through ctypes, and the loops
+  that hand over or take records are compiled (`bench/rdkafka.py`), so no Python runs per record:
+  one such client takes more than a gigabyte per second off a broker. It shares the machine's cores
+  with the broker it measures, which bounds MB/s; broker CPU is free of it. The row "Kafka's own
+  perf tools" uses Java's clients.
+- **Checks.** Every consumer counts the records and follows the offsets of each partition; every
+  producer fails on the first delivery that failed. A row that loses a record gives no figure.
+- **Turns.** The brokers of a section are up together. A row is run against one and then the other,
+  and the next run begins with the other. Each has a topic of its own, deleted afterwards.
+- **Warm.** Kafka's JVM is put under load for {warm_s:.0f} s before the first figure: after that its
+  figures no longer fall from run to run. "Start" is a new process each time.
+- **Broker CPU** is that of the process and its children, read from its CPU clock, over the measured
+  stretch, per 10⁹ bytes of record values. MB are 10⁶ bytes of record values, before compression.
+- **Records.** Half of a record is random and half is words, so that codecs have work to do.
+- **Latency** is from the moment a record was due to be sent until its consumer has it, so that a
+  producer that falls behind shows. Producers wait for nothing (`linger.ms=0`), with five requests
+  in flight. Loads are shares of what the slower broker passes on when it is not held back
+  (the row "peak").
+- **Start** ends when every partition has acknowledged a record.
+- **Kafka's second tier** is LocalTieredStorage, the only one it comes with: a folder. For that row
+  strandline's second tier is a folder too. Aiven's plugin for S3 is not on Maven Central (tried:
+  io.aiven:tiered-storage-for-apache-kafka, io.aiven:core, io.aiven.kafka.tieredstorage:core), so
+  the rows with S3 have no peer.
+- **No fsync.** Both brokers leave writing back to the system, as Kafka does by default.
+
+One thing is varied in each row; the rest is as in the first: records of 1 KB, batches of 16 KB, no
+compression, acks=1, one partition, one connection.
+"""
 
 
-def print_tables(rows, results, console):
-    table = Table()
-    for c in ("row", "metric", "strandline", "Kafka", "ratio", "goal"):
-        table.add_column(c)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One metric of one row."""
+
+    row: Row
+    metric: Metric
+    ours: Spread
+    theirs: Spread | None
+    ratio: float | None
+    goal: Goal | None
+
+    @property
+    def verdict(self) -> str:
+        if self.goal is None or self.ratio is None:
+            return ""
+        return f"{self.goal} {'met' if self.goal.is_met(self.ratio) else '**not met**'}"
+
+    def cells(self) -> tuple[str, ...]:
+        digits = self.metric.digits
+        return (
+            self.row.title,
+            self.metric.title,
+            _text(self.ours, digits),
+            _text(self.theirs, digits),
+            f"{self.ratio:.2f}" if self.ratio is not None else "",
+            self.verdict,
+        )
+
+
+COLUMNS = ("workload", "figure", "strandline", "Kafka", "ratio", "goal")
+
+
+def lines_of(rows: Sequence[Row], results: Results) -> Iterator[Line]:
+    """What was measured of the rows, in their order."""
     for row in rows:
-        for metric, about in METRICS.items():
-            cells = []
-            for peer in ("strandline", "Kafka", "limit"):
-                s = results.spread(row.name, peer, metric)
-                if s:
-                    cells.append(
-                        f"{s.median:.{about.digits}f} ({s.least:.{about.digits}f}-{s.most:.{about.digits}f})"
-                    )
-            if not cells:
-                continue
-            ratio = results.ratio(row.name, metric)
-            goal = row.goals.get(metric)
-            table.add_row(
-                row.name,
-                about.title,
-                cells[0],
-                cells[1] if len(cells) > 1 else "",
-                f"{ratio:.2f}" if ratio else "",
-                (f"{goal} " + ("met" if goal.is_met(ratio) else "NOT")) if goal and ratio else "",
-            )
+        for name, metric in METRICS.items():
+            ours = results.spread(row.name, row.peers[0], name)
+            if ours is not None:
+                yield Line(
+                    row=row,
+                    metric=metric,
+                    ours=ours,
+                    theirs=results.spread(row.name, "Kafka", name),
+                    ratio=results.ratio(row.name, name),
+                    goal=row.goals.get(name),
+                )
+
+
+def _text(spread: Spread | None, digits: int) -> str:
+    if spread is None:
+        return ""
+    text = f"{spread.median:,.{digits}f}"
+    if spread.runs > 1:
+        text += f" ({spread.least:,.{digits}f} – {spread.most:,.{digits}f})"
+    return text
+
+
+def print_tables(rows: Sequence[Row], results: Results, console: Console) -> None:
+    table = Table()
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name in COLUMNS[:2] else "right")
+    for line in lines_of(rows, results):
+        cells = line.cells()
+        table.add_row(line.row.name, *cells[1:5], cells[5].replace("**", ""))
     console.print(table)
 
 
-def write_page(docs, results, size):
-    pass
+def write_page(docs: Path, results: Results, *, size: float, warm_s: float) -> None:
+    """Writes performance.md and its plots, of all rows that have figures."""
+    lines = list(lines_of(ROWS, results))
+    if not lines:
+        return
+    with_goals = [line for line in lines if line.goal and line.ratio is not None]
+    unmet = [line for line in with_goals if "not" in line.verdict]
+    parts = [
+        INTRODUCTION.format(
+            command=COMMAND,
+            runs=max(line.ours.runs for line in lines),
+            where=_where(size),
+            met=len(with_goals) - len(unmet),
+            total=len(with_goals),
+            unmet=_unmet(unmet),
+        )
+    ]
+    plots = write_plots(docs / "performance", results)
+    for section, group in groupby(lines, key=lambda line: line.row.section):
+        parts.append(f"## {section}\n\n{_markdown_table(list(group))}")
+        parts += [f"![{alt}](performance/{name})\n" for name, alt in plots.get(section, ())]
+    parts.append(METHOD.format(librdkafka=confluent_kafka.libversion()[0], warm_s=warm_s))
+    parts.append(_configurations())
+    (docs / "performance.md").write_text("\n".join(parts))
+
+
+def _unmet(lines: Sequence[Line]) -> str:
+    if not lines:
+        return ""
+    return "Not met:\n\n" + "\n".join(
+        f"- {line.row.title}: {line.metric.title}, ratio {line.ratio:.2f}, goal {line.goal}"
+        for line in lines
+    )
+
+
+def _markdown_table(lines: Sequence[Line]) -> str:
+    rows = [f"| {' | '.join(COLUMNS)} |", "| --- | --- | ---: | ---: | ---: | --- |"]
+    title = ""
+    for line in lines:
+        first, *rest = line.cells()
+        rows.append(f"| {first if first != title else ''} | {' | '.join(rest)} |")
+        title = first
+    return "\n".join(rows) + "\n"
+
+
+def _where(size: float) -> str:
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    amount = "" if size == 1 else f" A quick run, with {size:.0%} of the data of a full one."
+    return textwrap.fill(
+        f"Run on {datetime.now(UTC):%Y-%m-%d}: {_processor()}, {os.cpu_count()} cores,"
+        f" {memory_gb:.0f} GB, Linux {platform.release()}; strandline {version('strandline')}"
+        f" (commit {_commit()}), Python {platform.python_version()}; Apache Kafka {KAFKA_VERSION},"
+        f" {(java.stderr.splitlines() or ['no Java'])[0]}; all on loopback.{amount}",
+        width=100,
+    )
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(REPOSITORY), "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def _configurations() -> str:
+    parts = ["## Configurations\n\nWhat is not named has its default, in both brokers.\n"]
+    for make in (Strandline, Kafka):
+        for tiered in (False, True):
+            text = make(Path("/FOLDER"), tiered=tiered).settings_text or "# defaults only\n"
+            title = f"{make.name}{', with the second tier' if tiered else ''}"
+            parts.append(f"{title}:\n\n```properties\n{text}```\n")
+    return "\n".join(parts)

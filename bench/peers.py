@@ -12,6 +12,7 @@ loopback interface and keeps its data in a folder of its own on the same file sy
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -94,7 +95,7 @@ class Strandline:
 
     @property
     def settings_text(self) -> str:
-        return _properties(self._settings)
+        return _anonymous(_properties(self._settings), self._process.folder)
 
     def start(self) -> None:
         self._process.start()
@@ -162,7 +163,8 @@ class Kafka:
     @property
     def settings_text(self) -> str:
         jvm = " ".join((*KAFKA_HEAP, *KAFKA_JVM))
-        return f"# java {jvm} kafka.Kafka server.properties\n{_properties(self._settings)}"
+        text = f"# java {jvm} kafka.Kafka server.properties\n{_properties(self._settings)}"
+        return _anonymous(text, self._folder)
 
     def start(self) -> None:
         properties = self._folder / "server.properties"
@@ -234,10 +236,15 @@ def kafka_java(main: str, *arguments: str, options: tuple[str, ...] = ()) -> lis
 
 
 def await_serving(peer: Peer, topic: str, partitions: int) -> None:
-    """Returns when every partition of the topic has a leader and one record was acknowledged."""
+    """Returns when every partition of the topic has a leader and has acknowledged a record."""
     until(lambda: topic_is_led(peer.bootstrap, topic, partitions), timeout_s=START_TIMEOUT_S)
     load = ProduceLoad(
-        topic=topic, count=1, record_bytes=100, batch_bytes=0, settings={"retry.backoff.ms": 1}
+        topic=topic,
+        count=partitions,
+        partitions=partitions,
+        record_bytes=100,
+        batch_bytes=0,
+        settings={"retry.backoff.ms": 1, "retry.backoff.max.ms": 10},
     )
     with producers(peer.bootstrap, load) as ready:
         ready.run()
@@ -264,6 +271,11 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _anonymous(text: str, folder: Path) -> str:
+    """The same text for every run: without the folder and the ports of this one."""
+    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", text.replace(str(folder), "FOLDER"))
 
 
 def _properties(settings: Mapping[str, str]) -> str:
