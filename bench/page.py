@@ -59,6 +59,8 @@ METHOD = """\
   producer that falls behind shows. Producers wait for nothing (`linger.ms=0`), with five requests
   in flight. Loads are shares of what the slower broker passes on when it is not held back
   (the row "peak").
+- **Fetches** ask for up to 1 MB of a partition and wait 10 ms at most (500 ms in the rows of
+  latency): their consumers are behind all the time.
 - **Start** ends when every partition has acknowledged a record.
 - **Kafka's second tier** is LocalTieredStorage, the only one it comes with: a folder. For that row
   strandline's second tier is a folder too. Aiven's plugin for S3 is not on Maven Central (tried:

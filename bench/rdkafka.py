@@ -461,7 +461,9 @@ class ConsumeLoad:
     check_crcs: bool = False
     partition_bytes: int = 1 << 20
     fetch_bytes: int = 50 << 20
-    wait_ms: int = 500
+    # Short: a consumer of many partitions asks first for those whose beginnings it has looked up,
+    # and must not wait half a second for more of them once they are read to their ends.
+    wait_ms: int = 10
     queued_kbytes: int = 1 << 17
     # Records that are not there within this time are an error.
     idle_s: float = 60

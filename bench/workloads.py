@@ -244,7 +244,7 @@ def _endpoints(peer: Peer, topic: str, row: Row, count: int) -> Iterator[tuple[o
     send = ProduceLoad(
         topic=topic, count=count, record_bytes=row.record_bytes, linger_ms=0, settings=FAST_SENDING
     )
-    receive = ConsumeLoad(topic=topic, count=count, settings=FAST_ANSWERS, idle_s=30)
+    receive = ConsumeLoad(topic=topic, count=count, wait_ms=500, idle_s=30, settings=FAST_ANSWERS)
     with pacer(peer.bootstrap, send) as sender, consumer(peer.bootstrap, receive) as receiver:
         receiver.start()
         # The first fetch waits for data at the broker before the first record is sent.
