@@ -83,7 +83,9 @@ class Strandline:
     ) -> None:
         tier = {**TIERED, "strandline.remote.url": f"file://{folder / 'tier'}"} if tiered else {}
         self._settings = {**tier, **(settings or {})}
-        self._process = BrokerProcess(folder, settings=self._settings)
+        # Users have the byte code of what they installed; a shell may be set not to write it.
+        environment = {"PYTHONDONTWRITEBYTECODE": ""}
+        self._process = BrokerProcess(folder, settings=self._settings, environment=environment)
 
     @property
     def pid(self) -> int:
