@@ -28,7 +28,7 @@ import gc
 import logging
 import resource
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +68,7 @@ from strandline.broker.telemetry.collector import Collector, Sources
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.retention.enforcer import RetentionEnforcer
-from strandline.storage.clock import Clock, SystemClock
+from strandline.storage.clock import Clock
 from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import (
     DiskError,
@@ -94,6 +94,7 @@ from strandline.storage.remote.reader import ColdReader
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
 from strandline.storage.tiering.quota import QuotaLimits
+from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class _Workers:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def serve(config: BrokerConfig) -> int:
+async def serve(make_broker: Callable[[], Broker]) -> int:
     """Runs the broker until SIGTERM or SIGINT; the exit code.
 
     Raises StrandlineError if it cannot start.
@@ -180,7 +181,7 @@ async def serve(config: BrokerConfig) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    broker = Broker(config, SystemClock())
+    broker = make_broker()
     try:
         await broker.start()
         await broker.run(stopping)
@@ -278,6 +279,14 @@ class Broker:
             image, self._metadata_log, follower=self, executor=self._workers.metadata
         )
         await self.follow(image)  # 7
+        self._make_services()
+        self._started = True
+        if self._tiering is not None and self._owns_archive:
+            await self._tiering.start()
+
+    def _make_services(self) -> None:
+        """What works on replicas and metadata."""
+        config, clock = self._config, self._clock
         self._groups = GroupCoordinator(
             config,
             self._metadata,
@@ -288,7 +297,7 @@ class Broker:
             reads=self._workers.lookups,
         )
         self._enforcer = RetentionEnforcer(
-            lambda: (partition.log for partition in self._replicas.partitions()),
+            self._retained_logs,
             write_log_starts=self._replicas.checkpoint_log_starts,
             purge_deleted=self._log_dirs.purge_deleted,
             wake_tiering=self._tiering.wake if self._tiering is not None else lambda _: None,
@@ -303,9 +312,10 @@ class Broker:
             clock=clock,
             settings=_cleaner_settings(config),
         )
-        self._started = True
-        if self._tiering is not None and self._owns_archive:
-            await self._tiering.start()
+
+    def _retained_logs(self) -> Iterable[UnifiedLog]:
+        """The logs whose retention is this broker's."""
+        return (partition.log for partition in self._replicas.partitions())
 
     async def _load_metadata(self) -> None:
         try:
@@ -404,8 +414,13 @@ class Broker:
         )
         if self._store is None:
             return local
-        reader = ColdReader(
-            self._store,
+        self._tiering = self._make_manager(self._store, tiering_config(config))
+        return BothTiers(local, self._tiering)
+
+    def _make_manager(self, store: ObjectStore, tiering: TieringConfig) -> TieringManager:
+        config = self._config
+        reader = self._cold_reader = ColdReader(
+            store,
             self._workers.reader,
             chunk_bytes=config.remote_chunk_bytes,
             parallel_downloads_max=config.remote_log_reader_threads,
@@ -415,19 +430,17 @@ class Broker:
             if config.remote_cache_disk_bytes
             else None,
         )
-        self._tiering = TieringManager(
-            self._store,
+        return TieringManager(
+            store,
             reader=reader,
             executors=TieringExecutors(
                 copies=self._workers.copier, metadata=self._workers.manifests
             ),
             clock=self._clock,
-            config=_tiering_config(config),
+            config=tiering,
             metrics=self._tiering_counters,
             on_topic_purged=lambda info: self._on_purged(info.topic_id),
         )
-        self._cold_reader = reader
-        return BothTiers(local, self._tiering)
 
     def _on_purged(self, topic_id: TopicId) -> None:
         self._purged.add(topic_id)
@@ -446,22 +459,7 @@ class Broker:
                     # The group would wrap it; the user is told in one line.
                     refused = error
                     raise _Stop from None
-                loops: dict[str, Callable[[], Awaitable[None]]] = {
-                    "connection sweep": self._server.sweep_forever,
-                    "flush": self._flush_forever,
-                    "checkpoint": self._checkpoint_forever,
-                    "producer expiry": self._expire_producers_forever,
-                    "groups": self._groups.run,
-                    "retention": self._retain_forever,
-                    "purges": self._finish_purges_forever,
-                }
-                if self._config.log_cleaner_enable:
-                    loops["cleaner"] = self._clean_forever
-                if self._store is not None:
-                    loops["metadata mirror"] = self._mirror_forever
-                    loops["tiering"] = self._tier_forever
-                    loops["groups archive"] = self._archive_groups_forever
-                for name, loop in loops.items():
+                for name, loop in self._loops().items():
                     tasks.create_task(_keep_running(name, loop), name=name)
                 gc.collect()
                 # What lives now lives for good: the collector need not look at it again.
@@ -484,6 +482,25 @@ class Broker:
                 self._metrics.close()
         if refused is not None:
             raise refused
+
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """What runs beside the connections, by name."""
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "connection sweep": self._server.sweep_forever,
+            "flush": self._flush_forever,
+            "checkpoint": self._checkpoint_forever,
+            "producer expiry": self._expire_producers_forever,
+            "groups": self._groups.run,
+            "retention": self._retain_forever,
+            "purges": self._finish_purges_forever,
+        }
+        if self._config.log_cleaner_enable:
+            loops["cleaner"] = self._clean_forever
+        if self._store is not None:
+            loops["metadata mirror"] = self._mirror_forever
+            loops["tiering"] = self._tier_forever
+            loops["groups archive"] = self._archive_groups_forever
+        return loops
 
     def _listen(self, spawn: Spawn) -> None:
         config = self._config
@@ -751,7 +768,8 @@ def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     )
 
 
-def _tiering_config(config: BrokerConfig) -> TieringConfig:
+def tiering_config(config: BrokerConfig) -> TieringConfig:
+    """What the configuration says of the remote tier's work."""
     return TieringConfig(
         task_interval_ms=config.remote_log_manager_task_interval_ms,
         workers=config.remote_log_manager_copier_thread_pool_size,

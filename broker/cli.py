@@ -12,7 +12,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from strandline import __version__
@@ -30,6 +31,10 @@ examples:
   with history in S3 (credentials come from the usual AWS chain)
     strandline serve --set log.dirs=/var/lib/strandline \\
       --set remote.log.storage.system.enable=true \\
+      --set strandline.remote.url=s3://my-bucket/my-cluster
+
+  a read-only replica of that archive, with folders of its own
+    strandline serve --read-only --set log.dirs=/var/lib/strandline-replica \\
       --set strandline.remote.url=s3://my-bucket/my-cluster
 
   from a Kafka properties file, one key changed
@@ -109,6 +114,11 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Runs a broker until SIGTERM or SIGINT. Prints one line when it is ready.",
         epilog=_SERVE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    serve.add_argument(
+        "--read-only",
+        action="store_true",
+        help="serve another broker's archive and follow it as it grows; nothing is written there",
     )
     _add_configuration(serve, log_level="INFO")
     serve.set_defaults(run=_serve)
@@ -299,13 +309,20 @@ def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from strandline.broker.app import serve
+    from strandline.broker.app import Broker, serve
     from strandline.broker.config import BrokerConfig
     from strandline.broker.logs import set_up_logging
+    from strandline.broker.replica import ReplicaBroker, check_no_replica
 
     set_up_logging(options.log_level)
     config = BrokerConfig.load(options.config, options.overrides)
-    code = asyncio.run(serve(config))
+    clock = SystemClock()
+    if options.read_only:
+        make_broker: Callable[[], Broker] = partial(ReplicaBroker, config, clock)
+    else:
+        check_no_replica(config.log_dirs)
+        make_broker = partial(Broker, config, clock)
+    code = asyncio.run(serve(make_broker))
     _leave_if_hanging(code)
     return code
 

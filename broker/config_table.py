@@ -669,6 +669,14 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
     )
     yield _key(
         TIER,
+        "strandline.remote.replica.poll.ms",
+        _L,
+        10_000,
+        "Ms between two looks of a read-only replica at the archive that it serves.",
+        minimum=10,
+    )
+    yield _key(
+        TIER,
         "strandline.remote.copy.timeout.ms",
         _L,
         900_000,

@@ -118,6 +118,12 @@ class UnknownProducer(RecordsRejected):
     kafka_code = 59  # UNKNOWN_PRODUCER_ID
 
 
+class ReadOnlyReplica(RecordsRejected):
+    """This broker serves another one's archive and takes no records."""
+
+    kafka_code = 44  # POLICY_VIOLATION
+
+
 class FencedLeaderEpoch(RecordsRejected):
     """The client's leader epoch is older than ours."""
 

@@ -165,6 +165,18 @@ class MetadataLog:
         self._take_over(self._read(self._store))
         return self._image
 
+    def catch_up(self) -> MetadataImage:
+        """As `refresh`, for a log that somebody else writes: reads only what is new."""
+        if self._image.version == 0:
+            return self.refresh()
+        known = _Loaded(self._image, self._head_checksum, self._snapshot_version)
+        try:
+            self._take_over(self._read_entries(self._store, known))
+        except CorruptFile:
+            # Pruning has overtaken us, or it is damaged: the whole log says which.
+            return self.refresh()
+        return self._image
+
     def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
         """Makes the records durable as one entry, and returns the image after it.
 

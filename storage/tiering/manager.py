@@ -78,6 +78,8 @@ class TieringConfig:
     # Objects that nothing refers to go when they are older than this; looked for every interval.
     orphan_grace_ms: int = GRACE_MS_DEFAULT
     orphan_interval_ms: int = 24 * 3600 * 1000
+    # The archive is another broker's: its manifests are read again and again, and nothing written.
+    follows: bool = False
     # How long start-up waits for the remote tier before the broker goes on without it.
     start_timeout_ms: int = 10_000
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -152,6 +154,7 @@ class TieringManager:
             health=self._health,
             delete_grace_ms=config.delete_grace_ms,
             copy_quota=self.copy_quota,
+            follows=config.follows,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}
@@ -311,7 +314,7 @@ class TieringManager:
         """
         try:
             async with asyncio.timeout(self._config.start_timeout_ms / 1000):
-                if await self._read_tombstones():
+                if self._config.follows or await self._read_tombstones():
                     await self._load_all(list(self._partitions.values()))
         except TimeoutError:
             log.warning(
@@ -330,6 +333,12 @@ class TieringManager:
 
     async def run(self) -> None:
         """Works until it is cancelled."""
+        if self._config.follows:
+            await asyncio.gather(
+                self._schedule(),
+                self._watch_store(),
+                *(self._work() for _ in range(self._config.workers)),
+            )
         await asyncio.gather(
             self._schedule(),
             self._watch_store(),
@@ -378,7 +387,9 @@ class TieringManager:
     async def _step(self, key: WorkKey) -> bool:
         if isinstance(key, TopicPartition):
             partition = self._partitions.get(key)
-            return False if partition is None else await partition.step()
+            if partition is None:
+                return False
+            return await (partition.follow() if self._config.follows else partition.step())
         purge = self._purges.get(key)
         if purge is None or not self._health.is_up:
             return False

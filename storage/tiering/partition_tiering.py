@@ -87,6 +87,7 @@ class TieringTools:
     health: StoreHealth
     delete_grace_ms: int
     copy_quota: TierQuota
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +201,23 @@ class PartitionTiering:
                 more |= await self._guard(self._deleting, self._delete_errors, self._delete_step)
             return more and not self._detached
 
+    async def follow(self) -> bool:
+        """For an archive that somebody else writes: takes over its newest manifest."""
+        async with self._lock:
+            if not self._detached and self._tools.health.is_up and self._copying.may_try:
+                await self._guard(self._copying, self._copy_errors, self._look_again)
+        return False
+
+    async def _look_again(self) -> bool:
+        held = self.remote.stored
+        key = manifest_key(self.remote.partition)
+        if held is not None:
+            found = await self._run(partial(self._tools.store.head, key))
+            if found.etag == held.etag:
+                return False
+        self._in_doubt = True
+        return await self._load_if_needed()
+
     def _may_delete(self) -> bool:
         is_settled = self.remote.known and not self._in_doubt and not self.remote.fenced
         return is_settled and not self._detached and self._tools.health.is_up
@@ -276,7 +294,9 @@ class PartitionTiering:
         offset = max(manifest.end_offset, manifest.log_start_offset)
         if local.end_offset >= offset:
             return
-        log.warning(
+        log.log(
+            # Of a followed archive nothing is ever local: this is how it grows.
+            logging.DEBUG if self._tools.follows else logging.WARNING,
             "local log ends below the archive, it is begun anew behind it",
             extra={
                 "fields": {

@@ -21,6 +21,7 @@ class BrokerProcess:
     """`strandline serve` as a child process on a port of its own."""
 
     entry = ("-m", "strandline")
+    command: tuple[str, ...] = ("serve",)
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class BrokerProcess:
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             **self.settings,
         }
-        command = [sys.executable, *self.entry, "serve"]
+        command = [sys.executable, *self.entry, *self.command]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         with open(self.log_path, "ab") as log_file:

@@ -1,0 +1,172 @@
+"""`strandline serve --read-only`: a broker on another broker's bucket, which it only reads.
+
+    start   1 look whose archive it is      3 the origin's metadata, from its mirror
+            2 lock and mark the folders     4 the logs, ending where the archives end
+
+    runs    every strandline.remote.replica.poll.ms   the mirror and every manifest, again
+
+Its folders hold nothing of the origin but where each log ended, and the offsets of the replica's
+own groups. They are marked: an ordinary broker does not start on them, since it would take the
+archive over, and a replica does not start on an ordinary broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from strandline.broker.app import Broker, tiering_config
+from strandline.broker.cluster.following import FollowedLog, FollowedTiers, FollowingMetadata
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.config import BrokerConfig
+from strandline.broker.restore import METADATA_FOLDER
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.errors import InvalidConfig, StorageError, StrandlineError
+from strandline.storage.local.checkpoint import META_PROPERTIES
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.remote.cluster_info import load_cluster_info
+from strandline.storage.remote.local_directory import LocalDirectoryStore
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.read_only import ReadOnlyStore
+from strandline.storage.tiering.failures import RetryPolicy, RetryState
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+MARK_FILE = ".strandline-replica"
+
+
+class WrongFolder(StrandlineError):
+    """A replica's folder is no place for a broker, nor the other way round."""
+
+
+def check_no_replica(folders: Iterable[Path]) -> None:
+    """Raises WrongFolder if a read-only replica lives here."""
+    for folder in folders:
+        if (folder / MARK_FILE).exists():
+            raise WrongFolder(
+                f"{folder} belongs to a read-only replica: start it with --read-only, or choose"
+                " other folders"
+            )
+
+
+class ReplicaBroker(Broker):
+    """See the top of this file."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        """Raises InvalidConfig without a remote tier."""
+        if config.remote_url is None:
+            raise InvalidConfig("--read-only needs strandline.remote.url: whose archive to serve")
+        super().__init__(
+            replace(config, remote_log_storage_system_enable=True, auto_create_topics_enable=False),
+            clock,
+        )
+        self._cluster_id = ""
+        self._following: FollowingMetadata
+
+    async def start(self) -> None:
+        """Everything up to the ready line. Raises StrandlineError."""
+        config, clock = self._config, self._clock
+        writable = self._open_store()
+        assert writable is not None
+        store = self._store = ReadOnlyStore(writable)
+        self._cluster_id = await self._in(self._workers.manifests, partial(_cluster_of, store))  # 1
+        self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 2
+        origin = MetadataLog(store, cluster_id=self._cluster_id)
+        self._metadata_log = MetadataLog(
+            LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
+            cluster_id=self._cluster_id,
+        )
+        await self._in(self._workers.metadata, origin.refresh)  # 3
+        await self._in(self._workers.metadata, self._metadata_log.load)
+        self._tiering = self._make_manager(
+            store,
+            replace(
+                tiering_config(config),
+                follows=True,
+                task_interval_ms=config.remote_replica_poll_ms,
+            ),
+        )
+        self._replicas = ReplicaManager(
+            self._log_dirs,
+            FollowedTiers(
+                self._tiering,
+                log_starts=self._log_dirs.log_start_offsets,
+                lookups=self._workers.lookups,
+            ),
+            topic_defaults=lambda: self._running.topic_defaults.properties,
+            disk=self._workers.disk,
+        )
+        self._following = FollowingMetadata(
+            origin,
+            self._metadata_log,
+            node_id=config.node_id,
+            follower=self,
+            executor=self._workers.metadata,
+        )
+        self._metadata = self._following
+        image = self._following.image
+        self._running.follow(image)
+        logs = await self._in(self._workers.disk, partial(self._load_logs, image))  # 4
+        self._replicas.take_over(logs, image)
+        await self.follow(image)
+        self._make_services()
+        self._started = True
+        await self._tiering.start()
+
+    def _open_log_dirs(self) -> LogDirs:
+        for folder in self._config.log_dirs:
+            if (folder / META_PROPERTIES).exists() and not (folder / MARK_FILE).exists():
+                raise WrongFolder(
+                    f"{folder} belongs to a broker; a read-only replica needs folders of its own"
+                )
+            files.make_directory(folder)
+            files.write_atomically(folder / MARK_FILE, b"")
+        return LogDirs.open(
+            self._config.log_dirs,
+            node_id=self._config.node_id,
+            cluster_id=self._cluster_id,
+            clock=self._clock,
+        )
+
+    def _retained_logs(self) -> Iterable[UnifiedLog]:
+        """Only the replica's own: what the origin lets go is seen in its manifests."""
+        logs = (partition.log for partition in self._replicas.partitions())
+        return (unified_log for unified_log in logs if not isinstance(unified_log, FollowedLog))
+
+    def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        assert self._tiering is not None
+        return {
+            "connection sweep": self._server.sweep_forever,
+            "flush": self._flush_forever,
+            "checkpoint": self._checkpoint_forever,
+            "groups": self._groups.run,
+            "retention": self._retain_forever,
+            "tiering": self._tiering.run,
+            "following": self._follow_forever,
+        }
+
+    async def _follow_forever(self) -> None:
+        state = RetryState("follow", "metadata", policy=RetryPolicy(), clock=self._clock)
+        while True:
+            await asyncio.sleep(self._config.remote_replica_poll_ms / 1000)
+            try:
+                await self._following.look()
+            except StorageError as error:
+                state.failed(error)
+            else:
+                state.succeeded()
+
+
+def _cluster_of(store: ObjectStore) -> str:
+    store.check()
+    found = load_cluster_info(store)
+    if found is None:
+        raise InvalidConfig(f"{store.url} holds no archive: there is no cluster.json")
+    return found.cluster_id

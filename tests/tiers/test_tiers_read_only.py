@@ -1,0 +1,104 @@
+"""A read-only replica serves another broker's archive, follows it, and never writes to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.group_calls import commit, committed
+from tests.support.broker import eventually
+from tests.support.fault_proxy import FaultProxy
+from tests.support.wire import WireClient
+from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches
+from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, WAIT_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+TOPIC = "followed"
+POLICY_VIOLATION = 44
+FIRST = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
+MORE = make_batches(base_offset=end_of(FIRST), size_bytes=2 * SEGMENT_BYTES)
+REPLICA = {
+    "strandline.remote.replica.poll.ms": "100",
+    "offsets.topic.num.partitions": "1",
+    "node.id": "7",
+}
+
+
+def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
+    make_broker: MakeBroker, fault_proxy: FaultProxy
+) -> None:
+    origin = make_broker(name="origin")
+    origin.start()
+    with origin.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(FIRST)
+        border = origin.wait_until_archived(client)
+        replica = make_broker(
+            name="replica",
+            settings=REPLICA,
+            endpoint_url=fault_proxy.endpoint_url,
+        )
+        replica.command = ("serve", "--read-only")
+        replica.start()
+        with replica.client(TOPIC) as reader:
+            assert (reader.offset_at(EARLIEST), reader.offset_at(LATEST)) == (0, border)
+            archived = [batch for batch in FIRST if end_of([batch]) <= border]
+            assert reader.read(0, border) == archived
+            # It grows, and a part of it is let go.
+            client.produce(MORE)
+            new_border = origin.wait_until_archived(client)
+            assert new_border > border
+            eventually(lambda: reader.offset_at(LATEST) == new_border, timeout_s=WAIT_S)
+            everything = [batch for batch in FIRST + MORE if end_of([batch]) <= new_border]
+            assert reader.read(0, new_border) == everything
+            client.delete_records(border + 5)
+            eventually(lambda: reader.offset_at(EARLIEST) == border + 5, timeout_s=WAIT_S)
+            # Its groups are its own.
+            with WireClient(replica.port) as groups:
+                eventually(lambda: commit(groups, "g", {(TOPIC, 0): 9}) == [0], timeout_s=WAIT_S)
+            # A restart begins where it was, asking for little.
+            replica.stop()
+            replica.start()
+        with replica.client(TOPIC) as reader:
+            assert reader.offset_at(LATEST) == new_border
+            with WireClient(replica.port) as groups:
+                eventually(lambda: committed(groups, "g", TOPIC) == 9, timeout_s=WAIT_S)
+        # A topic that is gone there is gone here.
+        client.delete_topic()
+        with replica.client(TOPIC) as reader:
+            eventually(lambda: reader.list_offset(LATEST).error_code != 0, timeout_s=WAIT_S)
+    assert fault_proxy.count("PUT", ".*") == fault_proxy.count("POST", ".*") == 0
+    assert fault_proxy.count("DELETE", ".*") == 0
+
+
+def test_what_would_change_the_archive_is_refused_with_a_code_that_nobody_repeats(
+    make_broker: MakeBroker,
+) -> None:
+    origin = make_broker(name="origin")
+    origin.start()
+    with origin.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(FIRST)
+        origin.wait_until_archived(client)
+    replica = make_broker(name="replica", settings=REPLICA)
+    replica.command = ("serve", "--read-only")
+    replica.start()
+    with replica.client(TOPIC) as reader, replica.client("other") as other:
+        for refused in (
+            lambda: reader.produce(FIRST[:1]),
+            lambda: reader.delete_records(1),
+            reader.delete_topic,
+            lambda: other.create_topic(TIERED),
+        ):
+            with pytest.raises(AssertionError, match=str(POLICY_VIOLATION)):
+                refused()
+    replica.stop()
+    # Neither is mistaken for the other.
+    replica.command = ("serve",)
+    with pytest.raises(AssertionError, match="read-only replica"):
+        replica.start()
+    origin.stop()
+    origin.command = ("serve", "--read-only")
+    with pytest.raises(AssertionError, match="folders of its own"):
+        origin.start()
