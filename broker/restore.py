@@ -355,7 +355,7 @@ class Restore:
             topic = archive.image.topics[key.topic]
             config = LogConfig.resolve(topic.properties, self._defaults)
             local = log_dirs.create_log(key, topic.topic_id, config)
-            write_partition(local, state)
+            write_partition(self._store, local, state)
             live = archive.groups.get(key.partition) if key.topic == OFFSETS_TOPIC else None
             if live is not None:
                 write_group_state(local, clamped(live, lambda wanted: _end(archive, wanted)))

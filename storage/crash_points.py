@@ -35,6 +35,15 @@ CLEAN_AFTER_DISCARD = "clean.after-discard"
 CLEAN_AFTER_RENAME = "clean.after-rename"
 CLEAN_BEFORE_CHECKPOINT = "clean.before-checkpoint"
 CLEAN_AFTER_CHECKPOINT = "clean.after-checkpoint"
+TAIL_AFTER_PART = "tail.after-part"
+TAIL_AFTER_COMMIT = "tail.after-commit"
+MERGE_AFTER_LOG = "merge.after-log"
+MERGE_AFTER_META = "merge.after-meta"
+MERGE_BEFORE_COMMIT = "merge.before-commit"
+MERGE_AFTER_COMMIT = "merge.after-commit"
+PURGE_AFTER_TOMBSTONE = "purge.after-tombstone"
+PURGE_AFTER_SOME = "purge.after-some"
+PURGE_BEFORE_TOPIC = "purge.before-topic"
 RESTORE_AFTER_MARK = "restore.after-mark"
 RESTORE_AFTER_METADATA = "restore.after-metadata"
 RESTORE_AFTER_PARTITION = "restore.after-partition"
@@ -57,6 +66,15 @@ CRASH_POINTS = (
     CLEAN_AFTER_RENAME,
     CLEAN_BEFORE_CHECKPOINT,
     CLEAN_AFTER_CHECKPOINT,
+    TAIL_AFTER_PART,
+    TAIL_AFTER_COMMIT,
+    MERGE_AFTER_LOG,
+    MERGE_AFTER_META,
+    MERGE_BEFORE_COMMIT,
+    MERGE_AFTER_COMMIT,
+    PURGE_AFTER_TOMBSTONE,
+    PURGE_AFTER_SOME,
+    PURGE_BEFORE_TOPIC,
     RESTORE_AFTER_MARK,
     RESTORE_AFTER_METADATA,
     RESTORE_AFTER_PARTITION,

@@ -83,6 +83,7 @@ class LogConfig:
     segment_index_bytes: int = 10_485_760
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
+    strandline_remote_active_segment_upload_ms: int = 3_600_000
 
     # Derived: whether appends need nothing but the batch header, as almost all topics' do. A field
     # because the hot path asks it for every batch.

@@ -301,6 +301,15 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             minimum=1,
         ),
         _define(
+            "strandline.remote.active.segment.upload.ms",
+            _L,
+            3_600_000,
+            "Records of the segment that is still written are in the remote tier at most this many"
+            " ms later, for a restore; -1: only closed segments go there.",
+            "strandline.remote.active.segment.upload.ms",
+            minimum=-1,
+        ),
+        _define(
             "unclean.leader.election.enable",
             _B,
             False,

@@ -135,6 +135,10 @@ class Fields:
             raise self._wrong(name, "an object of texts", found)
         return {key: str(text) for key, text in found.items()}
 
+    def __contains__(self, name: str) -> bool:
+        """Whether the document has such a field: one that came with a later release."""
+        return name in self._fields
+
     def integer_pairs(self, name: str) -> Iterator[tuple[int, int]]:
         for found in self._items(name):
             match found:

@@ -10,6 +10,7 @@
         manifest/<20-digit base>-<20-digit end>-<unique>.json    a sealed page of older entries
         <20-digit base>-<epoch>-<unique>.log                 a segment, byte for byte
         <20-digit base>-<epoch>-<unique>.meta                its indexes and facts
+        <20-digit base>-<epoch>-<unique>.tail                batches of the segment being written
 
 A topic id is a UUID as text. It makes a re-created topic another folder, and since it has a fixed
 length, the topic's name may hold any number of dashes. `<unique>` is new for every attempt to
@@ -35,6 +36,7 @@ MANIFEST_FILE = "manifest.json"
 MANIFEST_PAGES_FOLDER = "manifest/"
 LOG_SUFFIX = ".log"
 META_SUFFIX = ".meta"
+TAIL_SUFFIX = ".tail"
 
 _UUID_TEXT_LENGTH = 36
 
@@ -46,6 +48,7 @@ class ObjectKind(Enum):
     MANIFEST_PAGE = auto()
     LOG = auto()
     META = auto()
+    TAIL = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,14 @@ def segment_keys(
     return SegmentKeys(log_key=stem + LOG_SUFFIX, meta_key=stem + META_SUFFIX)
 
 
+def tail_key(
+    partition: TopicIdPartition, *, base_offset: Offset, leader_epoch: Epoch, unique: str
+) -> str:
+    """The name of a piece of the segment that is still written."""
+    stem = f"{partition_folder(partition)}{base_offset:020d}-{max(leader_epoch, 0)}-{unique}"
+    return stem + TAIL_SUFFIX
+
+
 def parse_topic_folder(name: str) -> TopicFolder | None:
     """`orders-<uuid>` (with or without the final `/`) taken apart; None if it is something else."""
     name = name.rstrip("/")
@@ -164,7 +175,7 @@ def parse_partition_object(key: str) -> PartitionObject | None:
         )
     if matched := _SEGMENT.fullmatch(name):
         return PartitionObject(
-            kind=ObjectKind.LOG if matched["suffix"] == "log" else ObjectKind.META,
+            kind=_KINDS[matched["suffix"]],
             partition=partition,
             base_offset=int(matched["base"]),
             leader_epoch=int(matched["epoch"]),
@@ -173,12 +184,13 @@ def parse_partition_object(key: str) -> PartitionObject | None:
     return None
 
 
+_KINDS = {"log": ObjectKind.LOG, "meta": ObjectKind.META, "tail": ObjectKind.TAIL}
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _PAGE = re.compile(
     r"manifest/(?P<base>[0-9]{20})-(?P<end>[0-9]{20})-(?P<unique>[0-9a-f]{1,64})\.json"
 )
 _SEGMENT = re.compile(
-    r"(?P<base>[0-9]{20})-(?P<epoch>[0-9]{1,10})-(?P<unique>[0-9a-f]{1,64})\.(?P<suffix>log|meta)"
+    r"(?P<base>[0-9]{20})-(?P<epoch>[0-9]{1,10})-(?P<unique>[0-9a-f]{1,64})\.(?P<suffix>log|meta|tail)"
 )
 _METADATA = re.compile(r"metadata/(log|snapshot)/(?P<index>[0-9]{20})\.json")

@@ -42,6 +42,7 @@ from strandline.storage.remote.json_document import (
     decode_document,
     encode_document,
 )
+from strandline.storage.remote.tail import TailPart, are_adjacent, tail_fields, tail_from
 
 FORMAT_NAME = "strandline-manifest"
 PAGE_FORMAT_NAME = "strandline-manifest-page"
@@ -130,6 +131,8 @@ class Manifest:
     segments: tuple[SegmentEntry, ...] = ()
     pages: tuple[PageRef, ...] = ()
     deleting: tuple[DeletedEntry, ...] = ()
+    # What is in the bucket of the segment that is still written; see tail.py.
+    tail: tuple[TailPart, ...] = ()
 
     # --- what it says ------------------------------------------------------------------------
 
@@ -155,6 +158,11 @@ class Manifest:
         if self.segments:
             return self.segments[-1].end_offset
         return self.pages[-1].end_offset if self.pages else self.log_start_offset
+
+    @property
+    def tail_end_offset(self) -> Offset:
+        """Where the open segment ends as far as it is in the bucket; else as `end_offset`."""
+        return self.tail[-1].end_offset if self.tail else self.end_offset
 
     @property
     def size_bytes(self) -> int:
@@ -213,7 +221,28 @@ class Manifest:
                 f"segment [{entry.base_offset}, {entry.end_offset}) leaves a gap after "
                 f"{self.end_offset} above the log start {self.log_start_offset}"
             )
-        return replace(self, segments=(*self.segments, entry))
+        # Nobody needs the pieces of an open segment once a later one is archived.
+        added = replace(self, segments=(*self.segments, entry))
+        return added.with_tail((), marked_ms=entry.uploaded_ms)
+
+    def with_tail(self, parts: Sequence[TailPart], *, marked_ms: TimestampMs) -> Manifest:
+        """The open segment as these parts; parts that are not among them any more are marked.
+
+        Raises ValueError unless they are one run that begins at or behind the archive's end.
+        """
+        if not are_adjacent(parts):
+            raise ValueError(f"parts leave gaps: {parts}")
+        if parts and parts[0].base_offset < self.end_offset:
+            raise ValueError(
+                f"a part begins at {parts[0].base_offset}, the archive ends at {self.end_offset}"
+            )
+        kept = {part.key for part in parts}
+        marks = tuple(
+            DeletedEntry(log_key=part.key, meta_key=part.key, marked_ms=marked_ms)
+            for part in self.tail
+            if part.key not in kept
+        )
+        return replace(self, tail=tuple(parts), deleting=(*self.deleting, *marks))
 
     def with_log_start(self, offset: Offset) -> Manifest:
         """Moves the log start; entries stay until `with_deleting`. ValueError if it goes back."""
@@ -317,6 +346,8 @@ class Manifest:
             "pages": [_page_fields(page) for page in self.pages],
             "deleting": [_deleted_fields(mark) for mark in self.deleting],
         }
+        if self.tail:
+            fields["tail"] = [tail_fields(part) for part in self.tail]
         return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
 
     @classmethod
@@ -335,6 +366,8 @@ class Manifest:
             segments=tuple(_entry_from(f) for f in fields.objects("segments")),
             pages=tuple(_page_from(f) for f in fields.objects("pages")),
             deleting=tuple(_deleted_from(f) for f in fields.objects("deleting")),
+            # Manifests of before have none.
+            tail=tuple(tail_from(f) for f in fields.objects("tail")) if "tail" in fields else (),
         )
         _check_order(manifest, source or FORMAT_NAME)
         return manifest
@@ -441,6 +474,8 @@ def _check_order(manifest: Manifest, source: str) -> None:
                 f"{source}: gap before {base}, above the log start {manifest.log_start_offset}"
             )
         end_offset = end
+    if not are_adjacent(manifest.tail):
+        raise CorruptFile(f"{source}: the parts of the open segment leave gaps")
 
 
 def _ranges(manifest: Manifest) -> Iterator[tuple[Offset, Offset]]:

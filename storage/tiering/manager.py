@@ -46,6 +46,7 @@ from strandline.storage.tiering.partition_tiering import (
 from strandline.storage.tiering.quota import QuotaLimits, ReadGate, TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.store_health import PROBE_WAIT_S_FIRST, StoreHealth
+from strandline.storage.tiering.tail_copy import TailCopier
 from strandline.storage.tiering.topic_purge import TopicPurge
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -155,6 +156,8 @@ class TieringManager:
             delete_grace_ms=config.delete_grace_ms,
             copy_quota=self.copy_quota,
             follows=config.follows,
+            tails=TailCopier(store, executor=executors.copies, clock=clock),
+            interval_ms=config.task_interval_ms,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}
@@ -349,7 +352,16 @@ class TieringManager:
     async def _schedule(self) -> None:
         while True:
             self._add_all()
-            await asyncio.sleep(self._config.task_interval_ms / 1000)
+            await asyncio.sleep(self._interval_ms() / 1000)
+
+    def _interval_ms(self) -> int:
+        """Ms until every partition is looked at again: the shortest that one of them needs."""
+        wanted = (
+            self._tools.tail_check_ms(p.log.config.strandline_remote_active_segment_upload_ms)
+            for p in self._partitions.values()
+            if p.log.config.strandline_remote_active_segment_upload_ms >= 0
+        )
+        return min(wanted, default=self._config.task_interval_ms)
 
     async def _watch_store(self) -> None:
         while True:

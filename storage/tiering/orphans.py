@@ -193,6 +193,7 @@ class _Comparison:
         manifest = stored.manifest
         needed = {manifest_key(partition)}
         needed.update(page.key for page in manifest.pages)
+        needed.update(part.key for part in manifest.tail)
         for entry in self._pages.iter_segments(manifest):
             needed.update((entry.log_key, entry.meta_key))
         marked = {key for mark in manifest.deleting for key in mark.keys}

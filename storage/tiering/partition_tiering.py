@@ -37,6 +37,7 @@ from strandline.storage.crash_points import (
     DELETE_AFTER_LOG_START,
     DELETE_AFTER_MARK,
     DELETE_AFTER_OBJECTS,
+    TAIL_AFTER_COMMIT,
     crash_point,
 )
 from strandline.storage.errors import (
@@ -46,6 +47,7 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
+from strandline.storage.local.segment import LogSegment
 from strandline.storage.metrics import Counter, MetricRegistry
 from strandline.storage.model import Epoch, EpochStart, Offset, TopicPartition
 from strandline.storage.remote import manifest_store, segment_meta
@@ -54,12 +56,20 @@ from strandline.storage.remote.manifest import Manifest, SegmentEntry
 from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
+from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
 from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
 from strandline.storage.tiering.quota import TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.store_health import StoreHealth
+from strandline.storage.tiering.tail_copy import (
+    TailCopier,
+    append_part,
+    is_prefix_of,
+    read_part,
+    usable_tail,
+)
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
 
@@ -87,7 +97,14 @@ class TieringTools:
     health: StoreHealth
     delete_grace_ms: int
     copy_quota: TierQuota
+    tails: TailCopier
+    # Ms between two looks at a partition.
+    interval_ms: int
     follows: bool = False
+
+    def tail_check_ms(self, upload_ms: int) -> int:
+        """How often it is looked whether the open segment is due: twice in its time at least."""
+        return min(self.interval_ms, max(1, upload_ms // 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +160,9 @@ class PartitionTiering:
         self._detached = False
         self._in_doubt = False
         self._verified: CopiedSegment | None = None
+        # When the open segment has to be in the bucket; None while all of it is.
+        self._tail_due_s: float | None = None
+        self._tail_checked: LogSegment | None = None
         subject = str(unified_log.topic_partition)
         self._copying = RetryState("copy", subject, policy=tools.retry, clock=tools.clock)
         self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
@@ -169,6 +189,7 @@ class PartitionTiering:
     def detach(self) -> None:
         """Nothing new begins from here on; what is under way is thrown away, not committed."""
         self._detached = True
+        self.log.is_restarting = False
         self.log.remote = None
         self.log.local.on_segment_closed = None
 
@@ -288,10 +309,33 @@ class PartitionTiering:
 
         Otherwise offsets that the archive knows would be given to other records.
         """
-        manifest, local = self.remote.manifest, self.log.local
+        manifest = self.remote.manifest
         if manifest is None or self._detached:
             return
+        # If it fails, it is begun again by the next step, and until then nobody appends.
+        self.log.is_restarting = self._in_doubt = True
+        await self._restart_local(manifest)
+        await self._append_tail(manifest)
+        self.log.is_restarting = self._in_doubt = False
+
+    async def _append_tail(self, manifest: Manifest) -> None:
+        """What the bucket has of the open segment, for a disk that has nothing of it."""
+        local = self.log.local
+        tail = usable_tail(manifest)
+        if not tail or self._detached or local.end_offset < tail[0].base_offset:
+            return
+        if local.size_bytes and not self._tools.follows:
+            return
+        for part in tail:
+            if part.end_offset > local.end_offset:
+                content = await self._run(partial(read_part, self._tools.store, part))
+                append_part(local, content)
+
+    async def _restart_local(self, manifest: Manifest) -> None:
+        local, tail = self.log.local, usable_tail(manifest)
         offset = max(manifest.end_offset, manifest.log_start_offset)
+        if tail and not local.size_bytes:
+            offset = tail[0].base_offset
         if local.end_offset >= offset:
             return
         log.log(
@@ -334,7 +378,10 @@ class PartitionTiering:
         if self.remote.fenced or self._detached:
             return False
         await self._move_remote_log_start()  # 1
-        return await self._copy_next()  # 2
+        more = await self._copy_next()  # 2
+        if more or self._detached or self._in_doubt:
+            return more
+        return await self._copy_tail()
 
     async def _move_remote_log_start(self) -> None:
         manifest = self.remote.manifest
@@ -383,11 +430,11 @@ class PartitionTiering:
         )
 
     async def _commit_copy(self, entry: SegmentEntry) -> None:
-        partition = self.remote.partition
-        manifest = self.remote.manifest or Manifest(
-            topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
+        new = (
+            self._owned(self._manifest())
+            .with_log_start(self.log.log_start_offset)
+            .with_segment(entry)
         )
-        new = self._owned(manifest).with_log_start(self.log.log_start_offset).with_segment(entry)
         crash_point(COPY_BEFORE_COMMIT)
         await self._commit(new)
         crash_point(COPY_AFTER_COMMIT)
@@ -405,6 +452,61 @@ class PartitionTiering:
                 }
             },
         )
+
+    async def _copy_tail(self) -> bool:
+        """Puts what is new in the open segment into the bucket, if it is time to."""
+        local = self.log.local
+        tail = await self._tail_that_fits()
+        covered = tail[-1].end_offset if tail else local.active_segment.base_offset
+        if not self._tail_is_due(max(covered, self.log.log_start_offset)):
+            return False
+        await self.topic.ensure()
+        end_offset, segment = local.end_offset, local.active_segment
+        parts = await self._tools.tails.copy(
+            local, tail, self.remote.partition, leader_epoch=self.leader_epoch
+        )
+        if self._detached or local.active_segment is not segment:
+            # It was closed meanwhile, and is copied as a whole: the part is an orphan.
+            return True
+        now_ms = self._tools.clock.now_ms()
+        await self._commit(self._owned(self._manifest()).with_tail(parts, marked_ms=now_ms))
+        crash_point(TAIL_AFTER_COMMIT)
+        self._tail_due_s = None
+        return parts[-1].end_offset < end_offset
+
+    async def _tail_that_fits(self) -> tuple[TailPart, ...]:
+        """The committed parts, if they are the beginning of the segment that is open now."""
+        tail = () if self.remote.manifest is None else self.remote.manifest.tail
+        segment = self.log.local.active_segment
+        if not tail or tail[0].base_offset != segment.base_offset:
+            return ()
+        if self._tail_checked is not segment:
+            # Once after a start: the disk may have another past than the bucket.
+            if not await self._run(partial(is_prefix_of, tail, self.log.local)):
+                return ()
+            self._tail_checked = segment
+        return tail
+
+    def _tail_is_due(self, covered_offset: Offset) -> bool:
+        """Whether records above `covered_offset` have waited as long as they may."""
+        upload_ms = self.log.config.strandline_remote_active_segment_upload_ms
+        pending = self.log.judge().pending
+        is_next = all(segment.state is SegmentState.ACTIVE for segment in pending)
+        if upload_ms < 0 or not is_next or self.log.local.end_offset <= covered_offset:
+            self._tail_due_s = None
+            return False
+        now_s = self._tools.clock.monotonic_s()
+        if self._tail_due_s is None:
+            # They came at any time since the last look, so that time has passed already.
+            passed_ms = min(upload_ms, self._tools.tail_check_ms(upload_ms))
+            self._tail_due_s = now_s + (upload_ms - passed_ms) / 1000
+        return now_s >= self._tail_due_s
+
+    def _manifest(self) -> Manifest:
+        partition = self.remote.partition
+        return self.remote.manifest or Manifest(
+            topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
+        ).with_log_start(self.log.log_start_offset)
 
     def _owned(self, manifest: Manifest) -> Manifest:
         return manifest.with_leader_epoch(self.leader_epoch)

@@ -2,9 +2,10 @@
 
     manifest.json   log start, end of the archive, leader epoch      one GET
     last .meta      producers and lineage at that end                one GET
+    .tail           what there is of the open segment                one GET per part
 
-No segment is downloaded: the local log begins, empty, where the archive ends, and everything
-before it is read cold. `read_partition` only reads and `write_partition` only writes, so that
+No archived segment is downloaded: the local log begins where the archive ends, with what the bucket
+has of the open segment, and everything before it is read cold. `read_partition` only reads, so that
 nothing is on disk before the whole archive was found to be readable.
 
 Blocking throughout.
@@ -28,6 +29,8 @@ from strandline.storage.remote.manifest import Manifest, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
+from strandline.storage.remote.tail import TailPart
+from strandline.storage.tiering.tail_copy import append_part, read_part, usable_tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,21 @@ class ArchivedState:
     @property
     def end_offset(self) -> Offset:
         """Where the next record goes."""
+        tail = self.tail
+        return tail[-1].end_offset if tail else self.begin_offset
+
+    @property
+    def tail(self) -> tuple[TailPart, ...]:
+        """What the bucket has of the segment that was open."""
+        return () if self.manifest is None else usable_tail(self.manifest)
+
+    @property
+    def begin_offset(self) -> Offset:
+        """Where the local log begins."""
         if self.manifest is None:
             return 0
+        if self.tail:
+            return self.tail[0].base_offset
         return max(self.manifest.end_offset, self.manifest.log_start_offset)
 
     @property
@@ -108,15 +124,17 @@ def _with_state_at_end(store: ObjectStore, manifest: Manifest, last: SegmentEntr
     )
 
 
-def write_partition(local: LocalLog, state: ArchivedState) -> None:
+def write_partition(store: ObjectStore, local: LocalLog, state: ArchivedState) -> None:
     """Lets an empty log go on behind the archive; the caller closes it, which syncs it.
 
-    Raises DiskError.
+    Raises DiskError, and as the store does if the open segment cannot be read.
     """
     assert local.end_offset == 0, local
-    if state.end_offset:
+    if state.begin_offset:
         local.reset_to(
-            state.end_offset,
+            state.begin_offset,
             producer_snapshot=state.producer_snapshot,
             leader_epochs=state.leader_epochs,
         )
+    for part in state.tail:
+        append_part(local, read_part(store, part))

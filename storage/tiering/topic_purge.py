@@ -19,6 +19,12 @@ from concurrent.futures import Executor
 from dataclasses import replace
 
 from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    PURGE_AFTER_SOME,
+    PURGE_AFTER_TOMBSTONE,
+    PURGE_BEFORE_TOPIC,
+    crash_point,
+)
 from strandline.storage.errors import StorageError
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.keys import topic_folder
@@ -82,13 +88,16 @@ class TopicPurge:
         loop = asyncio.get_running_loop()
         if self._deleted_ms is None:
             self._deleted_ms = await loop.run_in_executor(self._executor, self._bury)  # 1
+            crash_point(PURGE_AFTER_TOMBSTONE)
         for partition in self._leaving:
             await partition.wait_until_idle()  # 2
         self._leaving = ()
         if self._clock.now_ms() < self._deleted_ms + self._grace_ms:
             return False
         if await loop.run_in_executor(self._executor, self._delete_some):  # 3
+            crash_point(PURGE_AFTER_SOME)
             return True
+        crash_point(PURGE_BEFORE_TOPIC)
         await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)  # 4
         self.done = True
         log.info(

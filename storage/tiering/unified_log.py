@@ -78,6 +78,7 @@ class UnifiedLog:
         "_checkpointed_offset",
         "_executor",
         "_log_start_known",
+        "is_restarting",
         "local",
         "log_start_offset",
         "remote",
@@ -102,6 +103,8 @@ class UnifiedLog:
         # Set by the manager while the partition is tiered.
         self.remote: RemoteLog | None = None
         self._log_start_known = log_start_offset is not None
+        # While what was lost from this disk comes back, nobody may write in its place.
+        self.is_restarting = False
         # First offset of the log, whichever tier it lies in.
         self.log_start_offset = log_start_offset or 0
         if not local.config.remote_storage_enable:
@@ -191,7 +194,9 @@ class UnifiedLog:
         Raises TierUnavailable for an empty log whose archive is not known yet: with its disk lost,
         it would give offsets a second time.
         """
-        if self.remote is not None and not self.remote.known and self._may_have_lost_its_disk():
+        if self.is_restarting or (
+            self.remote is not None and not self.remote.known and self._may_have_lost_its_disk()
+        ):
             raise TierUnavailable(
                 str(self.topic_partition), "append", "empty local log, archive not known yet"
             )

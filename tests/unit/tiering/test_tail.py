@@ -1,0 +1,178 @@
+"""The open segment reaches the bucket in time, gives way to the closed one, and comes back."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.crash_points import (
+    TAIL_AFTER_COMMIT,
+    TAIL_AFTER_PART,
+    SimulatedCrash,
+    simulated_crash,
+)
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.memory import Fault
+from strandline.storage.tiering import tail_copy
+from strandline.storage.tiering.orphans import compare, delete_orphans
+from strandline.storage.tiering.scrub import Depth, Scrub
+from tests.unit.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous
+
+UPLOAD_MS = 10_000
+CONFIGURED = replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+
+
+async def pass_and_settle(rig: Rig, times: int = 4) -> None:
+    """Time for what is open to be uploaded, and for nothing to get old."""
+    for _ in range(times):
+        rig.pass_ms(UPLOAD_MS // 2)
+        await rig.manager.run_once()
+
+
+def tail(rig: Rig) -> list[tuple[int, int]]:
+    manifest = rig.manifest
+    return [] if manifest is None else [(p.base_offset, p.end_offset) for p in manifest.tail]
+
+
+@asynchronous
+async def test_open_records_are_in_the_bucket_in_time_and_not_before(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await rig.manager.run_once()
+        assert tail(rig) == []
+        rig.pass_ms(UPLOAD_MS)
+        await rig.manager.run_once()
+        assert tail(rig) == [(0, 10)]
+        # Nothing new, nothing to do.
+        requests = len(rig.memory.requests)
+        await pass_and_settle(rig)
+        assert len(rig.memory.requests) == requests
+        assert rig.archived == []
+
+
+@asynchronous
+async def test_the_closed_segment_replaces_the_open_one_and_its_parts_go(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await pass_and_settle(rig)
+        rig.produce(10)
+        rig.roll()
+        await rig.manager.run_once()
+        assert (rig.archived, tail(rig)) == ([(0, 20)], [])
+        rig.produce(5)
+        await pass_and_settle(rig)
+        assert tail(rig) == [(20, 25)]
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert len([info for info in rig.store.list("") if info.key.endswith(".tail")]) == 1
+        assert compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0).orphans == ()
+        with ThreadPoolExecutor(2) as executor:
+            report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+        assert report.findings == ()
+
+
+@asynchronous
+async def test_a_lost_disk_comes_back_with_its_open_segment(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        for _ in range(3):
+            rig.produce(10)
+            await pass_and_settle(rig)
+        # This one is too young; it is lost with the machine, and nothing else.
+        rig.produce(10)
+        await rig.lose_disk()
+        rig.sent.pop()
+        assert rig.log.end_offset == 50
+        await rig.assert_everything_is_readable()
+        rig.produce(10)
+        rig.roll()
+        await rig.manager.run_once()
+        assert rig.archived[-1] == (20, 60)
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_lost_disk_comes_back_from_an_archive_that_had_no_closed_segment(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await pass_and_settle(rig)
+        await rig.lose_disk()
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_nobody_writes_while_the_open_segment_comes_back(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await pass_and_settle(rig)
+        rig.memory.add_fault(
+            Fault(operation="get", key_pattern=r"\.tail$", error=TierUnavailable, times=1)
+        )
+        await rig.lose_disk()
+        with pytest.raises(TierUnavailable):
+            rig.produce(10)
+        rig.pass_ms(60_000)
+        await rig.manager.run_once()
+        await rig.manager.run_once()
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_there_are_few_parts_however_often_they_are_uploaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_copy, "PART_BYTES_MAX", 4000)
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        for _ in range(40):
+            rig.produce(5)
+            await pass_and_settle(rig, 3)
+        size_bytes = rig.log.local.size_bytes
+        assert rig.manifest is not None
+        assert rig.manifest.tail_end_offset == 200
+        assert len(rig.manifest.tail) <= 2 * size_bytes // 4000 + 6
+        await rig.lose_disk()
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("point", [TAIL_AFTER_PART, TAIL_AFTER_COMMIT])
+def test_an_upload_that_dies_at_a_step_is_made_again(tmp_path: Path, point: str) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path, config=CONFIGURED) as rig:
+            rig.produce(10)
+            await rig.manager.run_once()
+            rig.pass_ms(UPLOAD_MS)
+            with pytest.raises(SimulatedCrash), simulated_crash(point):
+                await rig.manager.run_once()
+            await rig.crash()
+            await pass_and_settle(rig)
+            assert tail(rig) == [(0, 10)]
+            found = compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0)
+            assert len(found.orphans) == (1 if point == TAIL_AFTER_PART else 0)
+            delete_orphans(rig.store, found.orphans)
+            await rig.lose_disk()
+            await rig.assert_everything_is_readable()
+
+    run()
+
+
+@asynchronous
+async def test_a_disk_with_another_past_than_the_parts_replaces_them(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await pass_and_settle(rig)
+        rig.log.local.truncate_to(0)
+        rig.sent.clear()
+        rig.produce(3)
+        rig.produce(3)
+        await rig.crash()
+        await pass_and_settle(rig)
+        assert tail(rig) == [(0, 6)]
+        await rig.lose_disk()
+        await rig.assert_everything_is_readable()
