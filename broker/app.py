@@ -775,6 +775,7 @@ def tiering_config(config: BrokerConfig) -> TieringConfig:
         workers=config.remote_log_manager_copier_thread_pool_size,
         copy_timeout_ms=config.remote_copy_timeout_ms,
         delete_grace_ms=config.remote_delete_grace_ms,
+        merge_target_bytes=config.remote_merge_target_bytes,
         orphan_grace_ms=config.remote_orphan_grace_ms,
         orphan_interval_ms=config.remote_orphan_check_interval_ms,
         retry=RetryPolicy(

@@ -126,6 +126,7 @@ class BrokerConfig:
     remote_cache_directory: Path
     remote_delete_grace_ms: int
     remote_copy_timeout_ms: int
+    remote_merge_target_bytes: int
     remote_replica_poll_ms: int
     remote_orphan_grace_ms: int
     remote_orphan_check_interval_ms: int

@@ -677,6 +677,16 @@ def _tier_keys() -> Iterator[BrokerConfigDef]:
     )
     yield _key(
         TIER,
+        "strandline.remote.merge.target.bytes",
+        _L,
+        64 * MIB,
+        "Adjacent small segments are merged in the remote tier into objects of up to this size; 0:"
+        " never. One is held on the local disk while it is made.",
+        minimum=0,
+        maximum=1024 * MIB,
+    )
+    yield _key(
+        TIER,
         "strandline.remote.copy.timeout.ms",
         _L,
         900_000,

@@ -232,7 +232,7 @@ class Manifest:
         """
         if not are_adjacent(parts):
             raise ValueError(f"parts leave gaps: {parts}")
-        if parts and parts[0].base_offset < self.end_offset:
+        if parts and not self.is_empty and parts[0].base_offset < self.end_offset:
             raise ValueError(
                 f"a part begins at {parts[0].base_offset}, the archive ends at {self.end_offset}"
             )

@@ -37,7 +37,6 @@ from strandline.storage.crash_points import COPY_AFTER_LOG, COPY_AFTER_META, cra
 from strandline.storage.errors import (
     CorruptFile,
     DiskError,
-    ObjectCorrupt,
     StorageError,
     TierError,
     TierUnavailable,
@@ -60,13 +59,11 @@ from strandline.storage.remote.object_store import FileBody, ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering.inspection import SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.segment_sections import sections_of
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
-
-# Where a store keeps no checksum, an object is read back in pieces of this size.
-READ_BACK_BYTES = 8 * 1024 * 1024
 
 
 class CopyDeadlineMissed(TierError):
@@ -236,27 +233,13 @@ class SegmentCopier:
         return facts
 
     def _verify(self, source: _Source, key: str, size_bytes: int, expected_crc32c: int) -> None:
-        """Raises ObjectCorrupt unless the store holds exactly these bytes under `key`."""
-        found = self._store.head(key)
-        if found.size_bytes != size_bytes:
-            raise ObjectCorrupt(
-                key, "verify", f"has {found.size_bytes} bytes, {size_bytes} were written"
-            )
-        found_crc32c = found.crc32c
-        if found_crc32c is None:
-            found_crc32c = self._read_back(source, key, size_bytes)
-        if found_crc32c != expected_crc32c:
-            raise ObjectCorrupt(
-                key, "verify", f"crc32c {found_crc32c:08x}, {expected_crc32c:08x} was written"
-            )
-
-    def _read_back(self, source: _Source, key: str, size_bytes: int) -> int:
-        computed = 0
-        for start in range(0, size_bytes, READ_BACK_BYTES):
-            self._check_deadline(source)
-            piece = self._store.get(key, start=start, end=min(start + READ_BACK_BYTES, size_bytes))
-            computed = crc32c.crc32c(piece, computed)
-        return computed
+        verify_object(
+            self._store,
+            key,
+            size_bytes=size_bytes,
+            crc32c=expected_crc32c,
+            before_piece=partial(self._check_deadline, source),
+        )
 
     def _check_deadline(self, source: _Source) -> None:
         if self._clock.monotonic_s() > source.deadline_s:

@@ -37,6 +37,7 @@ from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.tiering.copier import SegmentCopier
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspector import SegmentInspector
+from strandline.storage.tiering.merging import SegmentMerger
 from strandline.storage.tiering.orphans import GRACE_MS_DEFAULT, delete_safe_orphans
 from strandline.storage.tiering.partition_tiering import (
     PartitionStatistics,
@@ -84,6 +85,8 @@ class TieringConfig:
     # How long start-up waits for the remote tier before the broker goes on without it.
     start_timeout_ms: int = 10_000
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    # Small segments in the bucket are merged up to this size; 0: never.
+    merge_target_bytes: int = 0
     copy_quota: QuotaLimits = field(default_factory=QuotaLimits)
     fetch_quota: QuotaLimits = field(default_factory=QuotaLimits)
     # Remote reads under way or waiting; further ones are refused for the moment.
@@ -158,6 +161,11 @@ class TieringManager:
             follows=config.follows,
             tails=TailCopier(store, executor=executors.copies, clock=clock),
             interval_ms=config.task_interval_ms,
+            merger=SegmentMerger(
+                store, inspector=self._inspector, clock=clock, timeout_ms=config.copy_timeout_ms
+            ),
+            copies=executors.copies,
+            merge_target_bytes=config.merge_target_bytes,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}

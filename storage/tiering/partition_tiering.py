@@ -37,6 +37,8 @@ from strandline.storage.crash_points import (
     DELETE_AFTER_LOG_START,
     DELETE_AFTER_MARK,
     DELETE_AFTER_OBJECTS,
+    MERGE_AFTER_COMMIT,
+    MERGE_BEFORE_COMMIT,
     TAIL_AFTER_COMMIT,
     crash_point,
 )
@@ -60,6 +62,7 @@ from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
 from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
+from strandline.storage.tiering.merging import SegmentMerger, choose_run
 from strandline.storage.tiering.quota import TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.store_health import StoreHealth
@@ -98,6 +101,9 @@ class TieringTools:
     delete_grace_ms: int
     copy_quota: TierQuota
     tails: TailCopier
+    merger: SegmentMerger
+    copies: Executor
+    merge_target_bytes: int
     # Ms between two looks at a partition.
     interval_ms: int
     follows: bool = False
@@ -166,6 +172,7 @@ class PartitionTiering:
         subject = str(unified_log.topic_partition)
         self._copying = RetryState("copy", subject, policy=tools.retry, clock=tools.clock)
         self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
+        self._merging = RetryState("merge", subject, policy=tools.retry, clock=tools.clock)
         labels = {"topic": unified_log.topic_partition.topic}
         metrics = tools.metrics
         self._copied_bytes = metrics.counter(
@@ -179,6 +186,9 @@ class PartitionTiering:
         )
         self._deleted_segments = metrics.counter(
             "strandline_remote_delete_segments_total", "Segments deleted in the archive.", **labels
+        )
+        self._merged_segments = metrics.counter(
+            "strandline_remote_merged_segments_total", "Segments merged into larger ones.", **labels
         )
         self._delete_errors = metrics.counter(
             "strandline_remote_delete_errors_total", "Failed attempts to delete.", **labels
@@ -220,6 +230,8 @@ class PartitionTiering:
                 more = await self._guard(self._copying, self._copy_errors, self._copy_step)
             if self._may_delete() and self._deleting.may_try:
                 more |= await self._guard(self._deleting, self._delete_errors, self._delete_step)
+            if not more and self._may_delete() and self._merging.may_try:
+                more = await self._guard(self._merging, self._copy_errors, self._merge_step)
             return more and not self._detached
 
     async def follow(self) -> bool:
@@ -510,6 +522,42 @@ class PartitionTiering:
 
     def _owned(self, manifest: Manifest) -> Manifest:
         return manifest.with_leader_epoch(self.leader_epoch)
+
+    # --- merging -----------------------------------------------------------------------------
+
+    async def _merge_step(self) -> bool:
+        """Makes one segment of several small ones, if there are such."""
+        manifest, target_bytes = self.remote.manifest, self._tools.merge_target_bytes
+        is_read_only = self.log.config.remote_log_copy_disable
+        if manifest is None or target_bytes <= 0 or is_read_only:
+            return False
+        run = choose_run(manifest, target_bytes=target_bytes)
+        if not run or await self._is_throttled():
+            return bool(run)
+        self._tools.copy_quota.record(sum(entry.size_bytes for entry in run))
+        call = partial(
+            self._tools.merger.merge, self.remote.partition, run, leader_epoch=self.leader_epoch
+        )
+        merged = await asyncio.get_running_loop().run_in_executor(self._tools.copies, call)
+        if self._detached or self.remote.manifest is not manifest:
+            return False
+        crash_point(MERGE_BEFORE_COMMIT)
+        now_ms = self._tools.clock.now_ms()
+        await self._commit(self._owned(manifest).with_replacement(run, merged, marked_ms=now_ms))
+        crash_point(MERGE_AFTER_COMMIT)
+        self._merged_segments.add(len(run))
+        log.info(
+            "archived segments merged",
+            extra={
+                "fields": {
+                    "partition": str(self.log.topic_partition),
+                    "segments": len(run),
+                    "base_offset": merged.base_offset,
+                    "size_bytes": merged.size_bytes,
+                }
+            },
+        )
+        return True
 
     # --- deleting ----------------------------------------------------------------------------
 

@@ -72,6 +72,7 @@ class Damage(Enum):
     LOG_CORRUPT = "the segment is damaged"
     META_MISSING = "the segment's .meta is missing"
     META_CORRUPT = "the segment's .meta is damaged"
+    TAIL = "a piece of the open segment is missing or damaged"
     FACTS = "the manifest says something else than the segment"
 
 
@@ -88,6 +89,7 @@ _ADVICE = {
     Damage.LOG_CORRUPT: "bring it back from a version of the bucket",
     Damage.META_MISSING: "--repair makes it again from the segment",
     Damage.META_CORRUPT: "--repair makes it again from the segment",
+    Damage.TAIL: "nothing while the broker has its disk: the closed segment replaces it",
     Damage.FACTS: "bring back an older version of the manifest or of the segment",
 }
 
@@ -187,6 +189,7 @@ class Scrub:
                 findings += found.findings
                 unread += found.unread
             self._on_segments(len(batch))
+        findings += self._check_tail(manifest)
         return PartitionReport(
             partition=partition,
             segment_count=manifest.segment_count,
@@ -194,6 +197,24 @@ class Scrub:
             findings=tuple(findings),
             unread=tuple(unread),
         )
+
+    def _check_tail(self, manifest: Manifest) -> Iterator[Finding]:
+        for part in manifest.tail:
+            detail = ""
+            try:
+                info = self._store.head(part.key)
+                if info.size_bytes != part.size_bytes or info.crc32c not in (None, part.crc32c):
+                    detail = "is not what the manifest says"
+            except ObjectNotFound:
+                detail = "is missing"
+            if detail:
+                yield Finding(
+                    partition=manifest.topic_id_partition,
+                    damage=Damage.TAIL,
+                    key=part.key,
+                    base_offset=part.base_offset,
+                    detail=detail,
+                )
 
     def _entries(self, manifest: Manifest, findings: list[Finding]) -> Iterator[SegmentEntry]:
         pages = ManifestPages(self._store, pages_max=1)

@@ -153,4 +153,6 @@ def usable_tail(manifest: Manifest) -> tuple[TailPart, ...]:
     """The parts that a log which begins behind the archive goes on with."""
     tail = manifest.tail
     is_needed = bool(tail) and tail[-1].end_offset > manifest.log_start_offset
-    return tail if is_needed and tail[0].base_offset >= manifest.end_offset else ()
+    # Where nothing is archived yet, the log start may lie inside the open segment.
+    archive_end = 0 if manifest.is_empty else manifest.end_offset
+    return tail if is_needed and tail[0].base_offset >= archive_end else ()

@@ -118,6 +118,7 @@ class Rig:
         grace_ms: int = GRACE_MS,
         leader_epoch: int = 1,
         inspector: SegmentInspector | None = None,
+        merge_target_bytes: int = 0,
     ) -> None:
         self.folder = folder / str(PARTITION)
         self.checkpoint_path = folder / "log-start-offset-checkpoint"
@@ -129,6 +130,7 @@ class Rig:
         self.tiering_config = TieringConfig(
             task_interval_ms=50,
             delete_grace_ms=grace_ms,
+            merge_target_bytes=merge_target_bytes,
             retry=RetryPolicy(backoff_ms=500, jitter=0),
         )
         self.inspector = inspector or DirectInspector(self.clock)
@@ -297,7 +299,9 @@ class Rig:
     def data_keys(self) -> list[str]:
         """Keys of segment objects in the store."""
         return [
-            info.key for info in self.store.list("topics/") if info.key.endswith((".log", ".meta"))
+            info.key
+            for info in self.store.list("topics/")
+            if info.key.endswith((".log", ".meta", ".tail"))
         ]
 
     async def read_all(self, from_offset: int | None = None) -> bytes:
@@ -327,4 +331,5 @@ def keys_of(manifest: Manifest | None) -> set[str]:
     """Object keys that the manifest names as data."""
     if manifest is None:
         return set()
-    return {key for entry in manifest.segments for key in (entry.log_key, entry.meta_key)}
+    segments = {key for entry in manifest.segments for key in (entry.log_key, entry.meta_key)}
+    return segments | {part.key for part in manifest.tail}

@@ -176,3 +176,17 @@ async def test_a_disk_with_another_past_than_the_parts_replaces_them(tmp_path: P
         assert tail(rig) == [(0, 6)]
         await rig.lose_disk()
         await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_log_start_inside_the_open_segment_is_no_obstacle(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        for _ in range(3):
+            rig.produce(10)
+        rig.log.delete_records(15)
+        await rig.write_log_starts()
+        await pass_and_settle(rig)
+        assert tail(rig) == [(0, 30)]
+        await rig.lose_disk()
+        assert (rig.log.log_start_offset, rig.log.end_offset) == (15, 30)
+        assert await rig.read_all(20) == rig.sent[2]

@@ -1,13 +1,15 @@
 """Random lives of one partition: whatever happens, no record is lost, doubled or changed.
 
-Each seed is a life: produce, roll, wait, delete, restart, crash between any two steps, requests
-that fail before or after they were carried out. After every event the promises are checked that
+Each seed is a life: produce, roll, wait, delete, restart, crash between any two steps (of copying,
+merging, deleting and uploading the open segment), lose the disk, requests that fail before or after
+they were carried out. After every event the promises are checked that
 must hold at all times; at the end the store is well again and everything has to settle.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierError, Ti
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.memory import Fault, Moment
 from strandline.storage.tiering.orphans import compare
-from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous, keys_of
+from tests.unit.tiering.harness import CONFIG, GRACE_MS, Rig, asynchronous, keys_of
 
 EVENTS_PER_LIFE = 60
 BATCH_RECORDS = 10
+# Of three segments or so.
+MERGE_TARGET_BYTES = 800
 
 
 class Life:
@@ -34,8 +38,19 @@ class Life:
     async def event(self) -> None:
         rig, choice = self._rig, self._choice
         match choice.choices(
-            ("produce", "roll", "settle", "wait", "delete", "fault", "heal", "crash", "die"),
-            (10, 6, 10, 6, 2, 3, 2, 2, 3),
+            (
+                "produce",
+                "roll",
+                "settle",
+                "wait",
+                "delete",
+                "fault",
+                "heal",
+                "crash",
+                "die",
+                "lose",
+            ),
+            (10, 6, 10, 6, 2, 3, 2, 2, 3, 1),
         )[0]:
             case "produce":
                 for _ in range(choice.randrange(1, 4)):
@@ -56,6 +71,8 @@ class Life:
                 await rig.crash(start=choice.random() < 0.7)
             case "die":
                 await self._die(choice.choice(CRASH_POINTS))
+            case "lose":
+                await self._lose_disk()
 
     def _produce(self) -> None:
         try:
@@ -88,6 +105,23 @@ class Life:
                 await self._rig.settle()
         except SimulatedCrash:
             await self._rig.crash(start=self._choice.random() < 0.7)
+
+    async def _lose_disk(self) -> None:
+        """Another machine: what the bucket has comes back, and nothing else."""
+        rig = self._rig
+        rig.memory.clear_faults()
+        manifest = rig.manifest
+        start, kept = 0, 0
+        if manifest is not None:
+            start = manifest.log_start_offset
+            kept = max(manifest.tail_end_offset, manifest.end_offset, start)
+        await rig.lose_disk()
+        for _ in range(3):
+            rig.pass_ms(60_000)
+            await rig.manager.run_once()
+        assert rig.log.end_offset == kept, "all that was in the bucket, and no more"
+        assert rig.log.log_start_offset == start
+        del rig.sent[kept // BATCH_RECORDS :]
 
     def check(self) -> None:
         """What has to hold at any moment."""
@@ -123,7 +157,7 @@ class Life:
             for entry in manifest_store.ManifestPages(rig.store).entries(page)
             for key in (entry.log_key, entry.meta_key)
         }
-        orphans = {o.key for o in found.orphans if o.key.endswith((".log", ".meta"))}
+        orphans = {o.key for o in found.orphans if o.key.endswith((".log", ".meta", ".tail"))}
         assert spare - in_pages == orphans, "every object is referred to or found as an orphan"
 
 
@@ -135,7 +169,8 @@ async def test_no_life_loses_a_record(
 ) -> None:
     small = partial(manifest_store.commit, root_entries_max=4, page_entries=2)
     monkeypatch.setattr(manifest_store, "commit", small)
-    async with Rig(tmp_path) as rig:
+    config = replace(CONFIG, strandline_remote_active_segment_upload_ms=1000)
+    async with Rig(tmp_path, config=config, merge_target_bytes=MERGE_TARGET_BYTES) as rig:
         life = Life(rig, seed)
         for _ in range(EVENTS_PER_LIFE):
             await life.event()

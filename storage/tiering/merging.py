@@ -1,0 +1,205 @@
+"""Adjacent small segments of the archive become one: fewer objects, fewer requests, less money.
+
+    [1][1][1][2][1]...[64][64]        entries of the root manifest, oldest first
+     \\____ run ____/                   merged when it is worth a rewrite
+
+    1 read the segments, one after the other, each checked against the manifest
+    2 inspect the whole (own process), as a copy does
+    3 put .log      crash point merge.after-log         under a name never used before
+    4 put .meta     crash point merge.after-meta
+    5 verify        size and checksum of both           crash point merge.before-commit
+    6 commit        the manifest; in the same step the old objects are marked for deletion
+                                                        crash point merge.after-commit
+
+A crash before 6 leaves orphans and the old segments; after 6 the marks, which the deletion finds.
+Readers who planned with the older manifest find the old objects for the grace time. The records are
+the same bytes at the same offsets: only the objects' borders move.
+
+A run is merged when it makes an object of at least half the target, or has so many segments that
+even a small object is worth it. So a byte is rewritten once or twice in its life. Time-rolled
+partitions with little data, which would become dust, end as objects of the target's size; their
+retention by time is as much coarser.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    MERGE_AFTER_LOG,
+    MERGE_AFTER_META,
+    crash_point,
+)
+from strandline.storage.errors import ObjectCorrupt
+from strandline.storage.local.producer_state import iter_snapshot
+from strandline.storage.model import AbortedTransaction, Epoch, Offset, TopicIdPartition
+from strandline.storage.remote import segment_meta
+from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
+from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.object_store import FileBody, ObjectStore, checksum
+from strandline.storage.remote.segment_meta import MetaReader, Section
+from strandline.storage.tiering.inspection import SegmentFacts
+from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.object_check import verify_object
+from strandline.storage.tiering.segment_sections import sections_of
+
+# So many objects into one are worth a rewrite, however small they are.
+RUN_SEGMENTS_ENOUGH = 16
+# One merge reads at most so many: a bound on its requests.
+RUN_SEGMENTS_MAX = 256
+# Indexes hold relative offsets of 32 bits, signed.
+RUN_OFFSETS_MAX = 2**31 - 1
+
+
+# --- deciding --------------------------------------------------------------------------------
+
+
+def choose_run(manifest: Manifest, *, target_bytes: int) -> tuple[SegmentEntry, ...]:
+    """The oldest run that is worth to be merged; empty if there is none.
+
+    Only entries of the root: those in sealed pages have had their time. Entries below the log start
+    are left to the deletion.
+    """
+    for run in _runs(manifest, target_bytes):
+        size_bytes = sum(entry.size_bytes for entry in run)
+        if len(run) >= 2 and (2 * size_bytes >= target_bytes or len(run) >= RUN_SEGMENTS_ENOUGH):
+            return run
+    return ()
+
+
+def _runs(manifest: Manifest, target_bytes: int) -> Iterator[tuple[SegmentEntry, ...]]:
+    """Maximal runs of adjacent small entries that fit into one segment."""
+    run: list[SegmentEntry] = []
+    for entry in manifest.segments:
+        if entry.end_offset <= manifest.log_start_offset or 2 * entry.size_bytes >= target_bytes:
+            yield tuple(run)
+            run = []
+            continue
+        if run and not _fits(run, entry, target_bytes):
+            yield tuple(run)
+            run = []
+        run.append(entry)
+    yield tuple(run)
+
+
+def _fits(run: Sequence[SegmentEntry], entry: SegmentEntry, target_bytes: int) -> bool:
+    return (
+        entry.base_offset == run[-1].end_offset
+        and sum(e.size_bytes for e in run) + entry.size_bytes <= target_bytes
+        and entry.end_offset - run[0].base_offset <= RUN_OFFSETS_MAX
+        and len(run) < RUN_SEGMENTS_MAX
+    )
+
+
+# --- doing -----------------------------------------------------------------------------------
+
+
+class SegmentMerger:
+    """Steps 1 to 5 for any partition; keeps no state about them. Blocking."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        inspector: SegmentInspector,
+        clock: Clock,
+        timeout_ms: int,
+        scratch: Path | None = None,
+    ) -> None:
+        """`scratch` is where a merged segment lies while it is made; None: the system's place."""
+        self._store = store
+        self._inspector = inspector
+        self._clock = clock
+        self._timeout_s = timeout_ms / 1000
+        self._scratch = scratch
+
+    def merge(
+        self, partition: TopicIdPartition, run: Sequence[SegmentEntry], *, leader_epoch: Epoch
+    ) -> SegmentEntry:
+        """A verified, uncommitted segment of the same records.
+
+        Raises ObjectCorrupt if one of them is not what the manifest says, and as a copy does.
+        """
+        keys = segment_keys(
+            partition,
+            base_offset=run[0].base_offset,
+            leader_epoch=leader_epoch,
+            unique=new_unique(),
+        )
+        with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="merge-") as file:
+            for entry in run:  # 1
+                content = self._store.get(entry.log_key)
+                if len(content) != entry.size_bytes or checksum(content) != entry.log_crc32c:
+                    raise ObjectCorrupt(entry.log_key, "merge", "is not what the manifest says")
+                file.write(content)
+            file.flush()
+            path = Path(file.name)
+            facts = self._inspector.inspect(  # 2
+                InspectionRequest(
+                    path=path, base_offset=run[0].base_offset, end_offset=run[-1].end_offset
+                ),
+                timeout_s=self._timeout_s,
+            )
+            body = FileBody(path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c)
+            self._store.put(keys.log_key, body)  # 3
+        crash_point(MERGE_AFTER_LOG)
+        meta = self._meta(run, facts)
+        self._store.put(keys.meta_key, meta)  # 4
+        crash_point(MERGE_AFTER_META)
+        verify_object(  # 5
+            self._store, keys.log_key, size_bytes=facts.size_bytes, crc32c=facts.crc32c
+        )
+        verify_object(self._store, keys.meta_key, size_bytes=len(meta), crc32c=checksum(meta))
+        return self._entry(run, keys, facts, meta)
+
+    def _meta(self, run: Sequence[SegmentEntry], facts: SegmentFacts) -> bytes:
+        aborted: set[AbortedTransaction] = set()
+        for entry in run:
+            if entry.has_transactions:
+                found = self._reader(entry).read(Section.TXN_INDEX)
+                if found is not None:
+                    aborted.update(segment_meta.decode_txn_index(found, source=entry.meta_key))
+        last = self._reader(run[-1])
+        epochs = last.read(Section.LEADER_EPOCHS)
+        snapshot = last.read(Section.PRODUCER_SNAPSHOT)
+        if snapshot is not None:
+            # A damaged one would be found out by a restore, when nothing can be done any more.
+            for _ in iter_snapshot(snapshot):
+                pass
+        return segment_meta.encode(
+            sections_of(
+                facts,
+                leader_epochs=facts.leader_epochs
+                if epochs is None
+                else segment_meta.decode_leader_epochs(epochs, source=run[-1].meta_key),
+                aborted=aborted,
+                producer_snapshot=snapshot,
+            )
+        )
+
+    def _reader(self, entry: SegmentEntry) -> MetaReader:
+        return MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
+
+    def _entry(
+        self, run: Sequence[SegmentEntry], keys: SegmentKeys, facts: SegmentFacts, meta: bytes
+    ) -> SegmentEntry:
+        base_offset: Offset = run[0].base_offset
+        return SegmentEntry(
+            base_offset=base_offset,
+            end_offset=facts.end_offset,
+            leader_epochs=facts.leader_epochs,
+            size_bytes=facts.size_bytes,
+            record_count=facts.record_count,
+            min_timestamp_ms=facts.bounds.min_ms,
+            max_timestamp_ms=facts.bounds.max_ms,
+            log_key=keys.log_key,
+            meta_key=keys.meta_key,
+            log_crc32c=facts.crc32c,
+            meta_size_bytes=len(meta),
+            meta_crc32c=checksum(meta),
+            has_transactions=any(entry.has_transactions for entry in run),
+            uploaded_ms=self._clock.now_ms(),
+        )

@@ -1,0 +1,125 @@
+"""Small segments become large ones in the bucket, and no reader notices."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.crash_points import (
+    MERGE_AFTER_COMMIT,
+    MERGE_AFTER_LOG,
+    MERGE_AFTER_META,
+    MERGE_BEFORE_COMMIT,
+    SimulatedCrash,
+    simulated_crash,
+)
+from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.tiering.merging import RUN_SEGMENTS_ENOUGH, choose_run
+from strandline.storage.tiering.orphans import compare, delete_orphans
+from strandline.storage.tiering.scrub import Depth, Scrub
+from tests.unit.remote.manifests import entry_of, manifest_of
+from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, Rig, asynchronous, keys_of
+
+# Three segments of one batch each make half of it.
+TARGET_BYTES = 800
+
+
+def sizes(*values: int) -> list[tuple[int, int]]:
+    return [
+        (entry.base_offset, entry.end_offset)
+        for entry in choose_run(manifest_of(values), target_bytes=100)
+    ]
+
+
+def test_a_run_is_merged_when_it_makes_half_the_target() -> None:
+    assert sizes(10, 10, 10) == []
+    assert sizes(10, 20, 25) == [(0, 10), (10, 20), (20, 30)]
+    assert sizes(40, 40, 40) == [(0, 10), (10, 20)]
+
+
+def test_large_segments_stay_and_end_a_run() -> None:
+    assert sizes(50, 60, 100) == []
+    assert sizes(30, 50, 30, 20) == [(20, 30), (30, 40)]
+
+
+def test_dust_is_merged_when_there_is_enough_of_it() -> None:
+    assert sizes(*[1] * (RUN_SEGMENTS_ENOUGH - 1)) == []
+    assert len(sizes(*[1] * RUN_SEGMENTS_ENOUGH)) == RUN_SEGMENTS_ENOUGH
+
+
+def test_segments_below_the_log_start_are_left_to_the_deletion() -> None:
+    manifest = manifest_of([40, 40, 40]).with_log_start(15)
+    run = choose_run(manifest, target_bytes=100)
+    assert [entry.base_offset for entry in run] == [10, 20]
+    assert entry_of(0, 10, size_bytes=1).base_offset == 0
+
+
+@asynchronous
+async def test_merged_segments_hold_the_same_bytes_and_the_old_objects_go(tmp_path: Path) -> None:
+    async with Rig(tmp_path, merge_target_bytes=TARGET_BYTES) as rig:
+        rig.produce_segments(9)
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert len(rig.archived) <= 4
+        assert rig.archived[0][0] == 0
+        assert rig.archived[-1][1] == 90
+        rig.produce_segments(1)
+        await rig.settle()
+        await rig.assert_everything_is_readable()
+        found = await rig.log.find_timestamp(rig.clock.now_ms() - 5000 + 5)
+        assert found is not None
+        assert found.offset == 5
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        assert set(rig.data_keys()) == keys_of(rig.manifest)
+        with ThreadPoolExecutor(2) as executor:
+            report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+        assert report.findings == ()
+        await rig.lose_disk()
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize(
+    "point", [MERGE_AFTER_LOG, MERGE_AFTER_META, MERGE_BEFORE_COMMIT, MERGE_AFTER_COMMIT]
+)
+def test_a_merge_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
+    tmp_path: Path, point: str
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path, merge_target_bytes=TARGET_BYTES) as rig:
+            rig.produce_segments(5)
+            with pytest.raises(SimulatedCrash), simulated_crash(point):
+                await rig.settle()
+            await rig.crash()
+            await rig.assert_everything_is_readable()
+            rig.pass_ms(5000)
+            await rig.settle()
+            assert len(rig.archived) <= 2
+            rig.pass_ms(GRACE_MS)
+            await rig.settle()
+            await rig.assert_everything_is_readable()
+            found = compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0)
+            expected = {MERGE_AFTER_LOG: 1, MERGE_AFTER_COMMIT: 0}.get(point, 2)
+            assert (len(found.orphans), found.missing_keys) == (expected, ())
+            delete_orphans(rig.store, found.orphans)
+            assert set(rig.data_keys()) == keys_of(rig.manifest)
+            await rig.lose_disk()
+            await rig.assert_everything_is_readable()
+
+    run()
+
+
+def test_an_archive_that_is_not_merged_is_never_asked_for(tmp_path: Path) -> None:
+    @asynchronous
+    async def run() -> None:
+        store = MemoryStore()
+        async with Rig(tmp_path, store=store) as rig:
+            rig.produce_segments(5)
+            await rig.settle()
+            assert len(rig.archived) == 5
+            assert not any(r.operation == "get" and r.key.endswith(".log") for r in store.requests)
+
+    run()
