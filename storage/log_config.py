@@ -22,6 +22,7 @@ from strandline.storage.model import TimestampType
 from strandline.storage.topic_properties import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
+    OBJECT_TAGS_MAX,
     SAME_AS_TOTAL,
     SEGMENT_BYTES_MIN,
     TOPIC_CONFIGS,
@@ -84,6 +85,8 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
     strandline_remote_active_segment_upload_ms: int = 3_600_000
+    strandline_remote_object_tags: tuple[str, ...] = ()
+    strandline_remote_storage_class: str = "DEFAULT"
 
     # Derived: whether appends need nothing but the batch header, as almost all topics' do. A field
     # because the hot path asks it for every batch.
@@ -182,6 +185,7 @@ class LogConfig:
             _check_local_not_beyond_total("ms", self.local_retention_ms, self.retention_ms)
         if "local.retention.bytes" in named:
             _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
+        _check_tags(self.strandline_remote_object_tags)
         if self.remote_storage_enable and self.remote_log_copy_disable:
             _check_local_same_as_total("ms", self.local_retention_ms, self.retention_ms)
             _check_local_same_as_total("bytes", self.local_retention_bytes, self.retention_bytes)
@@ -194,6 +198,15 @@ def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
         raise InvalidConfig(
             f"local.retention.{unit}={local} must not exceed retention.{unit}={total}"
         )
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    if len(tags) > OBJECT_TAGS_MAX:
+        raise InvalidConfig(f"strandline.remote.object.tags: at most {OBJECT_TAGS_MAX} tags")
+    for tag in tags:
+        key, separator, _ = tag.partition("=")
+        if not separator or not key.strip():
+            raise InvalidConfig(f"strandline.remote.object.tags={tag!r}: expected key=value")
 
 
 def _check_local_same_as_total(unit: str, local: int, total: int) -> None:

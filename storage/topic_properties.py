@@ -18,6 +18,19 @@ SAME_AS_TOTAL = -2
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES = ("compact", "delete")
 
+# Those that S3 gives to single objects; what must be restored before it can be read comes last.
+STORAGE_CLASSES = (
+    "DEFAULT",
+    "STANDARD",
+    "STANDARD_IA",
+    "ONEZONE_IA",
+    "INTELLIGENT_TIERING",
+    "GLACIER_IR",
+    "GLACIER",
+    "DEEP_ARCHIVE",
+)
+OBJECT_TAGS_MAX = 10
+
 
 def _define(
     name: str,
@@ -299,6 +312,23 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "log.roll.ms",
             "log.roll.hours",
             minimum=1,
+        ),
+        _define(
+            "strandline.remote.object.tags",
+            _LIST,
+            "",
+            "Tags of the topic's segment objects, as key=value; S3 takes ten at most.",
+            "strandline.remote.object.tags",
+        ),
+        _define(
+            "strandline.remote.storage.class",
+            _S,
+            "DEFAULT",
+            "S3 storage class of the topic's segments from now on; DEFAULT: the bucket's. Manifests"
+            " and indexes stay in the bucket's default class. GLACIER and DEEP_ARCHIVE have to be"
+            " restored by hand before they can be read.",
+            "strandline.remote.storage.class",
+            choices=STORAGE_CLASSES,
         ),
         _define(
             "strandline.remote.active.segment.upload.ms",

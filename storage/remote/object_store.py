@@ -86,6 +86,17 @@ PutCondition: TypeAlias = IfAbsent | IfMatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectOptions:
+    """What a bucket is told of an object besides its bytes; stores without such things ignore it.
+
+    `storage_class` is a class of S3's, empty for the bucket's default; `tags` are key and value.
+    """
+
+    storage_class: str = ""
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileBody:
     """The first `size_bytes` of a file, streamed from disk; the file must not change meanwhile.
 
@@ -96,6 +107,7 @@ class FileBody:
     path: Path
     size_bytes: int
     crc32c: int
+    options: ObjectOptions = ObjectOptions()
 
     def open(self) -> BinaryIO:
         """The file, for reading. Raises DiskError: a lost source is no fault of the store."""

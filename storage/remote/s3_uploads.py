@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, cast
+from urllib.parse import urlencode
 
 from strandline.storage.errors import (
     ObjectNotFound,
@@ -40,6 +41,7 @@ from strandline.storage.remote.object_store import (
     IfAbsent,
     IfMatches,
     ObjectInfo,
+    ObjectOptions,
     PutBody,
     PutCondition,
     new_write_id,
@@ -48,9 +50,11 @@ from strandline.storage.remote.s3_access import CRC32C_FIELD, WRITE_ID_FIELD, S3
 from strandline.storage.remote.upload_body import BodyPart, BodyReader, measure_body
 
 if TYPE_CHECKING:
+    from types_boto3_s3.literals import StorageClassType
     from types_boto3_s3.type_defs import (
         CompletedPartTypeDef,
         CompleteMultipartUploadRequestTypeDef,
+        CreateMultipartUploadRequestTypeDef,
         PutObjectRequestTypeDef,
     )
 
@@ -78,6 +82,10 @@ class _Upload:
     @property
     def metadata(self) -> dict[str, str]:
         return {WRITE_ID_FIELD: self.write_id, CRC32C_FIELD: f"{self.crc32c:08x}"}
+
+    @property
+    def options(self) -> ObjectOptions:
+        return self.body.options if isinstance(self.body, FileBody) else ObjectOptions()
 
     def info(self, etag: str) -> ObjectInfo:
         return ObjectInfo(key=self.key, size_bytes=self.size_bytes, etag=etag, crc32c=self.crc32c)
@@ -122,6 +130,10 @@ class S3Uploads:
             "ChecksumCRC32C": _base64_crc(upload.crc32c),
             "Metadata": upload.metadata,
         }
+        if upload.options.storage_class:
+            request["StorageClass"] = cast("StorageClassType", upload.options.storage_class)
+        if upload.options.tags:
+            request["Tagging"] = urlencode(upload.options.tags)
         match upload.condition:
             case IfAbsent():
                 request["IfNoneMatch"] = "*"
@@ -182,15 +194,18 @@ class S3Uploads:
 
     def _put_parts(self, upload: _Upload) -> ObjectInfo:
         key = upload.key
+        request: CreateMultipartUploadRequestTypeDef = {
+            "Bucket": self._access.bucket,
+            "Key": self._access.full_key(key),
+            "ChecksumAlgorithm": "CRC32C",
+            "Metadata": upload.metadata,
+        }
+        if upload.options.storage_class:
+            request["StorageClass"] = cast("StorageClassType", upload.options.storage_class)
+        if upload.options.tags:
+            request["Tagging"] = urlencode(upload.options.tags)
         created = self._access.attempts.run(
-            key,
-            "put",
-            lambda _: self._access.client().create_multipart_upload(
-                Bucket=self._access.bucket,
-                Key=self._access.full_key(key),
-                ChecksumAlgorithm="CRC32C",
-                Metadata=upload.metadata,
-            ),
+            key, "put", lambda _: self._access.client().create_multipart_upload(**request)
         )
         upload_id = created["UploadId"]
         try:

@@ -55,11 +55,12 @@ from strandline.storage.model import (
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest import SegmentEntry
-from strandline.storage.remote.object_store import FileBody, ObjectStore
+from strandline.storage.remote.object_store import FileBody, ObjectOptions, ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering.inspection import SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.object_check import verify_object
+from strandline.storage.tiering.object_options import object_options
 from strandline.storage.tiering.segment_sections import sections_of
 from strandline.storage.tiering.unified_log import UnifiedLog
 
@@ -90,6 +91,7 @@ class _Source:
     # Every aborted transaction that touches the segment, wherever its marker lies. All of them are
     # decided: the segment ends below the last stable offset.
     aborted: tuple[AbortedTransaction, ...]
+    options: ObjectOptions
     deadline_s: float
 
 
@@ -136,6 +138,7 @@ class SegmentCopier:
                 s for s in local.leader_epochs.starts if s.start_offset < segment.end_offset
             ),
             aborted=tuple(local.aborted_transactions(base_offset, segment.end_offset)),
+            options=object_options(local.config),
             deadline_s=self._clock.monotonic_s() + self._timeout_s,
         )
         loop = asyncio.get_running_loop()
@@ -181,7 +184,10 @@ class SegmentCopier:
 
     def _upload(self, source: _Source, facts: SegmentFacts, meta: bytes) -> None:
         body = FileBody(
-            path=source.segment.log_path, size_bytes=facts.size_bytes, crc32c=facts.crc32c
+            path=source.segment.log_path,
+            size_bytes=facts.size_bytes,
+            crc32c=facts.crc32c,
+            options=source.options,
         )
         self._store.put(source.keys.log_key, body)  # 3
         crash_point(COPY_AFTER_LOG)

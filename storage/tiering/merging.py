@@ -39,7 +39,12 @@ from strandline.storage.model import AbortedTransaction, Epoch, Offset, TopicIdP
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest import Manifest, SegmentEntry
-from strandline.storage.remote.object_store import FileBody, ObjectStore, checksum
+from strandline.storage.remote.object_store import (
+    FileBody,
+    ObjectOptions,
+    ObjectStore,
+    checksum,
+)
 from strandline.storage.remote.segment_meta import MetaReader, Section
 from strandline.storage.tiering.inspection import SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
@@ -117,7 +122,12 @@ class SegmentMerger:
         self._scratch = scratch
 
     def merge(
-        self, partition: TopicIdPartition, run: Sequence[SegmentEntry], *, leader_epoch: Epoch
+        self,
+        partition: TopicIdPartition,
+        run: Sequence[SegmentEntry],
+        *,
+        leader_epoch: Epoch,
+        options: ObjectOptions,
     ) -> SegmentEntry:
         """A verified, uncommitted segment of the same records.
 
@@ -143,7 +153,9 @@ class SegmentMerger:
                 ),
                 timeout_s=self._timeout_s,
             )
-            body = FileBody(path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c)
+            body = FileBody(
+                path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c, options=options
+            )
             self._store.put(keys.log_key, body)  # 3
         crash_point(MERGE_AFTER_LOG)
         meta = self._meta(run, facts)

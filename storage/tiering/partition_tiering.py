@@ -63,6 +63,7 @@ from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
 from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
 from strandline.storage.tiering.merging import SegmentMerger, choose_run
+from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
 from strandline.storage.tiering.quota import TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.store_health import StoreHealth
@@ -528,15 +529,23 @@ class PartitionTiering:
     async def _merge_step(self) -> bool:
         """Makes one segment of several small ones, if there are such."""
         manifest, target_bytes = self.remote.manifest, self._tools.merge_target_bytes
-        is_read_only = self.log.config.remote_log_copy_disable
-        if manifest is None or target_bytes <= 0 or is_read_only:
+        config = self.log.config
+        # What has to be restored first cannot be read, so it cannot be merged either.
+        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
+        if manifest is None or target_bytes <= 0 or is_out_of_reach:
+            return False
+        if config.remote_log_copy_disable:
             return False
         run = choose_run(manifest, target_bytes=target_bytes)
         if not run or await self._is_throttled():
             return bool(run)
         self._tools.copy_quota.record(sum(entry.size_bytes for entry in run))
         call = partial(
-            self._tools.merger.merge, self.remote.partition, run, leader_epoch=self.leader_epoch
+            self._tools.merger.merge,
+            self.remote.partition,
+            run,
+            leader_epoch=self.leader_epoch,
+            options=object_options(config),
         )
         merged = await asyncio.get_running_loop().run_in_executor(self._tools.copies, call)
         if self._detached or self.remote.manifest is not manifest:
