@@ -331,6 +331,10 @@ class Broker:
         """Makes this broker as the metadata says: what depends on others comes after them."""
         self._running.follow(image)
         self._quotas.follow(image)
+        if self._tiering is not None:
+            altered = tiering_config(self._running.current)
+            self._tiering.copy_quota.limits = altered.copy_quota
+            self._tiering.fetch_quota.limits = altered.fetch_quota
         await self._replicas.follow(image)
 
     def _open_log_dirs(self) -> LogDirs:
