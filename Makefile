@@ -72,6 +72,10 @@ bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot and cold (
 bench-tiers: $(DEV) ## measure what the remote tier costs, beside raw S3 requests (BENCH_ARGS=...)
 	@$(PY) -m bench.tiers $(BENCH_ARGS)
 
+.PHONY: bench-restore
+bench-restore: $(DEV) ## measure a restore of 100 partitions with 1,000 segments each (BENCH_ARGS=...)
+	@$(PY) -m bench.restore $(BENCH_ARGS)
+
 # What stands for "Kafka's libraries of this pom.xml are there".
 KAFKA_JARS := bench-data/kafka/.installed
 
