@@ -264,7 +264,11 @@ class Cleaning:
 
     def _index_keys(self) -> None:
         request, keys = self._request, self._keys
-        transactions = CleanedTransactions(request.aborted)
+        # A transaction that ended before the dirty part would seem to be open: its marker is passed
+        # over, and what its producer committed later would be taken for aborted.
+        transactions = CleanedTransactions(
+            entry for entry in request.aborted if entry.last_offset >= request.first_dirty_offset
+        )
         for segment in request.segments:
             if segment.end_offset <= request.first_dirty_offset:
                 continue

@@ -12,12 +12,13 @@ A plain model holds every record that was appended. After each cleaning, and aft
 
 from __future__ import annotations
 
+import random
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
@@ -30,7 +31,7 @@ from tests.unit.local.compaction import CONFIG, CompactedLog
 
 CLEAN_POINTS = [point for point in CRASH_POINTS if point.startswith("clean.")]
 CONFIGURATION = replace(CONFIG, segment_bytes=700, delete_retention_ms=1000)
-KEYS = [b"%d" % number for number in range(6)]
+KEYS = [b"%d" % number for number in range(3)]
 PLAIN, IDEMPOTENT, TRANSACTIONAL = -1, 0, 1
 
 
@@ -48,23 +49,31 @@ class Step:
     epoch_step: int
 
 
-STEPS = st.lists(
-    st.builds(
-        Step,
-        action=st.sampled_from(
-            ["append"] * 10 + ["commit", "abort", "seal", "wait", "clean", "crash", "restart"]
-        ),
-        producer_id=st.sampled_from([PLAIN, PLAIN, IDEMPOTENT, TRANSACTIONAL, TRANSACTIONAL + 1]),
-        keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=5).map(tuple),
-        tombstones=st.tuples(*[st.booleans()] * 5),
-        codec=st.sampled_from(list(Codec)),
-        value_bytes=st.sampled_from([0, 1, 100]),
-        point=st.sampled_from(CLEAN_POINTS),
-        epoch_step=st.sampled_from([0, 0, 0, 1]),
-    ),
-    min_size=5,
-    max_size=60,
-)
+ACTIONS = ["append"] * 6 + ["commit", "abort", "seal", "wait", "clean", "clean", "crash", "restart"]
+STEP_COUNT = 60
+
+
+def random_steps(seed: int) -> list[Step]:
+    """A long history. Lists that hypothesis draws are too short and too even to meet what is rare
+    here, such as the abort of a transaction in front of one that the same producer commits.
+    """
+    draw = random.Random(seed)
+    return [
+        Step(
+            action=draw.choice(ACTIONS),
+            producer_id=draw.choice([PLAIN, PLAIN, IDEMPOTENT, TRANSACTIONAL, TRANSACTIONAL + 1]),
+            keys=tuple(draw.choice(KEYS) for _ in range(draw.randint(1, 3))),
+            tombstones=tuple(draw.random() < 0.3 for _ in range(3)),
+            codec=draw.choice(list(Codec)),
+            value_bytes=draw.choice([0, 1, 100]),
+            point=draw.choice(CLEAN_POINTS),
+            epoch_step=draw.choice([0, 0, 0, 1]),
+        )
+        for _ in range(STEP_COUNT)
+    ]
+
+
+SEEDS = st.integers(0, 2**32)
 
 
 @dataclass(slots=True)
@@ -267,16 +276,17 @@ def play(steps: list[Step], *, compiled: bool, key_bytes_max: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(steps=STEPS, key_bytes_max=st.sampled_from([600, 1 << 20]))
+@settings(max_examples=25, deadline=None)
+@given(seed=SEEDS, key_bytes_max=st.sampled_from([600, 1 << 20]))
+@example(seed=16, key_bytes_max=600)
 def test_no_history_of_a_compacted_log_loses_or_invents_anything(
-    steps: list[Step], key_bytes_max: int
+    seed: int, key_bytes_max: int
 ) -> None:
-    play(steps, compiled=False, key_bytes_max=key_bytes_max)
+    play(random_steps(seed), compiled=False, key_bytes_max=key_bytes_max)
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
-@given(steps=STEPS, key_bytes_max=st.sampled_from([72, 1 << 20]))
-def test_nor_does_it_at_compiled_speed(steps: list[Step], key_bytes_max: int) -> None:
-    play(steps, compiled=True, key_bytes_max=key_bytes_max)
+@settings(max_examples=12, deadline=None)
+@given(seed=SEEDS, key_bytes_max=st.sampled_from([72, 1 << 20]))
+def test_nor_does_it_at_compiled_speed(seed: int, key_bytes_max: int) -> None:
+    play(random_steps(seed), compiled=True, key_bytes_max=key_bytes_max)
