@@ -1,0 +1,152 @@
+"""Compaction in a real broker: beside its clients, over restarts, and killed half way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from strandline.storage.crash_points import (
+    CLEAN_AFTER_COMMIT,
+    ENVIRONMENT_VARIABLE,
+    EXIT_STATUS_KILLED,
+)
+from tests.integration.group_calls import commit, committed
+from tests.integration.test_groups_restart import wait_until_loaded
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.clients]
+
+OFFSETS_TOPIC = "__consumer_offsets"
+SETTINGS = {
+    # Segments are closed as soon as somebody writes to them a moment later, or nobody does.
+    "log.roll.ms": "300",
+    "log.retention.check.interval.ms": "100",
+    "log.initial.task.delay.ms": "0",
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.segment.delete.delay.ms": "0",
+    "offsets.topic.num.partitions": "1",
+}
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": "300"}
+KEYS = [f"key-{number}" for number in range(20)]
+ROUNDS = 5
+
+
+def create(broker: BrokerProcess, topic: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+
+
+def produce(broker: BrokerProcess, topic: str, first_round: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+    for number in range(first_round, first_round + ROUNDS):
+        for key in KEYS:
+            producer.produce(topic, key=key, value=f"{key} {number}")
+        assert producer.flush(20) == 0
+
+
+def consume(broker: BrokerProcess, topic: str) -> dict[int, tuple[bytes, bytes]]:
+    """What librdkafka reads from the beginning to the end, by offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "r", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[int, tuple[bytes, bytes]] = {}
+    try:
+        while True:
+            message = consumer.poll(20)
+            assert message is not None, "nothing within 20 s"
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return found
+                raise KafkaException(error)
+            found[message.offset()] = (message.key(), message.value())
+    finally:
+        consumer.close()
+
+
+def is_compacted(broker: BrokerProcess, topic: str) -> bool:
+    return len(consume(broker, topic)) <= len(KEYS)
+
+
+def last_values(found: dict[int, tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    return dict(found[offset] for offset in sorted(found))
+
+
+def expected(last_round: int) -> dict[bytes, bytes]:
+    return {key.encode(): f"{key} {last_round}".encode() for key in KEYS}
+
+
+# Every step has its kill in test_compaction_property.py; this is the one where the swap counts.
+@pytest.mark.parametrize("point", [CLEAN_AFTER_COMMIT])
+def test_a_broker_that_dies_while_a_segment_is_swapped_loses_no_key(
+    tmp_path: Path, point: str
+) -> None:
+    broker = BrokerProcess(tmp_path, settings=SETTINGS, environment={ENVIRONMENT_VARIABLE: point})
+    with broker:
+        create(broker, "t", **COMPACTED)
+        produce(broker, "t")
+        assert broker.wait_for_exit(20) == EXIT_STATUS_KILLED
+        broker.environment.clear()
+        broker.start()
+        assert last_values(consume(broker, "t")) == expected(ROUNDS - 1)
+        assert eventually(lambda: is_compacted(broker, "t"))
+        assert last_values(consume(broker, "t")) == expected(ROUNDS - 1)
+        assert broker.stop() == 0
+    names = {path.suffix for path in (broker.data / "t-0").iterdir()}
+    assert not names & {".cleaned", ".swap"}
+
+
+def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, settings=SETTINGS) as broker:
+        folder = broker.data / f"{OFFSETS_TOPIC}-0"
+
+        def size_bytes() -> int:
+            return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+        create(broker, "t")
+        with WireClient(broker.port) as client:
+            for number in range(300):
+                for group in ("one", "two"):
+                    assert commit(client, group, {("t", 0): number}) == [0]
+        full_bytes = size_bytes()
+        assert eventually(lambda: size_bytes() < full_bytes / 10)
+        for end in (broker.stop, broker.kill):
+            end()
+            broker.start()
+            with WireClient(broker.port) as client:
+                wait_until_loaded(client)
+                for group in ("one", "two"):
+                    assert committed(client, group, "t") == 299
+                    assert commit(client, group, {("t", 0): 299}) == [0]
+
+
+def test_a_cleaner_that_dies_leaves_one_log_alone_and_cleans_the_others(tmp_path: Path) -> None:
+    # So slow that the child is met while it works on the first topic.
+    settings = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": "4000"}
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        create(broker, "victim", **COMPACTED)
+        produce(broker, "victim")
+
+        def child() -> int | None:
+            for path in Path(f"/proc/{broker.pid}/task").glob("*/children"):
+                for name in path.read_text().split():
+                    return int(name)
+            return None
+
+        pid = eventually(child)
+        assert isinstance(pid, int)
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: "log cannot be compacted" in broker.log_text())
+        create(broker, "other", **COMPACTED)
+        produce(broker, "other")
+        assert eventually(lambda: is_compacted(broker, "other"), timeout_s=40)
+        assert len(consume(broker, "victim")) > len(KEYS)
+        assert last_values(consume(broker, "victim")) == expected(ROUNDS - 1)
