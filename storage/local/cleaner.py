@@ -153,6 +153,11 @@ class LogCleaner:
         for process in self._processes:
             process.close()
 
+    def end(self) -> None:
+        """Waits for the children after `close`; blocks."""
+        for process in self._processes:
+            process.stop()
+
     @property
     def metrics(self) -> CleanerMetrics:
         return self._metrics
