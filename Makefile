@@ -65,7 +65,7 @@ test-localstack: $(DEV) ## the object store's contract over LocalStack (no docke
 	STRANDLINE_TEST_S3_ENDPOINT=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract -k endpoint
 
 .PHONY: bench
-bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot and cold (BENCH_ARGS=...)
+bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot, cold and compaction (BENCH_ARGS=...)
 	@$(PY) -m bench.run $(BENCH_ARGS)
 
 .PHONY: bench-tiers

@@ -66,7 +66,7 @@ def run_compaction(folder: Path, total_bytes: int) -> Iterator[Compaction]:
         offsets=dirs,
         executor=ThreadPoolExecutor(1),
         clock=clock,
-        settings=CleanerSettings(),
+        settings=CleanerSettings,
     )
     config = LogConfig(cleanup_policy=("compact",), segment_bytes=256 << 20)
     try:

@@ -3,6 +3,7 @@
     hot    produce and consume 1 KB records in batches of 16 KB and of 1 MB
     cold   consume records whose segments lie only in the object store, beside a plain parallel
            boto3 ranged download of the same objects from the same server in the same run
+    compact  a dirty log of 100-byte records, as MB of dirty log; CPU is the cleaner process's
 
 Every figure is the median of RUNS alternating runs; MB are 10^6 bytes. CPU is that of the broker
 process and its children, per 10^9 bytes of record values. Run it as `make bench`.
@@ -30,6 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from bench.compact import run_compaction
 from bench.measure import Measured, measuring, resident_mib
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
 from strandline.storage.remote.manifest import Manifest
@@ -274,6 +276,16 @@ def plain_download(client: object, manifest: Manifest) -> float:
     return total_bytes / 1e6 / (time.perf_counter() - started_s)
 
 
+def run_compact(folder: Path, total_bytes: int) -> Iterator[Figure]:
+    """Compaction of a log that is all dirty, 100-byte records; see bench/compact.py."""
+    for found in run_compaction(folder, total_bytes):
+        yield Figure(
+            name=f"compact 100 B records, {found.codec}",
+            mb_per_s=found.mb_per_s,
+            cpu_s_per_gb=1000 / found.mb_per_cpu_s,
+        )
+
+
 def report(figures: list[Figure], console: Console) -> None:
     """Medians and spreads, and the ratios that are promised."""
     table = Table(title="median of the runs (min - max)")
@@ -321,7 +333,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=3, help="repetitions of each figure")
     parser.add_argument("--megabytes", type=int, default=500, help="record bytes per figure, MB")
-    parser.add_argument("--only", choices=("hot", "cold"), help="a part of it")
+    parser.add_argument("--only", choices=("hot", "cold", "compact"), help="a part of it")
     parser.add_argument(
         "--prototype", type=Path, help="a bare broker to compare with: SCRIPT PORT LOG"
     )
@@ -339,19 +351,24 @@ def main() -> None:
     )
     try:
         with Progress(*columns, console=console) as progress:
-            if arguments.only != "cold":
+            if arguments.only in (None, "hot"):
                 task = progress.add_task("hot", total=arguments.runs)
                 for number in range(arguments.runs):
                     run_folder = folder / str(number)
                     figures += run_hot(run_folder, total_bytes, arguments.prototype)
                     shutil.rmtree(run_folder, ignore_errors=True)
                     progress.advance(task)
-            if arguments.only != "hot":
+            if arguments.only in (None, "cold"):
                 for store in STORES:
                     task = progress.add_task(f"cold, {store}", total=2 * arguments.runs + 1)
                     for figure in run_cold(folder, total_bytes, arguments.runs, store):
                         figures.append(figure)
                         progress.advance(task)
+            if arguments.only in (None, "compact"):
+                task = progress.add_task("compact", total=arguments.runs)
+                for number in range(arguments.runs):
+                    figures += run_compact(folder / f"compact {number}", total_bytes)
+                    progress.advance(task)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     report(figures, console)

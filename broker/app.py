@@ -310,7 +310,7 @@ class Broker:
             offsets=self._log_dirs,
             executor=self._workers.cleaner,
             clock=clock,
-            settings=_cleaner_settings(config),
+            settings=lambda: _cleaner_settings(self._running.current),
         )
 
     def _retained_logs(self) -> Iterable[UnifiedLog]:
@@ -603,6 +603,7 @@ class Broker:
                 tiering_counters=self._tiering_counters,
                 cold_reader=self._cold_reader,
                 store_requests=self._store_requests,
+                cleaner=self._cleaner.figures,
             )
         )
         self._metrics = MetricsServer(collector.page, self._why_not_ready)

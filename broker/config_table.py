@@ -414,7 +414,6 @@ def _cleaner_keys() -> Iterator[BrokerConfigDef]:
         "Logs compacted at the same time, each in a process of its own.",
         minimum=0,
         maximum=1000,
-        dynamic=True,
     )
     yield _key(
         LOG,

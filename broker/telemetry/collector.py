@@ -42,6 +42,7 @@ from strandline.broker.telemetry.process import (
 from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
 from strandline.broker.telemetry.sessions import SessionFigures
 from strandline.storage.clock import Clock
+from strandline.storage.local.cleaner_metrics import CleanerFigures
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicPartition
@@ -96,6 +97,7 @@ class Sources:
     tiering_counters: MetricRegistry | None = None
     cold_reader: ColdReader | None = None
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
+    cleaner: CleanerFigures | None = None
 
 
 class Collector:
@@ -138,6 +140,7 @@ class _Page:
             self._traffic,
             self._tiers,
             self._logs,
+            self._cleaner,
             self._replicas,
             self._groups,
             self._process,
@@ -336,6 +339,24 @@ class _Page:
                 )
             ),
         )
+
+    def _cleaner(self) -> Iterator[_Row]:
+        figures = self._sources.cleaner
+        if figures is None:
+            return
+        age_ms = max(0, self._sources.clock.now_ms() - figures.last_look_ms)
+        prefix = "kafka_log_logcleanermanager_"
+        yield _one(f"{prefix}max_dirty_percent", int(100 * figures.dirty_ratio_max))
+        yield _one(f"{prefix}time_since_last_run_ms", age_ms)
+        yield _one(f"{prefix}uncleanable_partitions_count", figures.uncleanable_partitions)
+        yield _one(f"{prefix}uncleanable_bytes", figures.uncleanable_bytes)
+        prefix = "kafka_log_logcleaner_"
+        yield _one(f"{prefix}max_compaction_delay_secs", figures.delay_ms_max / 1000)
+        yield _one(f"{prefix}max_buffer_utilization_percent", int(100 * figures.key_share))
+        yield _one(f"{prefix}max_clean_time_secs", figures.clean_s)
+        yield _one("strandline_cleaner_cleanings_total", figures.cleanings_total)
+        yield _one("strandline_cleaner_read_bytes_total", figures.read_bytes_total)
+        yield _one("strandline_cleaner_written_bytes_total", figures.written_bytes_total)
 
     def _replicas(self) -> Iterator[_Row]:
         sources = self._sources

@@ -192,6 +192,40 @@ PARTITIONS = (
         "Bytes per tier; what lies in both counts in both.",
         ("topic", "partition", "tier"),
     ),
+    _family(
+        "kafka_log_logcleanermanager_max_dirty_percent",
+        _G,
+        "Dirty part of the compacted log that needs compaction most.",
+    ),
+    _family(
+        "kafka_log_logcleanermanager_time_since_last_run_ms",
+        _G,
+        "Ms since the cleaner last looked for something to compact.",
+    ),
+    _family(
+        "kafka_log_logcleanermanager_uncleanable_partitions_count",
+        _G,
+        "Compacted logs that are left alone until the next start; the log says why.",
+    ),
+    _family("kafka_log_logcleanermanager_uncleanable_bytes", _G, "Dirty bytes of those logs."),
+    _family(
+        "kafka_log_logcleaner_max_compaction_delay_secs",
+        _G,
+        "How long max.compaction.lag.ms has been over for the log that waits longest.",
+    ),
+    _family(
+        "kafka_log_logcleaner_max_buffer_utilization_percent",
+        _G,
+        "How full log.cleaner.dedupe.buffer.size became in the last compaction.",
+    ),
+    _family(
+        "kafka_log_logcleaner_max_clean_time_secs",
+        _G,
+        "How long the last compaction of a log took.",
+    ),
+    _family("strandline_cleaner_cleanings_total", _C, "Compactions of logs."),
+    _family("strandline_cleaner_read_bytes_total", _C, "Bytes read by compaction, in both passes."),
+    _family("strandline_cleaner_written_bytes_total", _C, "Bytes written by compaction."),
 )
 
 REPLICAS = (

@@ -39,7 +39,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import remove_cleaned
-from strandline.storage.local.cleaner_metrics import CleanerMetrics
+from strandline.storage.local.cleaner_metrics import CleanerFigures
 from strandline.storage.local.cleaner_plan import (
     CleaningPlan,
     LogFacts,
@@ -56,7 +56,6 @@ from strandline.storage.local.cleaning import (
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import LONG_MAX
-from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import NO_TIMESTAMP, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -111,18 +110,20 @@ class LogCleaner:
         offsets: CleanedOffsets,
         executor: Executor,
         clock: Clock,
-        settings: CleanerSettings,
-        metrics: MetricRegistry | None = None,
+        settings: Callable[[], CleanerSettings],
         make_process: Callable[[Clock], CleanerProcess] = CleanerProcess,
     ) -> None:
-        """`logs` gives those that are served now. `executor` has a thread for each worker."""
+        """`logs` gives those that are served now. `executor` has a thread for each worker.
+
+        `settings` is asked again for every cleaning; the number of threads only now.
+        """
         self._logs = logs
         self._offsets = offsets
         self._executor = executor
         self._clock = clock
         self._settings = settings
-        self._metrics = CleanerMetrics(metrics or MetricRegistry())
-        self._processes = [make_process(clock) for _ in range(settings.threads)]
+        self.figures = CleanerFigures(last_look_ms=clock.now_ms())
+        self._processes = [make_process(clock) for _ in range(settings().threads)]
         self._busy: dict[TopicPartition, CleanerProcess] = {}
         # How often somebody asked to leave a log alone.
         self._paused: dict[TopicPartition, int] = {}
@@ -139,7 +140,7 @@ class LogCleaner:
         while True:
             if not await self._clean_dirtiest(process):
                 await self._in(process.end_if_idle)
-                await asyncio.sleep(self._settings.backoff_ms / 1000)
+                await asyncio.sleep(self._settings().backoff_ms / 1000)
 
     async def run_once(self) -> int:
         """Cleans until nothing is due; how many logs. For tests and tools."""
@@ -157,10 +158,6 @@ class LogCleaner:
         """Waits for the children after `close`; blocks."""
         for process in self._processes:
             process.stop()
-
-    @property
-    def metrics(self) -> CleanerMetrics:
-        return self._metrics
 
     def uncleanable(self) -> frozenset[TopicPartition]:
         """Logs that are not compacted any more until the next start."""
@@ -208,13 +205,12 @@ class LogCleaner:
             for key, topic_id in self._uncleanable.items()
             if served.get(key) == topic_id
         }
-        self._metrics.note_look(
-            now_ms=now_ms,
-            dirty_ratio_max=dirty_ratio_max,
-            uncleanable_count=len(self._uncleanable),
-            uncleanable_bytes=uncleanable_bytes,
-            delay_ms_max=max((candidate.plan.delay_ms for candidate in candidates), default=0),
-        )
+        figures = self.figures
+        figures.last_look_ms = now_ms
+        figures.dirty_ratio_max = dirty_ratio_max
+        figures.uncleanable_partitions = len(self._uncleanable)
+        figures.uncleanable_bytes = uncleanable_bytes
+        figures.delay_ms_max = max((candidate.plan.delay_ms for candidate in candidates), default=0)
         return max(candidates, key=lambda candidate: candidate.plan.dirty_ratio, default=None)
 
     def _may_clean(self, key: TopicPartition, now_ms: int) -> bool:
@@ -287,13 +283,13 @@ class LogCleaner:
         await self._checkpoint(opened, answer.next_dirty_offset)  # 8
         crash_point(CLEAN_AFTER_CHECKPOINT)
         elapsed_s = self._clock.monotonic_s() - started_s
-        self._metrics.note_cleaning(answer, elapsed_s=elapsed_s)
+        self.figures.note_cleaning(answer, elapsed_s=elapsed_s)
         _report(opened, plan, answer, elapsed_s)
 
     def _request(
         self, opened: LocalLog, segments: list[LogSegment], plan: CleaningPlan
     ) -> CleaningRequest:
-        settings = self._settings
+        settings, threads = self._settings(), len(self._processes)
         start_offset = segments[0].base_offset
         aborted = opened.aborted_transactions(start_offset, plan.first_uncleanable_offset)
         return CleaningRequest(
@@ -305,11 +301,11 @@ class LogCleaner:
             producers=tuple(_producer_tails(opened)),
             aborted=tuple(aborted),
             now_ms=self._clock.now_ms(),
-            key_bytes_max=settings.dedupe_buffer_bytes // settings.threads,
+            key_bytes_max=settings.dedupe_buffer_bytes // threads,
             load_factor=settings.load_factor,
             # One buffer is read into, one is written from.
-            io_bytes=settings.io_buffer_bytes // settings.threads // 2,
-            io_bytes_per_s=settings.io_bytes_per_s / settings.threads,
+            io_bytes=settings.io_buffer_bytes // threads // 2,
+            io_bytes_per_s=settings.io_bytes_per_s / threads,
         )
 
     async def _swap(self, opened: LocalLog, group: CleanedGroup) -> None:

@@ -57,8 +57,9 @@ from strandline.storage.records.key_index import (
 )
 from strandline.storage.records.vectorised import BatchRow
 
-# Loading numba takes a second or two of CPU and 100 MB; Python cleans so much in the same time.
+# Loading numba takes a second or two of CPU and 100 MB; Python cleans about so much in that time.
 PLAIN_BYTES_MAX = 16 * 1024 * 1024
+PLAIN_OFFSETS_MAX = 100_000
 # A delete horizon this far away never comes, and timestamps relative to it still fit in 64 bits.
 HORIZON_MS_MAX = 2**62
 WINDOW_BYTES_MIN = 64 * 1024
@@ -100,6 +101,12 @@ class CleaningRequest:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether compiled loops are worth loading."""
+        dirty_offsets = self.first_uncleanable_offset - self.first_dirty_offset
+        return self.size_bytes > PLAIN_BYTES_MAX or dirty_offsets > PLAIN_OFFSETS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +156,7 @@ class Cleaning:
         it pays.
         """
         if compiled is None:
-            compiled = request.size_bytes > PLAIN_BYTES_MAX and vectorised.available()
+            compiled = request.is_large and vectorised.available()
         self._request = request
         self._spend = spend
         self._compiled = compiled

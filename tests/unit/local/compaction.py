@@ -102,7 +102,7 @@ class CompactedLog:
             offsets=self.dirs,
             executor=InThisThread(),
             clock=self.clock,
-            settings=self.settings,
+            settings=lambda: self.settings,
             make_process=lambda _clock: self.process,  # type: ignore[arg-type,return-value]
         )
 
