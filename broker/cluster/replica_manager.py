@@ -143,12 +143,10 @@ class ReplicaManager:
     def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
     ) -> list[LocalLog]:
-        return [
-            self._log_dirs.create_log(
-                TopicPartition(topic.name, partition.partition), topic.topic_id, config
-            )
-            for partition in missing
+        topic_partitions = [
+            TopicPartition(topic.name, partition.partition) for partition in missing
         ]
+        return self._log_dirs.create_logs(topic_partitions, topic.topic_id, config)
 
     def _serve(
         self, topic: TopicImage, partition: PartitionImage, local: LocalLog, *, is_new: bool

@@ -26,6 +26,7 @@ import re
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -46,6 +47,9 @@ STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 # File systems end names at 255 bytes; a removed folder's name loses the end of its topic instead.
 NAME_BYTES_MAX = 255
+# Each log is synced by itself, and a file system writes what several threads wait for in one go:
+# creating or closing 2,000 logs takes a fraction of the time.
+SYNC_THREADS = 8
 
 _PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
 _RENAMED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
@@ -244,18 +248,54 @@ class LogDirs:
     def create_log(
         self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig
     ) -> LocalLog:
-        """A new, empty log in the folder that holds the fewest. Blocks. Raises DiskError."""
+        """`create_logs` of one."""
+        (created,) = self.create_logs((topic_partition,), topic_id, config)
+        return created
+
+    def create_logs(
+        self, topic_partitions: Sequence[TopicPartition], topic_id: TopicId, config: LogConfig
+    ) -> list[LocalLog]:
+        """New, empty logs of a topic, each in the folder that holds the fewest; they are durable.
+
+            1 each partition's folder, its topic id and files   2 sync the folders that hold them
+
+        Blocks. Raises DiskError.
+        """
         usable = [directory for directory in self.directories if directory.failure is None]
         if not usable:
             raise DiskError("every log folder is offline")
-        directory = min(usable, key=lambda directory: len(directory.logs))
+        counts = {directory: len(directory.logs) for directory in usable}
+        targets: list[LogDir] = []
+        for _ in topic_partitions:
+            target = min(usable, key=counts.__getitem__)
+            counts[target] += 1
+            targets.append(target)
+
+        def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog:
+            return self._create_folder(directory, topic_partition, topic_id, config)
+
+        with ThreadPoolExecutor(SYNC_THREADS, "create") as pool:
+            created = list(pool.map(create, targets, topic_partitions))
+        for directory in dict.fromkeys(targets):
+            files.sync_directory(directory.path)
+        for directory, new in zip(targets, created, strict=True):
+            directory.logs[new.topic_partition] = new
+        return created
+
+    def _create_folder(
+        self,
+        directory: LogDir,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+    ) -> LocalLog:
         path = directory.path / str(topic_partition)
         if path.exists():
             raise DiskError(f"{path} exists already")
         # The folder gets its name when it is whole: a crash leaves nothing that looks like a log.
         files.make_directory(path, sync=False)
         checkpoint.write_topic_id(path, topic_id)
-        created = LocalLog.open(
+        return LocalLog.open(
             path,
             topic_partition=topic_partition,
             topic_id=topic_id,
@@ -265,9 +305,6 @@ class LogDirs:
             log_start_offset=0,
             clean_shutdown=True,
         )
-        files.sync_directory(directory.path)
-        directory.logs[topic_partition] = created
-        return created
 
     def delete_log(self, deleted: LocalLog) -> None:
         """Takes a log away: its folder is renamed now and purged after file.delete.delay.ms.
@@ -352,12 +389,13 @@ class LogDirs:
         high_watermarks: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Closes every log and leaves the clean-shutdown mark where all went well."""
-        for directory in self.directories:
-            for opened in directory.logs.values():
-                try:
-                    opened.close()
-                except DiskError as error:
-                    self._take_offline(directory, error)
+        with ThreadPoolExecutor(SYNC_THREADS, "close") as pool:
+            for directory in self.directories:
+                for closing in [pool.submit(opened.close) for opened in directory.logs.values()]:
+                    try:
+                        closing.result()
+                    except DiskError as error:
+                        self._take_offline(directory, error)
         self.write_checkpoints(log_starts or {}, high_watermarks or {})
         for directory in self.directories:
             if directory.failure is None:
