@@ -82,3 +82,57 @@ def test_a_full_cache_evicts_only_a_session_that_is_long_idle() -> None:
     second = begin(cache, wanted("b", 0))
     assert len(cache) == 1
     assert second.session_id != first.session_id
+
+
+# --- bounds in memory ----------------------------------------------------------------------------
+
+
+def many(topic: str, count: int) -> list[WantedPartition]:
+    return [wanted(topic, number) for number in range(count)]
+
+
+def test_sessions_together_have_a_bound_in_bytes() -> None:
+    one = sum(partition.memory_bytes for partition in many("a", 100))
+    cache = FetchSessionCache(10, ManualClock(), memory_bytes_max=2 * one, seed=1)
+    first, second = begin(cache, *many("a", 100)), begin(cache, *many("a", 100))
+    assert cache.begin(many("a", 1), uses_topic_ids=False) is None
+    assert (cache.memory_bytes, cache.partition_count, len(cache)) == (2 * one, 200, 2)
+    cache.end(first.session_id)
+    assert cache.partition_count == 100
+    begin(cache, *many("a", 50))
+    assert cache.resume(second.session_id, 1, uses_topic_ids=False) is second
+
+
+def test_a_session_of_long_names_costs_more() -> None:
+    assert wanted("a" * 5000, 0).memory_bytes > wanted("a", 0).memory_bytes + 5000
+
+
+def test_idle_sessions_make_room_and_busy_ones_do_not() -> None:
+    clock = ManualClock()
+    one = sum(partition.memory_bytes for partition in many("a", 10))
+    cache = FetchSessionCache(10, clock, memory_bytes_max=2 * one, seed=1)
+    idle = begin(cache, *many("a", 10))
+    clock.advance_ms(int(EVICTION_IDLE_S * 1000))
+    begin(cache, *many("a", 10))
+    begin(cache, *many("a", 10))
+    assert cache.evictions_total == 1
+    refused = cache.resume(idle.session_id, 1, uses_topic_ids=False)
+    assert refused == SessionRefused(FETCH_SESSION_ID_NOT_FOUND)
+
+
+def test_a_session_that_grows_beyond_all_room_is_answered_once_more_and_ends() -> None:
+    one = sum(partition.memory_bytes for partition in many("a", 10))
+    cache = FetchSessionCache(10, ManualClock(), memory_bytes_max=one, seed=1)
+    session = begin(cache, *many("a", 10))
+    assert cache.resume(session.session_id, 1, uses_topic_ids=False) is session
+    cache.update(session, many("b", 10), ())
+    assert len(session.partitions) == 20
+    assert (len(cache), cache.memory_bytes, cache.partition_count) == (0, 0, 0)
+
+
+def test_what_is_forgotten_makes_room() -> None:
+    cache = FetchSessionCache(10, ManualClock(), seed=1)
+    session = begin(cache, *many("a", 10))
+    cache.update(session, (), [("a", number) for number in range(9)])
+    assert cache.partition_count == 1
+    assert cache.memory_bytes == wanted("a", 9).memory_bytes

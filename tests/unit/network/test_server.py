@@ -1,0 +1,197 @@
+"""Who does not go on is dropped after its time, and who may come in is counted by address."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from strandline.broker.answers import Answer, ThrottledParts
+from strandline.broker.network.server import (
+    HELD_MAX,
+    STALLED_S,
+    Server,
+    ServerLimits,
+)
+from strandline.storage.clock import ManualClock
+
+IDLE_MS = 90_000
+# What no socket buffer holds.
+LARGE = bytes(32 * 1024 * 1024)
+
+
+class Echo:
+    """Answers each frame with itself, with LARGE, or later; as its first byte says."""
+
+    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
+        match bytes(frame[:1]):
+            case b"L":
+                return [LARGE]
+            case b"M":
+                return ThrottledParts([b"muted"], 60_000)
+            case _:
+                return [bytes(frame)]
+
+
+def limits(per_address: int = 100, **by_address: int) -> ServerLimits:
+    return ServerLimits(
+        request_bytes_max=1000,
+        connections_max=50,
+        idle_ms_max=IDLE_MS,
+        connections_per_address_max=per_address,
+        connections_by_address_max=by_address,
+    )
+
+
+def run(
+    test: Callable[[Server, ManualClock, int], Awaitable[None]],
+    *,
+    allowed: ServerLimits | None = None,
+    admit: Callable[[str], int] = lambda _address: 0,
+) -> None:
+    async def main() -> None:
+        clock = ManualClock()
+        server = Server(
+            Echo(),
+            limits=lambda: allowed or limits(),
+            admit=admit,
+            clock=clock,
+            spawn=asyncio.get_running_loop().create_task,
+        )
+        try:
+            await test(server, clock, server.listen("127.0.0.1", 0))
+        finally:
+            server.close()
+            # What was scheduled to be closed is closed.
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def until(check: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not check():
+            await asyncio.sleep(0.001)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Waits for the end, which is a reset where bytes were left unread."""
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+def frame(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+@pytest.mark.parametrize(
+    ("sent", "after_s"),
+    [
+        pytest.param(b"\x00\x00", STALLED_S, id="half a length"),
+        pytest.param(frame(b"abc")[:5], STALLED_S, id="half a frame"),
+        pytest.param(frame(b"L"), STALLED_S, id="an answer that is not read"),
+        pytest.param(b"", IDLE_MS / 1000, id="nothing at all"),
+        pytest.param(frame(b"abc"), IDLE_MS / 1000, id="nothing more"),
+    ],
+)
+def test_who_does_not_go_on_is_dropped_after_its_time(sent: bytes, after_s: float) -> None:
+    async def test(server: Server, clock: ManualClock, port: int) -> None:
+        _, writer = await connect(port)
+        writer.write(sent)
+        await until(lambda: server.statistics().connections == 1)
+        await asyncio.sleep(0.05)
+        clock.advance_ms(int(after_s * 1000))
+        server.sweep()
+        assert server.statistics().connections == 1
+        clock.advance_ms(1)
+        server.sweep()
+        assert server.statistics().connections == 0
+        found = server.statistics()
+        assert (found.closed_idle_total, found.closed_stalled_total) == (
+            (1, 0) if after_s > STALLED_S else (0, 1)
+        )
+        writer.close()
+
+    run(test)
+
+
+def test_who_is_muted_is_not_idle_and_not_read() -> None:
+    async def test(server: Server, clock: ManualClock, port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(frame(b"M") + frame(b"next"))
+        assert await reader.readexactly(5) == b"muted"
+        assert server.statistics().muted_connections == 1
+        clock.advance_ms(2 * IDLE_MS)
+        server.sweep()
+        assert server.statistics().connections == 1
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await reader.read(1)
+        writer.close()
+
+    run(test)
+
+
+def test_who_leaves_makes_room_for_its_address() -> None:
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        _, first = await connect(port)
+        _, second = await connect(port)
+        refused, _ = await connect(port)
+        assert await refused.read() == b""
+        first.close()
+        await until(lambda: server.statistics().connections == 1)
+        reader, third = await connect(port)
+        third.write(frame(b"abc"))
+        assert await reader.readexactly(3) == b"abc"
+        assert server.statistics().refused_total == 1
+        second.close()
+        third.close()
+
+    run(test, allowed=limits(per_address=2))
+
+
+def test_an_override_counts_for_its_address_alone() -> None:
+    allowed = limits(100, **{"127.0.0.1": 0})
+    assert (allowed.of_address("127.0.0.1"), allowed.of_address("127.0.0.2")) == (0, 100)
+
+    async def test(_server: Server, _clock: ManualClock, port: int) -> None:
+        refused, _ = await connect(port)
+        assert await refused.read() == b""
+
+    run(test, allowed=allowed)
+
+
+def test_who_connects_too_often_is_held_for_its_time_and_closed() -> None:
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(frame(b"abc"))
+        before_s = asyncio.get_running_loop().time()
+        assert await is_closed(reader)
+        assert asyncio.get_running_loop().time() - before_s >= 0.09
+        assert server.statistics().connections == 0
+
+    run(test, admit=lambda _address: 100)
+
+
+def test_only_so_many_are_held() -> None:
+    async def test(server: Server, _clock: ManualClock, _port: int) -> None:
+        pairs = [socket.socketpair() for _ in range(5)]
+        server._held.update(socket.socket() for _ in range(HELD_MAX - 2))
+        for ours, _ in pairs:
+            server._hold(ours, 60_000)
+        assert [theirs.recv(1, socket.MSG_DONTWAIT) for _, theirs in pairs[2:]] == [b""] * 3
+        for _, theirs in pairs[:2]:
+            with pytest.raises(BlockingIOError):
+                theirs.recv(1, socket.MSG_DONTWAIT)
+            theirs.close()
+
+    run(test)
