@@ -53,6 +53,8 @@ from strandline.storage.tiering.partition_tiering import PartitionStatistics
 TOPICS_MAX = 2000
 # Samples between two looks at the loop: a page must not hold up clients.
 SAMPLES_PER_TURN = 100
+# The same for partitions and groups whose state is worked out first.
+LOOKED_UP_PER_TURN = 50
 # `running` of Kafka's BrokerState.
 BROKER_RUNNING = 3
 ALL_TOPICS = ""
@@ -108,15 +110,23 @@ class Collector:
         self._sources = sources
 
     def page(self, wanted: Format) -> Iterator[str]:
-        """The page in pieces of at most SAMPLES_PER_TURN samples; the loop may run in between."""
-        for family, samples in _Page(self._sources).families():
-            lines = write_family(family, samples, wanted)
+        """The page in pieces of at most SAMPLES_PER_TURN samples; the loop may run in between.
+
+        An empty piece is work that has brought no line yet.
+        """
+        for row in _Page(self._sources).families():
+            if row is None:
+                yield ""
+                continue
+            lines = write_family(*row, wanted)
             while piece := "".join(islice(lines, SAMPLES_PER_TURN)):
                 yield piece
         yield end_of(wanted)
 
 
 _Row = tuple[Family, Iterable[Sample]]
+# A family with its samples, or None: so much was looked up, let others run.
+_Step = _Row | None
 
 
 class _Page:
@@ -134,7 +144,7 @@ class _Page:
         self._all_partitions = partitions
         self._partitions = partitions[: sources.partitions_max]
 
-    def families(self) -> Iterator[_Row]:
+    def families(self) -> Iterator[_Step]:
         for rows in (
             self._requests,
             self._connections,
@@ -230,16 +240,18 @@ class _Page:
                 ],
             )
 
-    def _tiers(self) -> Iterator[_Row]:
+    def _tiers(self) -> Iterator[_Step]:
         sources = self._sources
         if sources.tiering is None:
             return
         yield from self._tiering_counters()
-        tiered = [
-            found
-            for partition in self._all_partitions
-            if (found := sources.tiering.statistics_of(partition.topic_partition)) is not None
-        ]
+        tiered: list[PartitionStatistics] = []
+        for number, partition in enumerate(self._all_partitions):
+            found = sources.tiering.statistics_of(partition.topic_partition)
+            if found is not None:
+                tiered.append(found)
+            if number % LOOKED_UP_PER_TURN == 0:
+                yield None
         prefix = "kafka_server_brokertopicmetrics_"
         for name, read in _TIER_GAUGES.items():
             yield _row(prefix + name, self._by_topic(tiered, read))
@@ -403,7 +415,7 @@ class _Page:
 
     # --- groups --------------------------------------------------------------------------------
 
-    def _groups(self) -> Iterator[_Row]:
+    def _groups(self) -> Iterator[_Step]:
         groups = self._sources.groups
         found = groups.statistics()
         prefix = "kafka_coordinator_group_groupmetadatamanager_"
@@ -413,17 +425,24 @@ class _Page:
         )
         yield _one(f"{prefix}numoffsets", found.offset_count)
         try:
-            described = [group.describe() for group in groups.groups()]
+            known = sorted(groups.groups(), key=lambda group: group.group_id)
         except CoordinatorFault:
             return  # They are being read; what is there already would be half the truth.
-        described.sort(key=lambda group: group.group_id)
-        shown = described[: self._sources.partitions_max]
-        self._left_out["groups"] = len(described) - len(shown)
+        self._left_out["groups"] = max(0, len(known) - self._sources.partitions_max)
+        shown: list[GroupDescription] = []
+        for number, group in enumerate(known[: self._sources.partitions_max]):
+            shown.append(group.describe())
+            if number % LOOKED_UP_PER_TURN == 0:
+                yield None
         yield _row(
             "kafka_consumergroup_members",
             (Sample(len(group.members), (group.group_id,)) for group in shown),
         )
-        offsets = list(self._committed(shown))
+        offsets: list[_Committed] = []
+        for number, offset in enumerate(self._committed(shown)):
+            offsets.append(offset)
+            if number % LOOKED_UP_PER_TURN == 0:
+                yield None
         yield _row(
             "kafka_consumergroup_current_offset",
             (Sample(offset.committed, offset.place) for offset in offsets),
