@@ -232,7 +232,7 @@ class Broker:
         self._limits: ServerLimits | None = None
         self._limits_of: BrokerConfig | None = None
         self._metrics: MetricsServer | None = None
-        self._counters = MetricRegistry()
+        self._tiering_counters = MetricRegistry()
         self._cold_reader: ColdReader | None = None
         self._fetch: FetchHandler
         self._sessions: FetchSessionCache
@@ -311,8 +311,6 @@ class Broker:
             executor=self._workers.cleaner,
             clock=clock,
             settings=lambda: _cleaner_settings(self._running.current),
-            settings=_cleaner_settings(self._running.current),
-            metrics=self._counters,
         )
 
     def _retained_logs(self) -> Iterable[UnifiedLog]:
@@ -332,23 +330,12 @@ class Broker:
     async def follow(self, image: MetadataImage) -> None:
         """Makes this broker as the metadata says: what depends on others comes after them."""
         self._running.follow(image)
-        self._apply_altered()
         self._quotas.follow(image)
         if self._tiering is not None:
             altered = tiering_config(self._running.current)
             self._tiering.copy_quota.limits = altered.copy_quota
             self._tiering.fetch_quota.limits = altered.fetch_quota
         await self._replicas.follow(image)
-
-    def _apply_altered(self) -> None:
-        """Hands altered keys to those who took theirs when they were made."""
-        config = self._running.current
-        if self._tiering is not None:
-            tiering = _tiering_config(config)
-            self._tiering.copy_quota.limits = tiering.copy_quota
-            self._tiering.fetch_quota.limits = tiering.fetch_quota
-        if self._started:
-            self._cleaner.alter(_cleaner_settings(config))
 
     def _open_log_dirs(self) -> LogDirs:
         check_not_interrupted(self._config.log_dirs)
@@ -456,8 +443,6 @@ class Broker:
             clock=self._clock,
             config=tiering,
             metrics=self._tiering_counters,
-            config=_tiering_config(self._running.current),
-            metrics=self._counters,
             on_topic_purged=lambda info: self._on_purged(info.topic_id),
         )
 
@@ -615,7 +600,7 @@ class Broker:
                 log_dirs=self._log_dirs,
                 partitions_max=self._config.metrics_partitions_max,
                 tiering=self._tiering,
-                counters=self._counters,
+                tiering_counters=self._tiering_counters,
                 cold_reader=self._cold_reader,
                 store_requests=self._store_requests,
                 cleaner=self._cleaner.figures,

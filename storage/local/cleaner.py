@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -129,10 +129,6 @@ class LogCleaner:
         self._paused: dict[TopicPartition, int] = {}
         self._uncleanable: dict[TopicPartition, TopicId] = {}
         self._retry_at_ms: dict[TopicPartition, int] = {}
-
-    def alter(self, settings: CleanerSettings) -> None:
-        """Takes over other settings from the next cleaning on; the number of threads stays."""
-        self._settings = replace(settings, threads=self._settings.threads)
 
     # --- running -----------------------------------------------------------------------------
 
