@@ -79,7 +79,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
 from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_dir import LogDirs, RevivedLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicId, TopicPartition
@@ -107,6 +107,8 @@ FLUSH_CHECK_S = 1.0
 CHECKPOINT_S = 5.0
 # Costs no request while nothing has changed; what is not mirrored is lost with the machine.
 MIRROR_CHECK_S = 0.5
+# An offline folder is probed with one small file, so often that nobody has to restart the broker.
+REVIVE_CHECK_S = 1.0
 PURGE_CHECK_S = 0.5
 # Kafka's producer.id.expiration.check.interval.ms.
 PRODUCER_CHECK_S = 600.0
@@ -398,6 +400,10 @@ class Broker:
 
     def _load_logs(self, image: MetadataImage) -> dict[TopicPartition, LocalLog]:
         defaults = self._running.current.topic_defaults()
+        configs = {
+            topic.name: LogConfig.resolve(topic.properties, defaults)
+            for topic in image.topics.values()
+        }
 
         def config_for(key: TopicPartition, topic_id: TopicId) -> LogConfig | None:
             topic = image.topics.get(key.topic)
@@ -405,9 +411,11 @@ class Broker:
                 return None
             if key.partition >= topic.partition_count:
                 return None
-            return LogConfig.resolve(topic.properties, defaults)
+            return configs[key.topic]
 
-        return self._log_dirs.load(config_for)
+        return self._log_dirs.load(
+            config_for, threads_per_directory=self._config.num_recovery_threads_per_data_dir
+        )
 
     def _make_tiers(self) -> Tiers:
         config = self._config
@@ -464,6 +472,23 @@ class Broker:
                     refused = error
                     raise _Stop from None
                 for name, loop in self._loops().items():
+                loops: dict[str, Callable[[], Awaitable[None]]] = {
+                    "connection sweep": self._server.sweep_forever,
+                    "flush": self._flush_forever,
+                    "checkpoint": self._checkpoint_forever,
+                    "producer expiry": self._expire_producers_forever,
+                    "groups": self._groups.run,
+                    "retention": self._retain_forever,
+                    "purges": self._finish_purges_forever,
+                    "log folders": self._revive_folders_forever,
+                }
+                if self._config.log_cleaner_enable:
+                    loops["cleaner"] = self._clean_forever
+                if self._store is not None:
+                    loops["metadata mirror"] = self._mirror_forever
+                    loops["tiering"] = self._tier_forever
+                    loops["groups archive"] = self._archive_groups_forever
+                for name, loop in loops.items():
                     tasks.create_task(_keep_running(name, loop), name=name)
                 gc.collect()
                 # What lives now lives for good: the collector need not look at it again.
@@ -654,6 +679,8 @@ class Broker:
             for partition in self._replicas.partitions():
                 local = partition.log.local
                 closed_end = local.active_segment.base_offset
+                if local.failure is not None:
+                    continue
                 if local.recovery_point < closed_end or local.flush_is_due(now_ms):
                     try:
                         await partition.flush()
@@ -672,6 +699,23 @@ class Broker:
         while True:
             await asyncio.sleep(CHECKPOINT_S)
             await self._replicas.checkpoint_log_starts()
+
+    async def _revive_folders_forever(self) -> None:
+        """Takes log folders into service again that went offline and can be written once more."""
+        while True:
+            await asyncio.sleep(REVIVE_CHECK_S)
+            revived: list[RevivedLog] = []
+            if self._log_dirs.has_failed:
+                revived = await self._in(self._workers.disk, self._log_dirs.revive)
+            if any(pair.lost_records for pair in revived) or (
+                self._replicas.has_uncreated and not self._log_dirs.has_failed
+            ):
+                # Offsets are given a second time: readers must be able to tell (KIP-320). And the
+                # change of the metadata makes the partitions that found no folder.
+                await self._metadata.change(
+                    partial(controller.start_broker, node_id=self._config.node_id)
+                )
+            self._replicas.replace_logs(revived)
 
     async def _expire_producers_forever(self) -> None:
         """Forgets idempotent producers that were silent for `producer.id.expiration.ms`."""

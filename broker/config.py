@@ -91,6 +91,7 @@ class BrokerConfig:
     offset_metadata_max_bytes: int
 
     log_dirs: tuple[Path, ...]
+    num_recovery_threads_per_data_dir: int
     log_retention_check_interval_ms: int
     log_initial_task_delay_ms: int
     log_cleaner_enable: bool

@@ -54,7 +54,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="num.network.threads", reason=_ONE_LOOP),
     ForeignKeys(pattern="num.io.threads", reason=_ONE_LOOP),
     ForeignKeys(pattern="background.threads", reason=_ONE_LOOP),
-    ForeignKeys(pattern="num.recovery.threads.per.data.dir", reason=_ONE_LOOP),
     ForeignKeys(pattern="queued.max.requests", reason=_ONE_LOOP),
     ForeignKeys(pattern="queued.max.request.bytes", reason=_ONE_LOOP),
     ForeignKeys(pattern="request.timeout.ms", reason=_ONE_BROKER),

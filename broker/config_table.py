@@ -380,6 +380,15 @@ def _log_keys() -> Iterator[BrokerConfigDef]:
     )
     yield _key(
         LOG,
+        "num.recovery.threads.per.data.dir",
+        _I,
+        2,
+        "Logs of one folder that are opened at the same time at start-up, or recovered.",
+        minimum=1,
+        maximum=256,
+    )
+    yield _key(
+        LOG,
         "log.retention.check.interval.ms",
         _L,
         300_000,

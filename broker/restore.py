@@ -59,7 +59,8 @@ from strandline.storage.errors import (
     StrandlineError,
     UnsupportedFormat,
 )
-from strandline.storage.local.log_dir import LOCK_FILE, LogDirs
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_folder import LOCK_FILE
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
 from strandline.storage.remote.cluster_info import load_cluster_info

@@ -12,6 +12,7 @@ protocol that a client is told; the numbers are from the protocol's error table.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -152,8 +153,25 @@ class StorageError(StrandlineError):
     retriable: ClassVar[bool] = False
 
 
+# The disk has no room for this process at present; what is there stays good.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# This process, or the whole machine, is short of something that is not the disk.
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+
+
 class DiskError(StorageError):
-    """A local file operation failed; the log folder it happened in is suspect."""
+    """A local file operation failed; raised from the OSError that says why, if there was one."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is just no room: then nothing is broken, and room may be made."""
+        return isinstance(self.__cause__, OSError) and self.__cause__.errno in _FULL
+
+    @property
+    def condemns_folder(self) -> bool:
+        """Whether the log folder it happened in cannot be trusted any more."""
+        cause = self.__cause__
+        return isinstance(cause, OSError) and cause.errno not in _FULL | _SHORT
 
 
 class LogDirLocked(DiskError):

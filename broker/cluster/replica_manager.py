@@ -7,6 +7,9 @@ worker; the tables change on the loop, after it.
     topic appears      create folders        attach to tiering   serve
     topic changes      configs to the log, new partitions as above; tiering begins or ends
     topic disappears   stop serving          detach, remove folders; tiering empties the bucket
+
+A partition that is in nobody's folder at start-up while a log folder is offline is taken to lie
+there: it is answered with KAFKA_STORAGE_ERROR, and not begun anew in another folder.
 """
 
 from __future__ import annotations
@@ -14,15 +17,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 
 from strandline.broker.cluster.image import MetadataImage, PartitionImage, TopicImage
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.tiers import Tiers
 from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_dir import LogDirs, RevivedLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 
@@ -54,6 +58,12 @@ class ReplicaManager:
         self._departed = TopicTraffic()
         # Until the image of start-up is followed, a missing folder may be a lost disk.
         self._is_starting = True
+        # Partitions that were in no folder at start-up, while some folder was offline.
+        self._offline: set[TopicPartition] = set()
+        # Partitions whose folder could not be made since.
+        self._uncreated: set[TopicPartition] = set()
+        # The topic ids of both.
+        self._unserved_ids: dict[str, TopicId] = {}
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -66,6 +76,23 @@ class ReplicaManager:
             return None
         partitions = self._by_id.get(topic_id)
         return None if partitions is None else partitions.get(index)
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """Whether a partition that `partition` does not find lies in a folder that is offline."""
+        key = TopicPartition(topic, index)
+        return key in self._offline or key in self._uncreated
+
+    @property
+    def has_uncreated(self) -> bool:
+        """Whether partitions wait for a folder that can be written; `follow` tries again."""
+        return bool(self._uncreated)
+
+    def is_offline_by_id(self, topic_id: uuid.UUID | None, index: int) -> bool:
+        """The same for a partition named by its topic's id."""
+        return any(
+            key.partition == index and self._unserved_ids.get(key.topic) == topic_id
+            for key in (*self._offline, *self._uncreated)
+        )
 
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(self._partitions.values())
@@ -105,8 +132,13 @@ class ReplicaManager:
         for topic_id in tuple(self._by_id):
             if topic_id not in image.topics_by_id:
                 await self._remove_topic(topic_id)
+        for unserved in (self._offline, self._uncreated):
+            unserved -= {key for key in unserved if key.topic not in image.topics}
         for topic in image.topics.values():
             await self._follow_topic(topic)
+        self._unserved_ids = {
+            key.topic: image.topics[key.topic].topic_id for key in self._offline | self._uncreated
+        }
         self._is_starting = False
         self._tiers.follow(image)
 
@@ -115,16 +147,31 @@ class ReplicaManager:
         changed = self._configs.get(topic.topic_id) != config
         self._configs[topic.topic_id] = config
         present = self._by_id.get(topic.topic_id, {})
-        missing = [p for p in topic.partitions if p.partition not in present]
+        missing = [
+            p
+            for p in topic.partitions
+            if p.partition not in present
+            and TopicPartition(topic.name, p.partition) not in self._offline
+        ]
+        if missing and self._is_starting and self._log_dirs.failures:
+            self._leave_offline(topic, missing)
+            missing = []
         if missing:
             loop = asyncio.get_running_loop()
             created = await loop.run_in_executor(
                 self._disk, self._create_logs, topic, missing, config
             )
             for partition, local in zip(missing, created, strict=True):
-                self._serve(topic, partition, local, is_new=not self._is_starting)
+                key = TopicPartition(topic.name, partition.partition)
+                if local is None:
+                    self._uncreated.add(key)
+                else:
+                    self._uncreated.discard(key)
+                    self._serve(topic, partition, local, is_new=not self._is_starting)
         for partition in topic.partitions:
-            served = self._by_id[topic.topic_id][partition.partition]
+            served = self._by_id.get(topic.topic_id, {}).get(partition.partition)
+            if served is None:
+                continue
             if served.leader_epoch != partition.leader_epoch:
                 served.leader_epoch = partition.leader_epoch
                 self._tiers.lead(served.log, partition.leader_epoch)
@@ -140,6 +187,26 @@ class ReplicaManager:
             await self.checkpoint_log_starts()
             self._tiers.changed(topic)
 
+    def _leave_offline(self, topic: TopicImage, missing: list[PartitionImage]) -> None:
+        self._offline |= {TopicPartition(topic.name, p.partition) for p in missing}
+        log.error(
+            "partitions offline: they may lie in a log folder that is",
+            extra={
+                "fields": {
+                    "topic": topic.name,
+                    "partitions": [p.partition for p in missing],
+                    "folders": [str(path) for path in self._log_dirs.failures],
+                }
+            },
+        )
+
+    def replace_logs(self, revived: Iterable[RevivedLog]) -> None:
+        """Serves again what was stopped with its folder; see LogDirs.revive."""
+        for pair in revived:
+            served = self._partitions.get(pair.new.topic_partition)
+            if served is not None and served.log.local is pair.old:
+                served.log.replace_local(pair.new)
+
     def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
     ) -> list[LocalLog]:
@@ -147,6 +214,20 @@ class ReplicaManager:
             TopicPartition(topic.name, partition.partition) for partition in missing
         ]
         return self._log_dirs.create_logs(topic_partitions, topic.topic_id, config)
+    ) -> list[LocalLog | None]:
+        """A new log for each; None where no folder can be written: `follow` tries again."""
+        created: list[LocalLog | None] = []
+        for partition in missing:
+            key = TopicPartition(topic.name, partition.partition)
+            try:
+                created.append(self._log_dirs.create_log(key, topic.topic_id, config))
+            except DiskError as error:
+                log.error(
+                    "partition not created",
+                    extra={"fields": {"partition": str(key), "reason": str(error)}},
+                )
+                created.append(None)
+        return created
 
     def _serve(
         self, topic: TopicImage, partition: PartitionImage, local: LocalLog, *, is_new: bool

@@ -217,12 +217,7 @@ class FetchHandler:
         for wanted in plan.wanted:
             partition = self._find(wanted)
             if partition is None:
-                code = (
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if wanted.topic is not None
-                    else ErrorCode.UNKNOWN_TOPIC_ID
-                )
-                answer = _error(wanted.partition, code)
+                answer = _error(wanted.partition, self._missing(wanted))
                 found.must_answer = True
             else:
                 answer = self._look_at(plan, wanted, partition, found)
@@ -290,6 +285,16 @@ class FetchHandler:
         if wanted.topic is not None:
             return self._replicas.partition(wanted.topic, wanted.partition)
         return self._replicas.partition_by_id(wanted.topic_id, wanted.partition)
+
+    def _missing(self, wanted: WantedPartition) -> ErrorCode:
+        """Why `_find` finds nothing."""
+        if wanted.topic is not None:
+            if self._replicas.is_offline(wanted.topic, wanted.partition):
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._replicas.is_offline_by_id(wanted.topic_id, wanted.partition):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_TOPIC_ID
 
     def _diverging(
         self, wanted: WantedPartition, partition: Partition

@@ -109,7 +109,15 @@ class OffsetHandlers:
                     # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
                     answer = _no_offset(wanted, ErrorCode.INVALID_REQUEST)
                 elif partition is None:
-                    answer = _no_offset(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    is_offline = self._replicas.is_offline(topic.name, wanted.partition_index)
+                    answer = _no_offset(
+                        wanted,
+                        ErrorCode.KAFKA_STORAGE_ERROR
+                        if is_offline
+                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    )
+                elif partition.log.local.failure is not None:
+                    answer = _no_offset(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
                 elif refusal := _refusal(partition, wanted, context.api_version):
                     answer = _no_offset(wanted, refusal)
                 elif wanted.timestamp in _IN_MEMORY:

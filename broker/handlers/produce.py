@@ -56,6 +56,7 @@ from strandline.broker.protocol.produce import encode_produce_response, frame_ap
 from strandline.broker.quotas.table import ANONYMOUS
 from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.errors import (
+    DiskError,
     RecordError,
     RecordsRejected,
     StorageError,
@@ -145,7 +146,7 @@ class ProduceHandler:
         partition = self._find(topic, wanted.index, version)
         if _must_prepare(partition, wanted, version):
             return self._answer_after_preparation(request, _Asked(header, size_bytes, started_s))
-        outcome = self._append(request, partition, wanted, version)
+        outcome = self._append(request, topic, partition, wanted, version)
         if isinstance(outcome, AppendInfo):
             assert partition is not None
             if not partition.must_flush:
@@ -195,7 +196,7 @@ class ProduceHandler:
             answers: list[ProduceResponsePartition] = []
             for wanted in topic.partitions:
                 partition = self._find(topic, wanted.index, version)
-                outcome = self._append(request, partition, wanted, version)
+                outcome = self._append(request, topic, partition, wanted, version)
                 self._note(outcome, partition, wanted.index, answers, to_flush)
             topics.append(_topic_answer(topic, answers))
         if request.acks == 0:
@@ -246,6 +247,16 @@ class ProduceHandler:
             return ThrottledParts(parts, response.throttle_time_ms)
         return parts
 
+    def _missing(self, topic: ProduceTopic, index: int, version: int) -> ErrorCode:
+        """Why `_find` finds nothing."""
+        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
+            if self._replicas.is_offline_by_id(topic.topic_id, index):
+                return ErrorCode.KAFKA_STORAGE_ERROR
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if self._replicas.is_offline(topic.name, index):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
     def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
             return self._replicas.partition_by_id(topic.topic_id, index)
@@ -254,12 +265,13 @@ class ProduceHandler:
     def _append(
         self,
         request: ProduceRequest,
+        topic: ProduceTopic,
         partition: Partition | None,
         wanted: ProducePartition,
         version: int,
     ) -> AppendInfo | ProduceResponsePartition:
         """Where the batch went, or the answer that says why it is refused."""
-        refused = self._refused(request, partition, wanted, version)
+        refused = self._refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
         assert partition is not None
@@ -274,15 +286,16 @@ class ProduceHandler:
     def _refused(
         self,
         request: ProduceRequest,
+        topic: ProduceTopic,
         partition: Partition | None,
         wanted: ProducePartition,
         version: int,
     ) -> ProduceResponsePartition | None:
         """The answer to what is refused before the records are looked at."""
         if partition is None:
-            by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-            code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return ProduceResponsePartition(index=wanted.index, error_code=code)
+            return ProduceResponsePartition(
+                index=wanted.index, error_code=self._missing(topic, wanted.index, version)
+            )
         partition.traffic.produce_requests += 1
         refusal = self._refusal(request, partition)
         if refusal is not None:
@@ -314,7 +327,7 @@ class ProduceHandler:
             found = [self._find(topic, wanted.index, version) for wanted in topic.partitions]
             outcomes = await asyncio.gather(
                 *(
-                    self._append_prepared(request, partition, wanted, version)
+                    self._append_prepared(request, topic, partition, wanted, version)
                     for partition, wanted in zip(found, topic.partitions, strict=True)
                 )
             )
@@ -335,11 +348,12 @@ class ProduceHandler:
     async def _append_prepared(
         self,
         request: ProduceRequest,
+        topic: ProduceTopic,
         partition: Partition | None,
         wanted: ProducePartition,
         version: int,
     ) -> AppendInfo | ProduceResponsePartition:
-        refused = self._refused(request, partition, wanted, version)
+        refused = self._refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
         assert partition is not None
@@ -425,7 +439,9 @@ def _failed(
     if isinstance(error, RecordsRejected):
         record_errors = error.record_errors
     else:
-        log.warning(
+        # The log of the partition says what its disk does, in measured words.
+        log.log(
+            logging.DEBUG if isinstance(error, DiskError) else logging.WARNING,
             "append failed",
             extra={"fields": {"partition": str(partition.topic_partition), "error": str(error)}},
         )

@@ -61,6 +61,9 @@ __all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics
 
 log = logging.getLogger(__name__)
 
+# Producers try again several times a second while a disk is full; it is said once a minute.
+FAILURE_LOG_MS = 60_000
+
 _HEADER_BYTES = batch_format.HEADER_BYTES
 _LOG_OVERHEAD_BYTES = batch_format.LOG_OVERHEAD_BYTES
 _CRC_START = batch_format.CRC_START
@@ -347,15 +350,19 @@ class LocalLog(SegmentedLog):
             is_torn = segment.is_torn
         except OSError:
             is_torn = True
-        if is_torn:
-            self._failure = error
+        if is_torn or error.condemns_folder:
+            self._fail(error)
+        now_ms = self._clock.now_ms()
+        if now_ms - self._failure_logged_ms < FAILURE_LOG_MS and not is_torn:
+            return
+        self._failure_logged_ms = now_ms
         log.error(
             "append failed",
             extra={
                 "fields": {
                     "partition": str(self.topic_partition),
                     "reason": str(error),
-                    "stopped": is_torn,
+                    "stopped": self.failure is not None,
                 }
             },
         )
@@ -374,21 +381,28 @@ class LocalLog(SegmentedLog):
 
         Raises OffsetOutOfRange outside [start_offset, end_offset], CorruptFile, DiskError.
         """
+        if self._failure is not None:
+            raise self._stopped()
         segments = self._list
         if not segments.start_offset <= offset <= self._end_offset:
             raise OffsetOutOfRange(
                 f"{self.topic_partition}: offset {offset} is outside "
                 f"[{self.start_offset}, {self._end_offset}]"
             )
-        for segment in segments.from_offset(offset):
-            found = segment.read_range(
-                offset,
-                bytes_max=bytes_max,
-                end_offset=end_offset,
-                at_least_one_batch=at_least_one_batch,
-            )
-            if found is not None:
-                return found
+        try:
+            for segment in segments.from_offset(offset):
+                found = segment.read_range(
+                    offset,
+                    bytes_max=bytes_max,
+                    end_offset=end_offset,
+                    at_least_one_batch=at_least_one_batch,
+                )
+                if found is not None:
+                    return found
+        except DiskError as error:
+            if error.condemns_folder:
+                self._fail(error)
+            raise
         return LocalRead(None, offset)
 
     def find_timestamp(

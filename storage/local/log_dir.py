@@ -13,35 +13,46 @@ Stop:   1 close every log  2 checkpoints  3 clean-shutdown mark, last  4 unlock
 
 The mark is removed before anything else is touched, so a crash at any later point is unclean.
 
-A folder that fails takes only its own partitions offline. Folders with names that are none of the
-above are somebody's and stay.
+A folder that fails takes only its own partitions offline: their logs refuse everything with
+KAFKA_STORAGE_ERROR until `revive` finds that the folder can be written again and opens them anew,
+with the recovery that follows an unclean stop. A full disk is no failure: appends are refused until
+there is room, and reads and retention go on.
+
+Folders with names that are none of the above are somebody's and stay.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
 import re
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 from strandline.storage import files
 from strandline.storage.clock import Clock
-from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
+from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked
 from strandline.storage.local import checkpoint
 from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_folder import (
+    LogDir,
+    agree_on_identity,
+    lock_directory,
+    probe,
+    read_state,
+    write_checkpoints,
+)
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-LOCK_FILE = ".lock"
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
@@ -57,35 +68,23 @@ _RENAMED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
 ConfigFor: TypeAlias = Callable[[TopicPartition, TopicId], LogConfig | None]
 
 
+@dataclass(frozen=True, slots=True)
+class RevivedLog:
+    """A log that was stopped, and the one that was opened in its place."""
+
+    old: LocalLog
+    new: LocalLog
+
+    @property
+    def lost_records(self) -> bool:
+        """Whether the log ends before the offset that it had reached."""
+        return self.new.end_offset < self.old.end_offset
+
+
 @dataclass(slots=True)
 class _DeletedFolder:
     path: Path
     remove_at_ms: int
-
-
-class LogDir:
-    """One folder of `log.dirs`."""
-
-    def __init__(self, path: Path, lock_descriptor: int) -> None:
-        self.path = path
-        self.logs: dict[TopicPartition, LocalLog] = {}
-        self.was_clean = False
-        self.recovery_points: dict[TopicPartition, int] = {}
-        self.log_starts: dict[TopicPartition, int] = {}
-        self.high_watermarks: dict[TopicPartition, int] = {}
-        # Up to where each compacted log is clean; logs that were compacted once stay in here.
-        self.cleaned_offsets: dict[TopicPartition, int] = {}
-        self.failure: DiskError | None = None
-        self._lock_descriptor = lock_descriptor
-
-    def unlock(self) -> None:
-        if self._lock_descriptor >= 0:
-            descriptor, self._lock_descriptor = self._lock_descriptor, -1
-            os.close(descriptor)
-
-    def __repr__(self) -> str:
-        state = f"failed: {self.failure}" if self.failure else f"{len(self.logs)} logs"
-        return f"<LogDir {self.path} {state}>"
 
 
 class LogDirs:
@@ -121,7 +120,7 @@ class LogDirs:
         try:
             for path in paths:
                 try:
-                    directories.append(_lock_directory(path))
+                    directories.append(lock_directory(path))
                 except LogDirLocked:
                     raise
                 except DiskError as error:
@@ -132,9 +131,9 @@ class LogDirs:
                     )
             if not directories:
                 raise DiskError("; ".join(str(error) for error in failures.values()))
-            cluster_id = _agree_on_identity(directories, node_id, cluster_id)
+            cluster_id = agree_on_identity(directories, node_id, cluster_id)
             for directory in directories:
-                _read_state(directory)
+                read_state(directory)
         except BaseException:
             for directory in directories:
                 directory.unlock()
@@ -170,24 +169,56 @@ class LogDirs:
             for key, offset in directory.high_watermarks.items()
         }
 
-    def load(self, config_for: ConfigFor) -> dict[TopicPartition, LocalLog]:
+    def load(
+        self, config_for: ConfigFor, *, threads_per_directory: int = 1
+    ) -> dict[TopicPartition, LocalLog]:
         """Opens every log, recovering where the last stop was not clean.
+
+        Folders are loaded side by side, each by so many threads; `config_for` is called in them.
 
         `config_for` returns None for a partition the cluster does not know: its folder is renamed
         to -stray and kept. A topic id of zeros stands for a folder that has none. Raises
         CorruptFile if two folders hold the same partition.
         """
-        found: dict[TopicPartition, LocalLog] = {}
+        places: dict[TopicPartition, Path] = {}
+        with ExitStack() as pools:
+            loading = []
+            for directory in self.directories:
+                try:
+                    folders = self._partition_folders(directory, places)
+                except DiskError as error:
+                    self._take_offline(directory, error)
+                    continue
+                pool = pools.enter_context(
+                    ThreadPoolExecutor(threads_per_directory, f"load-{directory.path.name}")
+                )
+                load = partial(self._load_log, directory, config_for)
+                loading.append((directory, pool.map(load, folders.values(), folders)))
+            for directory, opened_logs in loading:
+                try:
+                    directory.logs |= {
+                        opened.topic_partition: self._watched(directory, opened)
+                        for opened in opened_logs
+                        if opened is not None
+                    }
+                except DiskError as error:
+                    self._take_offline(directory, error)
         for directory in self.directories:
-            try:
-                self._load_directory(directory, config_for, found)
-            except DiskError as error:
-                self._take_offline(directory, error)
-        return found
+            # What is not opened is gone for good, and must not come back through a checkpoint.
+            for offsets in (
+                directory.log_starts,
+                directory.high_watermarks,
+                directory.cleaned_offsets,
+            ):
+                for key in [key for key in offsets if key not in directory.logs]:
+                    del offsets[key]
+        return self.logs
 
-    def _load_directory(
-        self, directory: LogDir, config_for: ConfigFor, found: dict[TopicPartition, LocalLog]
-    ) -> None:
+    def _partition_folders(
+        self, directory: LogDir, places: dict[TopicPartition, Path]
+    ) -> dict[TopicPartition, Path]:
+        """The folders of partitions in `directory`, which are noted in `places` as well."""
+        found: dict[TopicPartition, Path] = {}
         for path in _subfolders(directory.path):
             renamed = _RENAMED_FOLDER.fullmatch(path.name)
             if renamed is not None:
@@ -198,20 +229,13 @@ class LogDirs:
             if key is None:
                 log.debug("folder is no partition", extra={"fields": {"folder": str(path)}})
                 continue
-            if key in found:
-                raise CorruptFile(
-                    f"{key} lies in {path} and in {found[key].directory}; remove one of them"
-                )
-            opened = self._load_log(directory, path, key, config_for)
-            if opened is not None:
-                directory.logs[key] = found[key] = opened
-        # What is not opened is gone for good, and must not come back through a checkpoint.
-        for offsets in (directory.log_starts, directory.high_watermarks, directory.cleaned_offsets):
-            for key in [key for key in offsets if key not in directory.logs]:
-                del offsets[key]
+            if key in places:
+                raise CorruptFile(f"{key} lies in {path} and in {places[key]}; remove one of them")
+            found[key] = places[key] = path
+        return found
 
     def _load_log(
-        self, directory: LogDir, path: Path, key: TopicPartition, config_for: ConfigFor
+        self, directory: LogDir, config_for: ConfigFor, path: Path, key: TopicPartition
     ) -> LocalLog | None:
         topic_id = checkpoint.read_topic_id(path) or ZERO_TOPIC_ID
         config = config_for(key, topic_id)
@@ -235,13 +259,79 @@ class LogDirs:
             was_compacted=key in directory.cleaned_offsets,
         )
 
+    def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
+        opened.on_failure = partial(self._take_offline, directory)
+        if directory.failure is not None:
+            opened.stop(directory.failure)
+        return opened
+
     def _take_offline(self, directory: LogDir, error: DiskError) -> None:
+        """Stops all logs of a folder. May be called from any thread, and more than once."""
+        if directory.failure is not None:
+            return
         directory.failure = error
         self.failures[directory.path] = error
+        for opened in list(directory.logs.values()):
+            opened.stop(error)
         log.error(
             "log folder offline",
             extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
         )
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a folder that was locked at the start is offline now."""
+        return any(directory.failure is not None for directory in self.directories)
+
+    def revive(self) -> list[RevivedLog]:
+        """Opens the logs of offline folders that can be written again. Blocks.
+
+        What was not synced when the folder failed may be lost; every other record is there.
+        """
+        revived: list[RevivedLog] = []
+        for directory in self.directories:
+            if directory.failure is None:
+                continue
+            try:
+                probe(directory.path)
+                opened = [
+                    RevivedLog(old, self._reopen(directory, old))
+                    for old in list(directory.logs.values())
+                ]
+            except DiskError as error:
+                log.debug(
+                    "log folder stays offline",
+                    extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
+                )
+                continue
+            directory.failure = None
+            self.failures.pop(directory.path, None)
+            for pair in opened:
+                pair.old.abandon()
+                directory.logs[pair.new.topic_partition] = self._watched(directory, pair.new)
+            revived += opened
+            log.info(
+                "log folder online again",
+                extra={"fields": {"folder": str(directory.path), "logs": len(opened)}},
+            )
+        return revived
+
+    def _reopen(self, directory: LogDir, old: LocalLog) -> LocalLog:
+        if not old.directory.is_dir():
+            raise DiskError(f"{old.directory} is gone")
+        opened = LocalLog.open(
+            old.directory,
+            topic_partition=old.topic_partition,
+            topic_id=old.topic_id,
+            config=old.config,
+            clock=self._clock,
+            recovery_point=old.recovery_point,
+            log_start_offset=old.log_start_offset,
+            clean_shutdown=False,
+            was_compacted=old.topic_partition in directory.cleaned_offsets,
+        )
+        opened.on_segment_closed = old.on_segment_closed
+        return opened
 
     # --- logs come and go ------------------------------------------------------------------------
 
@@ -305,6 +395,27 @@ class LogDirs:
             log_start_offset=0,
             clean_shutdown=True,
         )
+        try:
+            files.make_directory(path, sync=False)
+            checkpoint.write_topic_id(path, topic_id)
+            created = LocalLog.open(
+                path,
+                topic_partition=topic_partition,
+                topic_id=topic_id,
+                config=config,
+                clock=self._clock,
+                recovery_point=0,
+                log_start_offset=0,
+                clean_shutdown=True,
+            )
+            files.sync_directory(directory.path)
+        except DiskError:
+            # Half a folder would be in the way of the next attempt.
+            with suppress(DiskError):
+                files.remove_tree(path)
+            raise
+        directory.logs[topic_partition] = self._watched(directory, created)
+        return created
 
     def delete_log(self, deleted: LocalLog) -> None:
         """Takes a log away: its folder is renamed now and purged after file.delete.delay.ms.
@@ -379,9 +490,17 @@ class LogDirs:
                 if directory.failure is not None:
                     continue
                 try:
-                    _write_directory_checkpoints(directory, log_starts, high_watermarks)
+                    write_checkpoints(directory, log_starts, high_watermarks)
+                    directory.is_full = False
                 except DiskError as error:
-                    self._take_offline(directory, error)
+                    if not error.is_full:
+                        self._take_offline(directory, error)
+                    elif not directory.is_full:
+                        directory.is_full = True
+                        log.error(
+                            "log folder full: appends are refused until there is room",
+                            extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
+                        )
 
     def close(
         self,
@@ -424,98 +543,3 @@ def _subfolders(path: Path) -> list[Path]:
         return sorted(entry for entry in path.iterdir() if entry.is_dir())
     except OSError as error:
         raise DiskError(f"cannot list {path}: {error.strerror}") from error
-
-
-def _lock_directory(path: Path) -> LogDir:
-    """Creates the folder if need be and locks it. Raises LogDirLocked, DiskError."""
-    files.make_directory(path)
-    lock_path = path / LOCK_FILE
-    try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise DiskError(f"cannot open {lock_path}: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise LogDirLocked(
-            f"{path} is in use by another process; every broker needs log.dirs of its own"
-        ) from error
-    return LogDir(path, descriptor)
-
-
-def _agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: str | None) -> str:
-    """Checks meta.properties of all folders and completes them; the cluster id they agree on."""
-    known = {
-        directory.path: checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
-        for directory in directories
-    }
-    for path, properties in known.items():
-        if properties is None:
-            continue
-        file = path / checkpoint.META_PROPERTIES
-        if properties.get("version") not in ("0", "1"):
-            raise UnsupportedFormat(f"{file} has version {properties.get('version')}")
-        # Version 0, of Kafka with ZooKeeper, has broker.id instead.
-        owner = properties.get("node.id", properties.get("broker.id"))
-        if owner != str(node_id):
-            raise CorruptFile(f"{file} belongs to node.id={owner}, this broker is {node_id}")
-        owner_cluster = properties.get("cluster.id")
-        if owner_cluster is not None:
-            if cluster_id is None:
-                cluster_id = owner_cluster
-            elif owner_cluster != cluster_id:
-                raise CorruptFile(
-                    f"{file} belongs to cluster.id={owner_cluster}, this is {cluster_id}"
-                )
-    agreed = cluster_id or checkpoint.random_id()
-    for path, properties in known.items():
-        wanted = {
-            **(properties or {}),
-            "version": str(checkpoint.META_PROPERTIES_VERSION),
-            "node.id": str(node_id),
-            "cluster.id": agreed,
-        }
-        wanted.pop("broker.id", None)
-        wanted.setdefault("directory.id", checkpoint.random_id())
-        if wanted != properties:
-            checkpoint.write_properties(path / checkpoint.META_PROPERTIES, wanted)
-    return agreed
-
-
-def _read_state(directory: LogDir) -> None:
-    """Reads the checkpoints, and takes the clean-shutdown mark away."""
-    mark = directory.path / checkpoint.CLEAN_SHUTDOWN
-    directory.was_clean = mark.exists()
-    if directory.was_clean:
-        files.remove(mark)
-        files.sync_directory(directory.path)
-    directory.recovery_points = _read_offsets(directory, checkpoint.RECOVERY_POINTS)
-    directory.log_starts = _read_offsets(directory, checkpoint.LOG_STARTS)
-    directory.high_watermarks = _read_offsets(directory, checkpoint.HIGH_WATERMARKS)
-    directory.cleaned_offsets = _read_offsets(directory, checkpoint.CLEANED_OFFSETS)
-
-
-def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:
-    """A checkpoint; a damaged one counts as absent, which costs time but never data."""
-    path = directory.path / name
-    try:
-        return checkpoint.read_offsets(path)
-    except (CorruptFile, UnsupportedFormat) as error:
-        log.warning("checkpoint not used", extra={"fields": {"reason": str(error)}})
-        directory.was_clean = directory.was_clean and name != checkpoint.RECOVERY_POINTS
-        return {}
-
-
-def _write_directory_checkpoints(
-    directory: LogDir,
-    log_starts: Mapping[TopicPartition, int],
-    high_watermarks: Mapping[TopicPartition, int],
-) -> None:
-    logs = dict(directory.logs)
-    recovery_points = {key: opened.recovery_point for key, opened in logs.items()}
-    starts = {key: log_starts.get(key, opened.log_start_offset) for key, opened in logs.items()}
-    watermarks = {key: offset for key, offset in high_watermarks.items() if key in logs}
-    checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
-    checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
-    checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)

@@ -78,9 +78,12 @@ class SegmentedLog:
         # Told to producers in AppendInfo. The owner of both tiers moves it.
         self.log_start_offset = loaded.segments[0].base_offset
         self.on_segment_closed: Callable[[LogSegment], None] | None = None
+        # Told when this log can no longer trust its disk; may come from a worker thread.
+        self.on_failure: Callable[[DiskError], None] | None = None
         self.last_flush_ms = clock.now_ms()
         self._clock = clock
         self._failure: DiskError | None = None
+        self._failure_logged_ms = 0
         self._trash = Trash()
         self._names_unsynced = True
         # Guards the recovery point against a truncation while a worker thread flushes.
@@ -163,8 +166,31 @@ class SegmentedLog:
         self._list = SegmentList(segments)
         self._active = self._list.active
 
+    @property
+    def failure(self) -> DiskError | None:
+        """Why this log takes and gives nothing any more; None while it works."""
+        return self._failure
+
+    def stop(self, error: DiskError) -> None:
+        """Refuses everything from now on, with `error` for the reason. Thread-safe."""
+        if self._failure is None:
+            self._failure = error
+
+    def abandon(self) -> None:
+        """Closes the files of a stopped log as they are, for it is opened anew."""
+        assert self._failure is not None, self
+        for segment in self._list.segments:
+            LOADED.forget(segment.offset_index)
+            LOADED.forget(segment.time_index)
+
     def _stopped(self) -> DiskError:
         return DiskError(f"{self.topic_partition} is stopped: {self._failure}")
+
+    def _fail(self, error: DiskError) -> None:
+        """Stops for good, and says so to whom the folder belongs."""
+        self.stop(error)
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     # --- segments --------------------------------------------------------------------------------
 
@@ -179,11 +205,16 @@ class SegmentedLog:
         if closed.size_bytes == 0 and closed.base_offset == self._end_offset:
             return closed
         closed.end_offset = self._end_offset
-        closed.write_indexes()
-        self._write_snapshot(sync=False)
-        opened = LogSegment.create(
-            self.directory, self._end_offset, config=self.config, now_ms=self._clock.now_ms()
-        )
+        try:
+            closed.write_indexes()
+            self._write_snapshot(sync=False)
+            opened = LogSegment.create(
+                self.directory, self._end_offset, config=self.config, now_ms=self._clock.now_ms()
+            )
+        except DiskError as error:
+            if error.condemns_folder:
+                self._fail(error)
+            raise
         # Only now, so that a full disk leaves the log as it was, with its active segment.
         closed.seal()
         self._names_unsynced = True
@@ -222,9 +253,9 @@ class SegmentedLog:
             except DiskError as error:
                 self._names_unsynced = True
                 # The kernel may have dropped the pages that it could not write and will call the
-                # next fsync a success, so nothing more may be acknowledged until a restart has
+                # next fsync a success, so nothing more may be acknowledged until a recovery has
                 # looked at what is really there.
-                self._failure = error
+                self._fail(error)
                 raise
             with self._lock:
                 # A truncation may have come in between.

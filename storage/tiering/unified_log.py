@@ -112,6 +112,12 @@ class UnifiedLog:
         self._checkpointed_offset = self.log_start_offset
         self._tell_local()
 
+    def replace_local(self, local: LocalLog) -> None:
+        """Goes on with another log over the same files, after the first one had to stop."""
+        assert local.directory == self.local.directory, (local, self.local)
+        self.local = local
+        self._tell_local()
+
     # --- extent ------------------------------------------------------------------------------
 
     @property

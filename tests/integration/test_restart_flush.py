@@ -179,6 +179,9 @@ def test_a_failed_fsync_is_told_to_the_producer_and_to_the_operator(
     assert answer.error_message
     assert "Input/output error" in watched.log_text()
     assert_serves(watched.port)
+    # The folder is away, and taken into service again: whatever is there now was read from disk.
+    eventually(lambda: "log folder online again" in watched.log_text())
+    eventually(lambda: produce(client, topic_name, batch()).error_code == 0)
 
 
 def test_what_was_synced_survives_kill_9(watched: WatchedBroker, topic_name: str) -> None:

@@ -1,0 +1,152 @@
+"""One folder of `log.dirs`: its lock, whose it is, and the checkpoints in it.
+
+What all folders are together is log_dir.py.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
+from strandline.storage.local import checkpoint
+from strandline.storage.local.log import LocalLog
+from strandline.storage.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+PROBE_FILE = ".strandline-probe"
+
+
+class LogDir:
+    """One folder of `log.dirs`."""
+
+    def __init__(self, path: Path, lock_descriptor: int) -> None:
+        self.path = path
+        self.logs: dict[TopicPartition, LocalLog] = {}
+        self.was_clean = False
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        # Up to where each compacted log is clean; logs that were compacted once stay in here.
+        self.cleaned_offsets: dict[TopicPartition, int] = {}
+        self.failure: DiskError | None = None
+        # Whether the last checkpoint found no room; only so that it is said once.
+        self.is_full = False
+        self._lock_descriptor = lock_descriptor
+
+    def unlock(self) -> None:
+        if self._lock_descriptor >= 0:
+            descriptor, self._lock_descriptor = self._lock_descriptor, -1
+            os.close(descriptor)
+
+    def __repr__(self) -> str:
+        state = f"failed: {self.failure}" if self.failure else f"{len(self.logs)} logs"
+        return f"<LogDir {self.path} {state}>"
+
+
+def probe(path: Path) -> None:
+    """Raises DiskError unless something can be written to the folder and be synced."""
+    probe = path / PROBE_FILE
+    files.write_atomically(probe, b"is this folder writable?\n")
+    files.remove(probe)
+
+
+def lock_directory(path: Path) -> LogDir:
+    """Creates the folder if need be and locks it. Raises LogDirLocked, DiskError."""
+    files.make_directory(path)
+    lock_path = path / LOCK_FILE
+    try:
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DiskError(f"cannot open {lock_path}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise LogDirLocked(
+            f"{path} is in use by another process; every broker needs log.dirs of its own"
+        ) from error
+    return LogDir(path, descriptor)
+
+
+def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: str | None) -> str:
+    """Checks meta.properties of all folders and completes them; the cluster id they agree on."""
+    known = {
+        directory.path: checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
+        for directory in directories
+    }
+    for path, properties in known.items():
+        if properties is None:
+            continue
+        file = path / checkpoint.META_PROPERTIES
+        if properties.get("version") not in ("0", "1"):
+            raise UnsupportedFormat(f"{file} has version {properties.get('version')}")
+        # Version 0, of Kafka with ZooKeeper, has broker.id instead.
+        owner = properties.get("node.id", properties.get("broker.id"))
+        if owner != str(node_id):
+            raise CorruptFile(f"{file} belongs to node.id={owner}, this broker is {node_id}")
+        owner_cluster = properties.get("cluster.id")
+        if owner_cluster is not None:
+            if cluster_id is None:
+                cluster_id = owner_cluster
+            elif owner_cluster != cluster_id:
+                raise CorruptFile(
+                    f"{file} belongs to cluster.id={owner_cluster}, this is {cluster_id}"
+                )
+    agreed = cluster_id or checkpoint.random_id()
+    for path, properties in known.items():
+        wanted = {
+            **(properties or {}),
+            "version": str(checkpoint.META_PROPERTIES_VERSION),
+            "node.id": str(node_id),
+            "cluster.id": agreed,
+        }
+        wanted.pop("broker.id", None)
+        wanted.setdefault("directory.id", checkpoint.random_id())
+        if wanted != properties:
+            checkpoint.write_properties(path / checkpoint.META_PROPERTIES, wanted)
+    return agreed
+
+
+def read_state(directory: LogDir) -> None:
+    """Reads the checkpoints, and takes the clean-shutdown mark away."""
+    mark = directory.path / checkpoint.CLEAN_SHUTDOWN
+    directory.was_clean = mark.exists()
+    if directory.was_clean:
+        files.remove(mark)
+        files.sync_directory(directory.path)
+    directory.recovery_points = _read_offsets(directory, checkpoint.RECOVERY_POINTS)
+    directory.log_starts = _read_offsets(directory, checkpoint.LOG_STARTS)
+    directory.high_watermarks = _read_offsets(directory, checkpoint.HIGH_WATERMARKS)
+    directory.cleaned_offsets = _read_offsets(directory, checkpoint.CLEANED_OFFSETS)
+
+
+def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:
+    """A checkpoint; a damaged one counts as absent, which costs time but never data."""
+    path = directory.path / name
+    try:
+        return checkpoint.read_offsets(path)
+    except (CorruptFile, UnsupportedFormat) as error:
+        log.warning("checkpoint not used", extra={"fields": {"reason": str(error)}})
+        directory.was_clean = directory.was_clean and name != checkpoint.RECOVERY_POINTS
+        return {}
+
+
+def write_checkpoints(
+    directory: LogDir,
+    log_starts: Mapping[TopicPartition, int],
+    high_watermarks: Mapping[TopicPartition, int],
+) -> None:
+    logs = dict(directory.logs)
+    recovery_points = {key: opened.recovery_point for key, opened in logs.items()}
+    starts = {key: log_starts.get(key, opened.log_start_offset) for key, opened in logs.items()}
+    watermarks = {key: offset for key, offset in high_watermarks.items() if key in logs}
+    checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
+    checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
+    checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)

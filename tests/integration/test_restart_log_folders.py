@@ -1,0 +1,142 @@
+"""Log folders that are full, break, or are not there: the others work on, and coming back."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+from tests.integration.calls import batch, create_topic, end_offset, fetch, produce, read_all
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
+
+pytestmark = pytest.mark.slow
+
+KAFKA_STORAGE_ERROR = 56
+SEGMENT_BYTES = 1024 * 1024
+PARTITIONS = 4
+
+
+@pytest.fixture
+def two_folders(tmp_path: Path) -> Iterator[BrokerProcess]:
+    folders = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    settings = {
+        "log.dirs": folders,
+        "log.retention.ms": "-1",
+        "log.segment.bytes": str(SEGMENT_BYTES),
+    }
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        yield broker
+        assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
+
+
+def partitions_in(folder: Path) -> list[int]:
+    return sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("topic-*"))
+
+
+def folder_errors(client: WireClient) -> dict[str, int]:
+    described = client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, 4)
+    return {Path(result.log_dir).name: result.error_code for result in described.results}
+
+
+def test_partitions_go_where_there_are_fewest(two_folders: BrokerProcess, tmp_path: Path) -> None:
+    with WireClient(two_folders.port) as client:
+        for number in range(3):
+            create_topic(client, f"topic{number}", 3)
+    counts = [len(list((tmp_path / name).glob("topic*"))) for name in "ab"]
+    assert sorted(counts) == [4, 5]
+
+
+def test_a_folder_that_vanishes_takes_its_partitions_alone_and_comes_back(
+    two_folders: BrokerProcess, tmp_path: Path
+) -> None:
+    with WireClient(two_folders.port) as client:
+        create_topic(client, "topic", PARTITIONS)
+        away, gone = tmp_path / "b", tmp_path / "b.gone"
+        lost, kept = partitions_in(away), partitions_in(tmp_path / "a")
+        for partition in range(PARTITIONS):
+            assert produce(client, "topic", batch(2), partition=partition).error_code == 0
+        away.rename(gone)
+        large = batch(1, value=b"v" * (SEGMENT_BYTES // 2))
+        # The open file takes appends as before; a new segment finds no folder.
+        codes = [produce(client, "topic", large, partition=lost[0]).error_code for _ in range(4)]
+        assert KAFKA_STORAGE_ERROR in codes
+        stored = 2 + codes.index(KAFKA_STORAGE_ERROR)
+        for partition in lost:
+            answer = produce(client, "topic", batch(1), partition=partition)
+            assert answer.error_code == KAFKA_STORAGE_ERROR
+            assert fetch(client, "topic", partition=partition).error_code == KAFKA_STORAGE_ERROR
+        for partition in kept:
+            assert produce(client, "topic", batch(1), partition=partition).error_code == 0
+            assert len(read_all(client, "topic", partition=partition)) == 3
+        assert folder_errors(client) == {"a": 0, "b": KAFKA_STORAGE_ERROR}
+
+        gone.rename(away)
+        eventually(lambda: folder_errors(client) == {"a": 0, "b": 0})
+        found = read_all(client, "topic", partition=lost[0])
+        assert [record.offset for record in found] == list(range(stored))
+        for partition in lost:
+            answer = produce(client, "topic", batch(1), partition=partition)
+            assert answer.error_code == 0
+        assert end_offset(client, "topic", partition=lost[0]) == stored + 1
+    assert two_folders.stop() == 0
+
+
+def test_partitions_of_a_folder_that_is_missing_at_the_start_are_not_begun_anew(
+    two_folders: BrokerProcess, tmp_path: Path
+) -> None:
+    with WireClient(two_folders.port) as client:
+        create_topic(client, "topic", PARTITIONS)
+        for partition in range(PARTITIONS):
+            assert produce(client, "topic", batch(5), partition=partition).error_code == 0
+    two_folders.stop()
+    broken, aside = tmp_path / "b", tmp_path / "b.aside"
+    lost = partitions_in(broken)
+    broken.rename(aside)
+    broken.write_text("not a folder")
+    two_folders.start()
+    with WireClient(two_folders.port) as client:
+        for partition in range(PARTITIONS):
+            code = KAFKA_STORAGE_ERROR if partition in lost else 0
+            assert produce(client, "topic", batch(1), partition=partition).error_code == code
+            assert fetch(client, "topic", partition=partition).error_code == code
+        assert folder_errors(client) == {"a": 0, "b": KAFKA_STORAGE_ERROR}
+        create_topic(client, "later", 1)
+        assert produce(client, "later", batch(1)).error_code == 0
+    two_folders.stop()
+    broken.unlink()
+    aside.rename(broken)
+    two_folders.start()
+    with WireClient(two_folders.port) as client:
+        for partition in range(PARTITIONS):
+            assert end_offset(client, "topic", partition=partition) == 5 + (partition not in lost)
+
+
+def test_a_full_disk_refuses_appends_serves_reads_and_takes_records_again(
+    two_folders: BrokerProcess,
+) -> None:
+    """The kernel's own limit on files stands for the disk: the same errors at the same places."""
+    full_at = SEGMENT_BYTES // 2
+    with WireClient(two_folders.port) as client:
+        create_topic(client, "topic", 1)
+        limits = resource.prlimit(two_folders.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(two_folders.pid, resource.RLIMIT_FSIZE, (full_at, limits[1]))
+        encoded = batch(1, value=b"v" * 100_000)
+        codes = [produce(client, "topic", encoded).error_code for _ in range(10)]
+        stored = full_at // len(encoded)
+        assert codes == [0] * stored + [KAFKA_STORAGE_ERROR] * (10 - stored)
+        assert len(read_all(client, "topic")) == stored
+        assert folder_errors(client) == {"a": 0, "b": 0}
+        resource.prlimit(two_folders.pid, resource.RLIMIT_FSIZE, limits)
+        assert produce(client, "topic", encoded).error_code == 0
+        assert [record.offset for record in read_all(client, "topic")] == list(range(stored + 1))
+    two_folders.kill()
+    two_folders.start()
+    with WireClient(two_folders.port) as client:
+        assert end_offset(client, "topic") == stored + 1
