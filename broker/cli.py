@@ -1,4 +1,4 @@
-"""The command line: serve, look into an archive, plan a query over it, dump a log file.
+"""The command line: serve, look into an archive, plan a query over it, look into log folders.
 
 Every command says what it takes with `--help`. Mistakes of the user end with one line on standard
 error and exit code 2; failures of the world with one line and exit code 1.
@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_archive(commands)
     _add_lake(commands)
     _add_dump_log(commands)
+    _add_verify_folders(commands)
     return parser
 
 
@@ -296,6 +297,19 @@ def _add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     plan.set_defaults(run=_lake_plan)
 
 
+def _add_verify_folders(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verify = commands.add_parser(
+        "verify",
+        help="check everything in the log folders of a broker",
+        description="Reads every batch, index, snapshot and checkpoint, changes nothing, and says"
+        " what to do about what is wrong. All folders of log.dirs belong into one call. A broker"
+        " may run meanwhile; what it is writing is left out. Exit code 0: whole; 3: something is"
+        " damaged.",
+    )
+    verify.add_argument("folders", type=Path, nargs="+", metavar="DATA_FOLDER")
+    verify.set_defaults(run=_verify_folders)
+
+
 def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     dump = commands.add_parser(
         "dump-log",
@@ -432,6 +446,16 @@ def _archive_lifecycle(options: argparse.Namespace) -> int:
     return lifecycle(
         open_remote(options.remote, options.endpoint_url, options.region), apply=options.apply
     )
+
+
+def _verify_folders(options: argparse.Namespace) -> int:
+    from strandline.broker.verify_command import verify
+
+    for folder in options.folders:
+        if not folder.is_dir():
+            print(f"strandline: no such folder: {folder}", file=sys.stderr)
+            return USAGE_ERROR
+    return verify(options.folders)
 
 
 def _dump_log(options: argparse.Namespace) -> int:

@@ -206,6 +206,27 @@ def test_records_outside_the_allowed_time_are_named_one_by_one(
     assert produce(client, topic, batch(3, first_timestamp_ms=now_ms)).error_code == 0
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_compacted_topic_takes_no_record_without_a_key(
+    client: WireClient, make_topic: MakeTopic, codec: Codec
+) -> None:
+    topic = make_topic(configs={"cleanup.policy": "compact"})
+    keys = [b"a", None, b"b", None, b""]
+    encoded = encode_batch(
+        [
+            Record(offset=i, timestamp_ms=1_700_000_000_000, key=key, value=b"v")
+            for i, key in enumerate(keys)
+        ],
+        codec=codec,
+    )
+    answer = produce(client, topic, encoded)
+    assert answer.error_code == INVALID_RECORD
+    assert [wrong.batch_index for wrong in answer.record_errors] == [1, 3]
+    assert "without a key" in (answer.error_message or "")
+    assert end_offset(client, topic) == 0
+    assert produce(client, topic, batch(3, codec=codec)).error_code == 0
+
+
 def test_records_that_are_not_as_their_header_says_are_refused_where_they_are_read(
     client: WireClient, make_topic: MakeTopic
 ) -> None:

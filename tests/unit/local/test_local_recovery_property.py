@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TimestampOffset
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import iter_records
 from tests.unit.local.builders import (
@@ -115,6 +116,18 @@ def first_times(log: LocalLog) -> list[int | None]:
     return [time.offset if time else None for time in found]
 
 
+def expected_max_timestamp(content: bytes) -> TimestampOffset | None:
+    """The first of the records with the highest time."""
+    latest: TimestampOffset | None = None
+    position = 0
+    for header in headers(content):
+        for record in iter_records(content, header, position):
+            if latest is None or record.timestamp_ms > latest.timestamp_ms:
+                latest = TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+        position += header.size_bytes
+    return latest
+
+
 def expected_first_times(content: bytes) -> list[int | None]:
     records = []
     position = 0
@@ -176,6 +189,7 @@ def test_a_crash_at_any_byte_leaves_a_dense_prefix_of_what_was_appended(
         assert sequences(again) == sequences(log)
         expected_times = expected_first_times(content)
         assert first_times(again) == first_times(log) == expected_times
+        assert again.max_timestamp() == log.max_timestamp() == expected_max_timestamp(content)
 
         # And it goes on from there, through another stop.
         fill(again, 2, record_count=3)
