@@ -28,7 +28,7 @@ closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3
 
 _NOTES = """
 Produce 0 to 2, which Kafka 4 advertises and refuses, are served: their messages are stored as a
-batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch begins at 4, as there.
+batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch 0 to 3 gives old messages.
 
 AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
 [configuration.md](configuration.md) calls dynamic; the other keys are read at the start and refused

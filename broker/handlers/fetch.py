@@ -1,6 +1,7 @@
 """Fetch: records of many partitions from both tiers, with sessions and long polls.
 
-     4   first served: isolation level, last stable offset, aborted transactions
+     0   message format 0    1   throttle time    2   message format 1    3   a limit for the answer
+     4   record batches; isolation level, last stable offset, aborted transactions
      5   log start offset
      7   incremental sessions (KIP-227)
      9   current leader epoch (KIP-320)
@@ -21,6 +22,9 @@ Where the answer comes from:
                                                            is late is answered empty, and its
                                                            download goes on for the next fetch
 
+Versions 0 to 3, which Apache Kafka 4 no longer has, are answered with old messages that a worker
+thread makes of the batches. They are looked at every OLD_FETCH_LOOK_S instead of being parked.
+
 A client above `consumer_byte_rate` gets an empty answer at once and is not listened to for the time
 that it names; what it was about to get does not count, since it will ask for it again (KIP-219).
 Its answers never hold more than its quota allows for the time that the quota is taken over.
@@ -36,6 +40,7 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from strandline.broker.answers import Answer, Deferred, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
@@ -66,12 +71,18 @@ from strandline.broker.protocol.messages.fetch import (
 from strandline.broker.protocol.schema import Part
 from strandline.broker.quotas.table import ANONYMOUS
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
+from strandline.storage.files import FileRange
 from strandline.storage.model import Isolation, Offset, TopicPartition
+from strandline.storage.records.down_conversion import down_convert
 from strandline.storage.tiering.unified_log import RemoteRead
 
 log = logging.getLogger(__name__)
 
+FIRST_VERSION_WITH_MAGIC_1 = 2
+FIRST_VERSION_WITH_BATCHES = 4
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+# Nobody with such a client counts milliseconds.
+OLD_FETCH_LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -116,6 +127,7 @@ class FetchHandler:
         self._quotas = services.quotas
         self._requests = services.traffic.apis[ApiKey.FETCH]
         self._now_s = services.clock.monotonic_s
+        self._workers = services.records
         # Partitions whose cold reads fail at present, with the kind of reason that was logged.
         self._cold_failures: dict[TopicPartition, str] = {}
 
@@ -126,6 +138,8 @@ class FetchHandler:
             self._requests.failed(plan.error_code)
             response = FetchResponse(error_code=plan.error_code, topics=())
             return self._frame(header.api_version, header.correlation_id, response)
+        if plan.version < FIRST_VERSION_WITH_BATCHES:
+            return self._answer_with_old_messages(plan)
         found = self._look(plan)
         if found.remote:
             self._read_from_memory(plan, found)
@@ -361,6 +375,11 @@ class FetchHandler:
         return max((plan.bytes_max - found.total_bytes) // len(found.remote), 1)
 
     async def _answer_with_remote(self, plan: _Plan, found: _Pass) -> Parts:
+        await self._read_all_remote(plan, found)
+        plan.started_s = self._now_s()
+        return self._answer(plan, found)
+
+    async def _read_all_remote(self, plan: _Plan, found: _Pass) -> None:
         """Reads the cold partitions in parallel, within the byte budget that is left."""
         share = self._share(plan, found)
         await asyncio.gather(
@@ -369,8 +388,6 @@ class FetchHandler:
                 for position, partition, _ in found.remote
             )
         )
-        plan.started_s = self._now_s()
-        return self._answer(plan, found)
 
     async def _read_remote(
         self, plan: _Plan, found: _Pass, position: int, partition: Partition, bytes_max: int
@@ -424,6 +441,29 @@ class FetchHandler:
                 ],
             )
         found.answers[position] = (wanted, answer)
+
+    async def _answer_with_old_messages(self, plan: _Plan) -> Parts:
+        deadline_s = self._loop.time() + max(plan.wait_ms_max, 0) / 1000
+        while True:
+            found = self._look(plan)
+            enough = found.must_answer or found.total_bytes >= plan.min_bytes or found.remote
+            if enough or not plan.wanted or self._loop.time() >= deadline_s:
+                break
+            await asyncio.sleep(min(OLD_FETCH_LOOK_S, deadline_s - self._loop.time()))
+        if found.remote:
+            await self._read_all_remote(plan, found)
+        plan.started_s = self._now_s()
+        magic = 1 if plan.version >= FIRST_VERSION_WITH_MAGIC_1 else 0
+        for position, (wanted, answer) in enumerate(found.answers):
+            if not answer.records_bytes:
+                continue
+            convert = partial(_old_messages, answer, magic, wanted.fetch_offset)
+            try:
+                answer = await self._loop.run_in_executor(self._workers, convert)  # noqa: PLW2901
+            except (RecordsRejected, StorageError) as error:
+                answer = _error(wanted.partition, error.kafka_code)  # noqa: PLW2901
+            found.answers[position] = (wanted, answer)
+        return self._answer(plan, found)
 
     def _note_cold_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
         """Says why once per kind of reason: consumers ask again several times a second."""
@@ -558,6 +598,23 @@ def _records(
         aborted_transactions=() if isolation is Isolation.READ_COMMITTED else None,
         records=records,
         records_bytes=records_bytes,
+    )
+
+
+def _old_messages(
+    answer: FetchResponsePartition, magic: int, start_offset: int
+) -> FetchResponsePartition:
+    """The answer with its batches as messages of an old format. Blocks; see `down_convert`."""
+    content = b"".join(
+        part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
+        for part in answer.records
+    )
+    converted = down_convert(content, magic=magic, start_offset=start_offset)
+    return FetchResponsePartition(
+        index=answer.index,
+        high_watermark=answer.high_watermark,
+        records=(converted,),
+        records_bytes=len(converted),
     )
 
 

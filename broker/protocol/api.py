@@ -157,7 +157,7 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
             # librdkafka up to 2.11.0 compresses only for a broker that offers Produce v0 to v2.
             # Kafka 4 advertises them and refuses them on use (KAFKA-18659); here they are served.
             _row(ApiKey.PRODUCE, 0, 13, flexible_from=9),
-            _row(ApiKey.FETCH, 4, 18, flexible_from=12),
+            _row(ApiKey.FETCH, 0, 18, flexible_from=12),
             _row(ApiKey.LIST_OFFSETS, 1, 11, flexible_from=6),
             _row(ApiKey.METADATA, 0, 13, flexible_from=9),
             _row(ApiKey.OFFSET_COMMIT, 2, 10, flexible_from=8),

@@ -12,7 +12,9 @@ import pytest
 from confluent_kafka import Producer
 
 from strandline.broker.protocol import codec as wire_codec
+from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.produce import ProduceResponse
+from strandline.storage.records import any_batch
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec, compress
 from strandline.storage.records.record import Record, encode_batch
@@ -21,6 +23,8 @@ from tests.integration.calls import (
     batch,
     end_offset,
     fetch,
+    fetch_request,
+    fetch_topic,
     fetched_bytes,
     new_producer_id,
     produce,
@@ -325,6 +329,70 @@ def test_an_old_kafka_python_producer_is_served(
     found = read_all(client, topic)
     assert [record.value for record in found] == [b"%d" % i for i in range(50)]
     assert [record.timestamp_ms for record in found] == [1_700_000_000_000 + i for i in range(50)]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+@pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 1)])
+def test_old_fetches_get_old_messages(
+    client: WireClient, make_topic: MakeTopic, version: int, magic: int, codec: Codec
+) -> None:
+    topic = make_topic()
+    assert produce(client, topic, batch(5, codec=codec)).error_code == 0
+    assert produce(client, topic, batch(3)).error_code == 0
+    assert produce(client, topic, message_set(records(2), magic=magic), version=2).error_code == 0
+    fetched = fetch(client, topic, version=version)
+    content = fetched_bytes(fetched)
+    found = list(any_batch.iter_batches(content))
+    assert {one.header.magic for one in found} == {magic}
+    assert {one.header.codec for one in found} == {0, codec}
+    read = [
+        record
+        for one in found
+        for record in any_batch.iter_records(content, one.header, one.position)
+    ]
+    assert [record.offset for record in read] == list(range(10))
+    expected = [*records(5), *records(3), *records(2)]
+    times = [record.timestamp_ms if magic else -1 for record in expected]
+    assert [record.timestamp_ms for record in read] == times
+    assert [(r.key, r.value) for r in read] == [(r.key, r.value) for r in expected]
+    later = fetched_bytes(fetch(client, topic, offset=6, version=version))
+    assert next(iter(any_batch.iter_batches(later))).header.base_offset == 6
+    assert fetch(client, topic, offset=10, version=version).records_bytes == 0
+
+
+def test_an_old_fetch_waits_for_records_and_is_told_of_what_it_cannot_read(
+    broker: BrokerProcess, client: WireClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    request = fetch_request(fetch_topic(topic, {0: 0}), max_wait_ms=10_000)
+    with WireClient(broker.port) as waiting:
+        correlation_id = waiting.send(request, 3)
+        assert produce(client, topic, batch(1)).error_code == 0
+        response = waiting.receive(FetchResponse, 3, correlation_id)
+    assert fetched_bytes(response.topics[0].partitions[0])
+    assert produce(client, topic, batch(1, codec=Codec.ZSTD)).error_code == 0
+    answer = fetch(client, topic, offset=1, version=3)
+    assert answer.error_code == UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_an_old_kafka_python_consumer_is_served(
+    broker: BrokerProcess, client: WireClient, make_topic: MakeTopic
+) -> None:
+    """Pinned to 0.10.1 it sends ListOffsets 1 and Fetch 3."""
+    from kafka import KafkaConsumer, TopicPartition
+
+    topic = make_topic()
+    for codec in (Codec.NONE, Codec.GZIP):
+        assert produce(client, topic, batch(20, codec=codec)).error_code == 0
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap, api_version=(0, 10, 1), consumer_timeout_ms=10_000
+    )
+    consumer.assign([TopicPartition(topic, 0)])
+    consumer.seek_to_beginning()
+    found = [next(consumer) for _ in range(40)]
+    consumer.close()
+    assert [record.offset for record in found] == list(range(40))
+    assert [record.timestamp for record in found[:20]] == [r.timestamp_ms for r in records(20)]
 
 
 def test_the_frame_of_an_old_request_is_the_one_of_old_clients() -> None:

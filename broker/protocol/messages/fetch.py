@@ -1,5 +1,6 @@
 """Fetch: record batches from partitions, with incremental sessions.
 
+v0 to v3   old message formats; v1 throttle time, v3 limit of the whole answer
 v4   isolation, last stable offset   v12  flexible, last fetched epoch, diverging epoch
 v5   log start offset                v13  topic ids instead of names
 v7   sessions, top-level error       v15  replica id moves into a tag

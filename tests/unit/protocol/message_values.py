@@ -59,7 +59,7 @@ def messages_of_kio() -> list[tuple[type[Message], int]]:
     return [
         (cls, version)
         for cls, version in every_message()
-        if cls.spec.key is not ApiKey.PRODUCE or version >= 3
+        if version >= {ApiKey.PRODUCE: 3, ApiKey.FETCH: 4}.get(cls.spec.key, 0)
     ]
 
 
