@@ -472,23 +472,6 @@ class Broker:
                     refused = error
                     raise _Stop from None
                 for name, loop in self._loops().items():
-                loops: dict[str, Callable[[], Awaitable[None]]] = {
-                    "connection sweep": self._server.sweep_forever,
-                    "flush": self._flush_forever,
-                    "checkpoint": self._checkpoint_forever,
-                    "producer expiry": self._expire_producers_forever,
-                    "groups": self._groups.run,
-                    "retention": self._retain_forever,
-                    "purges": self._finish_purges_forever,
-                    "log folders": self._revive_folders_forever,
-                }
-                if self._config.log_cleaner_enable:
-                    loops["cleaner"] = self._clean_forever
-                if self._store is not None:
-                    loops["metadata mirror"] = self._mirror_forever
-                    loops["tiering"] = self._tier_forever
-                    loops["groups archive"] = self._archive_groups_forever
-                for name, loop in loops.items():
                     tasks.create_task(_keep_running(name, loop), name=name)
                 gc.collect()
                 # What lives now lives for good: the collector need not look at it again.
@@ -522,6 +505,7 @@ class Broker:
             "groups": self._groups.run,
             "retention": self._retain_forever,
             "purges": self._finish_purges_forever,
+            "log folders": self._revive_folders_forever,
         }
         if self._config.log_cleaner_enable:
             loops["cleaner"] = self._clean_forever

@@ -209,24 +209,21 @@ class ReplicaManager:
 
     def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
-    ) -> list[LocalLog]:
-        topic_partitions = [
-            TopicPartition(topic.name, partition.partition) for partition in missing
-        ]
-        return self._log_dirs.create_logs(topic_partitions, topic.topic_id, config)
     ) -> list[LocalLog | None]:
         """A new log for each; None where no folder can be written: `follow` tries again."""
+        keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
         created: list[LocalLog | None] = []
-        for partition in missing:
-            key = TopicPartition(topic.name, partition.partition)
-            try:
-                created.append(self._log_dirs.create_log(key, topic.topic_id, config))
-            except DiskError as error:
+        for key, found in zip(
+            keys, self._log_dirs.create_logs(keys, topic.topic_id, config), strict=True
+        ):
+            if isinstance(found, DiskError):
                 log.error(
                     "partition not created",
-                    extra={"fields": {"partition": str(key), "reason": str(error)}},
+                    extra={"fields": {"partition": str(key), "reason": str(found)}},
                 )
                 created.append(None)
+            else:
+                created.append(found)
         return created
 
     def _serve(

@@ -338,22 +338,24 @@ class LogDirs:
     def create_log(
         self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig
     ) -> LocalLog:
-        """`create_logs` of one."""
+        """`create_logs` of one. Raises DiskError."""
         (created,) = self.create_logs((topic_partition,), topic_id, config)
+        if isinstance(created, DiskError):
+            raise created
         return created
 
     def create_logs(
         self, topic_partitions: Sequence[TopicPartition], topic_id: TopicId, config: LogConfig
-    ) -> list[LocalLog]:
+    ) -> list[LocalLog | DiskError]:
         """New, empty logs of a topic, each in the folder that holds the fewest; they are durable.
 
             1 each partition's folder, its topic id and files   2 sync the folders that hold them
 
-        Blocks. Raises DiskError.
+        One that cannot be made is an error in its place, and nothing is left of it. Blocks.
         """
         usable = [directory for directory in self.directories if directory.failure is None]
         if not usable:
-            raise DiskError("every log folder is offline")
+            return [DiskError("every log folder is offline")] * len(topic_partitions)
         counts = {directory: len(directory.logs) for directory in usable}
         targets: list[LogDir] = []
         for _ in topic_partitions:
@@ -361,16 +363,32 @@ class LogDirs:
             counts[target] += 1
             targets.append(target)
 
-        def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog:
-            return self._create_folder(directory, topic_partition, topic_id, config)
+        def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
+            try:
+                return self._create_folder(directory, topic_partition, topic_id, config)
+            except DiskError as error:
+                return error
 
         with ThreadPoolExecutor(SYNC_THREADS, "create") as pool:
             created = list(pool.map(create, targets, topic_partitions))
+        unsynced: dict[LogDir, DiskError] = {}
         for directory in dict.fromkeys(targets):
-            files.sync_directory(directory.path)
+            try:
+                files.sync_directory(directory.path)
+            except DiskError as error:
+                unsynced[directory] = error
+        settled: list[LocalLog | DiskError] = []
         for directory, new in zip(targets, created, strict=True):
-            directory.logs[new.topic_partition] = new
-        return created
+            if isinstance(new, DiskError):
+                settled.append(new)
+            elif directory in unsynced:
+                new.close()
+                _discard(new.directory)
+                settled.append(unsynced[directory])
+            else:
+                directory.logs[new.topic_partition] = self._watched(directory, new)
+                settled.append(new)
+        return settled
 
     def _create_folder(
         self,
@@ -382,23 +400,10 @@ class LogDirs:
         path = directory.path / str(topic_partition)
         if path.exists():
             raise DiskError(f"{path} exists already")
-        # The folder gets its name when it is whole: a crash leaves nothing that looks like a log.
-        files.make_directory(path, sync=False)
-        checkpoint.write_topic_id(path, topic_id)
-        return LocalLog.open(
-            path,
-            topic_partition=topic_partition,
-            topic_id=topic_id,
-            config=config,
-            clock=self._clock,
-            recovery_point=0,
-            log_start_offset=0,
-            clean_shutdown=True,
-        )
         try:
             files.make_directory(path, sync=False)
             checkpoint.write_topic_id(path, topic_id)
-            created = LocalLog.open(
+            return LocalLog.open(
                 path,
                 topic_partition=topic_partition,
                 topic_id=topic_id,
@@ -408,14 +413,9 @@ class LogDirs:
                 log_start_offset=0,
                 clean_shutdown=True,
             )
-            files.sync_directory(directory.path)
         except DiskError:
-            # Half a folder would be in the way of the next attempt.
-            with suppress(DiskError):
-                files.remove_tree(path)
+            _discard(path)
             raise
-        directory.logs[topic_partition] = self._watched(directory, created)
-        return created
 
     def delete_log(self, deleted: LocalLog) -> None:
         """Takes a log away: its folder is renamed now and purged after file.delete.delay.ms.
@@ -531,6 +531,12 @@ def partition_of(name: str) -> TopicPartition | None:
     """The partition whose folder has this name; None if it is no such name."""
     match = _PARTITION_FOLDER.fullmatch(name)
     return TopicPartition(match[1], int(match[2])) if match else None
+
+
+def _discard(path: Path) -> None:
+    """Half a folder would be in the way of the next attempt."""
+    with suppress(DiskError):
+        files.remove_tree(path)
 
 
 def _renamed(name: str, suffix: str) -> str:
