@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from strandline.spark_lake.options import HEADERS_COLUMN
+from strandline.spark_lake.options import CORRUPT_COLUMN, HEADERS_COLUMN
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.columns import (
@@ -97,19 +97,23 @@ class ArrowEncoder:
         return known[:rows]
 
 
-def schema_of(columns: Sequence[str]) -> Any:
-    """The `pyarrow.Schema` of these columns, as Spark expects it to the letter."""
+def schema_of(columns: Sequence[str], value_type: Any = None) -> Any:
+    """The `pyarrow.Schema` of these columns, as Spark expects it to the letter.
+
+    `value_type` is that of decoded values; None leaves them binary.
+    """
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     kinds = {
         "key": pa.binary(),
-        "value": pa.binary(),
+        "value": pa.binary() if value_type is None else value_type,
         "topic": pa.string(),
         "partition": pa.int32(),
         "offset": pa.int64(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "timestampType": pa.int32(),
+        CORRUPT_COLUMN: pa.binary(),
         HEADERS_COLUMN: pa.list_(pa.field("element", header)),
     }
     return pa.schema([pa.field(column, kinds[column]) for column in columns])

@@ -205,6 +205,8 @@ def _s3_arguments(s3: S3Options) -> dict[str, Any]:
         config["s3"] = {"addressing_style": "path"}
     return {
         "anon": s3.anonymous,
+        "profile": s3.profile,
+        "requester_pays": s3.requester_pays,
         "key": s3.key,
         "secret": s3.secret,
         "token": s3.token,

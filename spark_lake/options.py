@@ -9,8 +9,8 @@ Names and meanings are those of Spark's Kafka source wherever there is one:
 A starting timestamp means the *offset* of the first record at or after it, as in Kafka: later
 records with smaller timestamps are still read. A filter on column `timestamp` is exact per row.
 
-Ours are `path`, `columns`, `splitBytes`, `isolationLevel`, `scanReport`, and `s3.*`. Pure: opens
-nothing.
+Ours are `path`, `columns`, `value*`, `schemaRegistry.*`, `splitBytes`, `isolationLevel`,
+`scanReport`, and `s3.*`. Pure: opens nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ SPLIT_BYTES_MIN = 1024 * 1024
 # The columns of Spark's Kafka source.
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS_COLUMN = "headers"
+# The bytes of values that do not parse, with valueErrors=corrupt.
+CORRUPT_COLUMN = "_corrupt"
 # A plan of more tasks than this cannot be meant.
 SPLITS_MAX = 1_000_000
 
@@ -116,6 +118,38 @@ class Assign:
 Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
+class ValueFormat(Enum):
+    """What values are decoded from; the values are those of option valueFormat."""
+
+    RAW = "raw"
+    STRING = "string"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class ValueErrors(Enum):
+    """What becomes of a value that does not parse."""
+
+    FAIL = "fail"
+    NULL = "null"
+    CORRUPT = "corrupt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueOptions:
+    """How values become columns; see `values/plan.py` for what goes with which format."""
+
+    format: ValueFormat = ValueFormat.RAW
+    errors: ValueErrors = ValueErrors.FAIL
+    schema: str | None = None
+    descriptors: str | None = None
+    message: str | None = None
+    subject: str | None = None
+    registry_url: str | None = None
+    registry_auth: str | None = field(default=None, repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
     """How to reach S3; what is None comes from the usual AWS chain (environment, profile, role)."""
@@ -126,6 +160,8 @@ class S3Options:
     secret: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     anonymous: bool = False
+    profile: str | None = None
+    requester_pays: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +185,7 @@ class LakeOptions:
     end: Bounds
     # What to do when a starting timestamp lies behind the last record: an error, or no rows.
     fail_without_match: bool = True
+    values: ValueOptions = field(default_factory=ValueOptions)
     # What is decoded, in this order; `includeHeaders` adds the headers where no columns are named.
     columns: tuple[str, ...] = COLUMNS
     fail_on_data_loss: bool = True
@@ -175,6 +212,7 @@ class LakeOptions:
             fail_without_match=given.one_of(
                 "startingOffsetsByTimestampStrategy", {"error": True, "latest": False}, "error"
             ),
+            values=_values(given),
             columns=_columns(given),
             fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
             isolation=given.one_of(
@@ -197,6 +235,8 @@ class LakeOptions:
                 secret=given.text("s3.secret"),
                 token=given.text("s3.token"),
                 anonymous=given.boolean("s3.anonymous", default=False),
+                profile=given.text("s3.profile"),
+                requester_pays=given.boolean("s3.requester.pays", default=False),
             ),
         )
 
@@ -215,6 +255,14 @@ OPTION_NAMES = (
     "endingTimestamp",
     "columns",
     "includeHeaders",
+    "valueFormat",
+    "valueSchema",
+    "valueErrors",
+    "valueDescriptors",
+    "valueMessage",
+    "valueSubject",
+    "schemaRegistry.url",
+    "schemaRegistry.auth",
     "failOnDataLoss",
     "isolationLevel",
     "minPartitions",
@@ -231,6 +279,8 @@ OPTION_NAMES = (
     "s3.secret",
     "s3.token",
     "s3.anonymous",
+    "s3.profile",
+    "s3.requester.pays",
 )
 # Options that only one kind of query has.
 _STREAM_ONLY = (
@@ -347,12 +397,45 @@ def _duration_ms(name: str, text: str) -> int:
     return int(found[1]) * _UNITS_MS[unit or "ms"]
 
 
+def _values(given: _Given) -> ValueOptions:
+    options = ValueOptions(
+        format=given.one_of("valueFormat", {one.value: one for one in ValueFormat}, "raw"),
+        errors=given.one_of("valueErrors", {one.value: one for one in ValueErrors}, "fail"),
+        schema=given.text("valueSchema"),
+        descriptors=given.text("valueDescriptors"),
+        message=given.text("valueMessage"),
+        subject=given.text("valueSubject"),
+        registry_url=given.text("schemaRegistry.url"),
+        registry_auth=given.text("schemaRegistry.auth"),
+    )
+    for name, formats in _FORMATS_WITH.items():
+        if given.text(name) is not None and options.format not in formats:
+            raise InvalidConfig(
+                f"option {name} means nothing with valueFormat={options.format.value}; it goes with"
+                f" {' or '.join(one.value for one in formats)}"
+            )
+    return options
+
+
+_REGISTERED = (ValueFormat.JSON, ValueFormat.AVRO, ValueFormat.PROTOBUF)
+_FORMATS_WITH = {
+    "valueSchema": (ValueFormat.JSON, ValueFormat.AVRO),
+    "valueErrors": (ValueFormat.STRING, *_REGISTERED),
+    "valueDescriptors": (ValueFormat.PROTOBUF,),
+    "valueMessage": (ValueFormat.PROTOBUF,),
+    "valueSubject": _REGISTERED,
+    "schemaRegistry.url": _REGISTERED,
+    "schemaRegistry.auth": _REGISTERED,
+}
+
+
 def _columns(given: _Given) -> tuple[str, ...]:
     with_headers = given.boolean("includeHeaders", default=False)
-    known = (*COLUMNS, HEADERS_COLUMN)
+    corrupt = (CORRUPT_COLUMN,) if _values(given).errors is ValueErrors.CORRUPT else ()
+    known = (*COLUMNS, HEADERS_COLUMN, *corrupt)
     text = given.text("columns")
     if text is None:
-        return known if with_headers else COLUMNS
+        return known if with_headers else (*COLUMNS, *corrupt)
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in known:

@@ -19,7 +19,7 @@ from strandline.spark_lake.arrow import schema_of
 from strandline.spark_lake.bounds import BoundsResolver
 from strandline.spark_lake.catalog import ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import LakeOptions
+from strandline.spark_lake.options import CORRUPT_COLUMN, LakeOptions
 from strandline.spark_lake.planner import (
     OffsetRange,
     PartitionScan,
@@ -34,6 +34,8 @@ from strandline.spark_lake.report import ReportWriter, TaskReport
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.split_scan import SplitScan
 from strandline.spark_lake.splits import Split, SplitSizes
+from strandline.spark_lake.values.decoder import ValueColumns
+from strandline.spark_lake.values.plan import plan_values
 from strandline.storage.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -54,12 +56,14 @@ class Query:
         self.columns = tuple(columns)
         self.predicate = predicate or Predicate()
         self.residual = tuple(residual)
+        wants_values = {"value", CORRUPT_COLUMN} & set(columns)
+        self.values = plan_values(options.values, options.selection) if wants_values else None
         self._scan_id = uuid.uuid4().hex
 
     @property
     def schema(self) -> Any:
         """The `pyarrow.Schema` of the batches."""
-        return schema_of(self.columns)
+        return schema_of(self.columns, None if self.values is None else self.values.type)
 
     def open(self) -> ObjectReader:
         """A reader of this query's archive; nothing is asked of it yet."""
@@ -101,10 +105,16 @@ class Query:
 
         Raises a TierError or CorruptRecords that names the object and what to do about it.
         """
+        values = None
+        if self.values is not None:
+            values = ValueColumns(
+                self.values.decoder(), self.values.errors, self.columns, self.schema
+            )
         scan = SplitScan(
             reader,
             split,
             columns=self.columns,
+            values=values,
             isolation=self.options.isolation,
             keys=self.predicate.keys,
             row_filter=RowFilter(keys=self.predicate.keys, comparisons=self.residual),

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
     Filter,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -39,10 +40,17 @@ from pyspark.sql.types import (
 )
 
 from strandline.spark_lake.filters import push_down
-from strandline.spark_lake.options import COLUMNS, HEADERS_COLUMN, LakeOptions, Mode
+from strandline.spark_lake.options import (
+    COLUMNS,
+    CORRUPT_COLUMN,
+    HEADERS_COLUMN,
+    LakeOptions,
+    Mode,
+)
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.report import report_folder
 from strandline.spark_lake.splits import Split
+from strandline.spark_lake.values.plan import ValuePlan, plan_values
 from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -75,18 +83,19 @@ def _warn_of_another_python(spark: SparkSession) -> None:
         )
 
 
-def spark_schema(columns: Sequence[str]) -> StructType:
-    """These columns as Spark's Kafka source has them."""
+def spark_schema(columns: Sequence[str], values: ValuePlan | None = None) -> StructType:
+    """These columns as Spark's Kafka source has them, with the values decoded as planned."""
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     kinds: dict[str, DataType] = {
         "key": BinaryType(),
-        "value": BinaryType(),
+        "value": BinaryType() if values is None else from_arrow_type(values.type),
         "topic": StringType(),
         "partition": IntegerType(),
         "offset": LongType(),
         "timestamp": TimestampType(),
         "timestampType": IntegerType(),
         HEADERS_COLUMN: ArrayType(header),
+        CORRUPT_COLUMN: BinaryType(),
     }
     return StructType([StructField(column, kinds[column]) for column in columns])
 
@@ -100,11 +109,12 @@ class StrandlineDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Raises InvalidConfig for options that are wrong in themselves."""
-        return spark_schema(self._parsed(Mode.ANY).columns)
+        options = self._parsed(Mode.ANY)
+        return spark_schema(options.columns, plan_values(options.values, options.selection))
 
     def reader(self, schema: StructType) -> StrandlineReader:
         """A reader of these columns: all, or those of a schema that the user chose."""
-        return StrandlineReader(self._parsed(Mode.BATCH), _checked_columns(schema))
+        return StrandlineReader(self._query(Mode.BATCH, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         """The same as a stream. Raises InvalidConfig on a PySpark that cannot limit one."""
@@ -114,7 +124,12 @@ class StrandlineDataSource(DataSource):
             raise InvalidConfig(
                 f"streams need PySpark 4.2 or later, this is {pyspark.__version__}"
             ) from error
-        return StrandlineStreamReader(self._parsed(Mode.STREAM), _checked_columns(schema))
+        return StrandlineStreamReader(self._query(Mode.STREAM, schema))
+
+    def _query(self, mode: Mode, schema: StructType) -> Query:
+        query = Query(self._parsed(mode), columns=schema.fieldNames())
+        _check_columns(schema, query.values)
+        return query
 
     def _parsed(self, mode: Mode) -> LakeOptions:
         options = LakeOptions.parse(self.options, mode)
@@ -126,8 +141,8 @@ class StrandlineDataSource(DataSource):
 class StrandlineReader(DataSourceReader):
     """One scan: planned once, read split by split."""
 
-    def __init__(self, options: LakeOptions, columns: Sequence[str]) -> None:
-        self._query = Query(options, columns=columns)
+    def __init__(self, query: Query) -> None:
+        self._query = query
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Takes the filters that prune; gives back those that Spark has to evaluate."""
@@ -147,8 +162,10 @@ class StrandlineReader(DataSourceReader):
             yield from self._query.read(partition.value, self._query.open())
 
 
-def _checked_columns(schema: StructType) -> list[str]:
-    known = {field.name: field for field in spark_schema((*COLUMNS, HEADERS_COLUMN))}
+def _check_columns(schema: StructType, values: ValuePlan | None) -> None:
+    """Raises InvalidConfig unless each column is there, and has this type."""
+    all_columns = (*COLUMNS, HEADERS_COLUMN, CORRUPT_COLUMN)
+    known = {field.name: field for field in spark_schema(all_columns, values)}
     for field in schema:
         expected = known.get(field.name)
         if expected is None:
@@ -160,4 +177,3 @@ def _checked_columns(schema: StructType) -> list[str]:
                 f"the schema has {field.name} as {field.dataType.simpleString()}, it is"
                 f" {expected.dataType.simpleString()}"
             )
-    return list(schema.fieldNames())

@@ -21,10 +21,12 @@ from typing import Any
 
 from strandline.spark_lake.arrow import ArrowEncoder
 from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import CORRUPT_COLUMN
 from strandline.spark_lake.pruning import Keys, prune
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.segments import Block, LogReader, SegmentMeta, joined
 from strandline.spark_lake.splits import SegmentSlice, Split
+from strandline.spark_lake.values.decoder import ValueColumns
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Isolation
 from strandline.storage.records.columns import RowLimits, Run, RunBuilder, decode
@@ -56,6 +58,7 @@ class SplitScan:
         isolation: Isolation,
         keys: Keys = None,
         row_filter: RowFilter | None = None,
+        values: ValueColumns | None = None,
     ) -> None:
         self._reader = reader
         self._split = split
@@ -63,8 +66,8 @@ class SplitScan:
         self._keys = keys
         self._row_filter = row_filter or RowFilter()
         self._columns = list(columns)
-        needed = dict.fromkeys([*columns, *self._row_filter.columns])
-        self._encoder = ArrowEncoder(list(needed), split.topic_partition)
+        self._values = values
+        self._encoder = ArrowEncoder(self._needed(), split.topic_partition)
         self.counts = ScanCounts()
 
     def record_batches(self) -> Iterator[Any]:
@@ -111,10 +114,20 @@ class SplitScan:
                         self.counts.rows += batch.num_rows
                         yield batch
 
+    def _needed(self) -> list[str]:
+        """What is decoded: what is asked for, and what filters and values are made from."""
+        needed = dict.fromkeys([*self._columns, *self._row_filter.columns])
+        if self._values is not None:
+            needed.pop(CORRUPT_COLUMN, None)
+            needed |= dict.fromkeys(["value", "offset"])
+        return list(needed)
+
     def _wanted_rows(self, batch: Any) -> Any:
-        if not self._row_filter.columns:
-            return batch
-        return self._row_filter.apply(batch).select(self._columns)
+        if self._row_filter.columns:
+            batch = self._row_filter.apply(batch)
+        if self._values is not None:
+            return self._values.apply(batch) if batch.num_rows else batch
+        return batch.select(self._columns) if self._row_filter.columns else batch
 
 
 def _runs(block: Block, limits: RowLimits, aborted: Sequence[AbortedTransaction]) -> Iterator[Run]:

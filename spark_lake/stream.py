@@ -32,7 +32,6 @@ from pyspark.sql.streaming.datasource import (
 from strandline.spark_lake.bounds import BoundsResolver
 from strandline.spark_lake.catalog import ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import LakeOptions
 from strandline.spark_lake.planner import OffsetRange
 from strandline.spark_lake.progress import (
     DataLoss,
@@ -61,9 +60,9 @@ class StreamDataLost(StorageError):
 class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream, in the driver; executors get a copy of it that only reads splits."""
 
-    def __init__(self, options: LakeOptions, columns: Sequence[str]) -> None:
-        self._options = options
-        self._query = Query(options, columns=columns)
+    def __init__(self, query: Query) -> None:
+        self._options = query.options
+        self._query = query
         self._target: StreamOffsets | None = None
         self._latest: StreamOffsets | None = None
         self._moved_s = SystemClock().monotonic_s()

@@ -1,0 +1,166 @@
+"""Values in Avro, with one schema for all or with the schema that each value names.
+
+Rows are read into the reader's schema (Avro's own resolution: defaults, promotions, other orders),
+then become Arrow columns at once.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
+from strandline.spark_lake.values.decoder import UnparsableValue
+from strandline.spark_lake.values.registry import FRAME_BYTES, Registry
+from strandline.storage.errors import InvalidConfig
+
+DEPTH_MAX = 32
+
+
+class AvroValues:
+    """Records of `schema` (Avro's JSON); with a registry, each names its writer's schema."""
+
+    def __init__(self, schema: str, registry: Registry | None) -> None:
+        """Raises InvalidConfig for a schema that is none, or has no columns."""
+        fastavro = _fastavro()
+        try:
+            self._reader_schema = fastavro.parse_schema(json.loads(schema))
+        except (ValueError, fastavro.schema.SchemaParseException) as error:
+            raise InvalidConfig(f"option valueSchema is no Avro schema: {error}") from error
+        self._type = arrow_type(json.loads(schema), {})
+        self._registry = registry
+        self._writers: dict[int, Any] = {}
+
+    @property
+    def type(self) -> Any:
+        return self._type
+
+    def decode(self, values: Any) -> Any:
+        import pyarrow as pa
+
+        rows = [None if value is None else self._row(value) for value in values.to_pylist()]
+        try:
+            return pa.array(rows, self._type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            raise UnparsableValue(str(error)) from error
+
+    def _row(self, value: bytes) -> Any:
+        fastavro = _fastavro()
+        writer, stream = self._reader_schema, io.BytesIO(value)
+        if self._registry is not None:
+            writer = self._writer(value)
+            stream.seek(FRAME_BYTES)
+        try:
+            row = fastavro.schemaless_reader(stream, writer, self._reader_schema)
+        except Exception as error:  # damaged bytes make it raise nearly anything
+            raise UnparsableValue(f"{type(error).__name__}: {error}") from error
+        if stream.tell() != len(value):
+            raise UnparsableValue(f"{len(value) - stream.tell()} bytes are left behind it")
+        return row
+
+    def _writer(self, value: bytes) -> Any:
+        schema_id = framed_id(value)
+        if schema_id not in self._writers:
+            assert self._registry is not None
+            try:
+                found = self._registry.by_id(schema_id)
+            except InvalidConfig as error:
+                raise UnparsableValue(f"its schema {schema_id} is not in the registry") from error
+            self._writers[schema_id] = _fastavro().parse_schema(json.loads(found.text))
+        return self._writers[schema_id]
+
+
+def framed_id(value: bytes) -> int:
+    """The schema id in front of a value. Raises UnparsableValue if there is none."""
+    if len(value) < FRAME_BYTES or value[0] != 0:
+        raise UnparsableValue("it does not begin with 0 and a schema id")
+    return int.from_bytes(value[1:FRAME_BYTES], "big")
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise InvalidConfig(
+            "valueFormat=avro needs fastavro: pip install 'strandline[values]' on the driver and"
+            " the executors"
+        ) from error
+    return fastavro
+
+
+def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
+    """The Arrow type of a schema; as Spark's from_avro maps it. Raises InvalidConfig."""
+    import pyarrow as pa
+
+    if depth > DEPTH_MAX:
+        raise InvalidConfig(f"option valueSchema is nested more than {DEPTH_MAX} deep")
+    if isinstance(schema, list):
+        branches = [branch for branch in schema if branch != "null"]
+        if len(branches) != 1:
+            raise InvalidConfig(
+                "option valueSchema has a union of several types, which makes no column; give a"
+                " reader schema without it, or read valueFormat=raw"
+            )
+        return arrow_type(branches[0], named, depth + 1)
+    if isinstance(schema, str):
+        if schema in named:
+            if named[schema] is None:
+                raise InvalidConfig(f"option valueSchema: {schema} contains itself")
+            return named[schema]
+        schema = {"type": schema}
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return arrow_type(kind, named, depth + 1)
+    logical = _logical(kind, schema)
+    if logical is not None:
+        return logical
+    match kind:
+        case "record":
+            names = {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}"}
+            named.update(dict.fromkeys(names))
+            fields = [
+                pa.field(one["name"], arrow_type(one["type"], named, depth + 1))
+                for one in schema["fields"]
+            ]
+            named.update(dict.fromkeys(names, pa.struct(fields)))
+            return named[schema["name"]]
+        case "array":
+            return list_of(arrow_type(schema["items"], named, depth + 1))
+        case "map":
+            return map_of(pa.string(), arrow_type(schema["values"], named, depth + 1))
+        case "enum" | "fixed":
+            named[schema["name"]] = pa.string() if kind == "enum" else pa.binary()
+            return named[schema["name"]]
+    simple = {
+        "boolean": pa.bool_,
+        "int": pa.int32,
+        "long": pa.int64,
+        "float": pa.float32,
+        "double": pa.float64,
+        "bytes": pa.binary,
+        "string": pa.string,
+    }
+    if kind not in simple:
+        raise InvalidConfig(f"option valueSchema has the Avro type {kind}, which makes no column")
+    return simple[kind]()
+
+
+def _logical(kind: str, schema: Any) -> Any:
+    import pyarrow as pa
+
+    match kind, schema.get("logicalType"):
+        case "int", "date":
+            return pa.date32()
+        case "long", "timestamp-millis" | "timestamp-micros":
+            return timestamp()
+        case "bytes" | "fixed", "decimal":
+            return pa.decimal128(int(schema["precision"]), int(schema.get("scale", 0)))
+        case "string", "uuid":
+            return pa.string()
+        case "int" | "long", "time-millis" | "time-micros" | "local-timestamp-millis":
+            raise InvalidConfig(
+                f"option valueSchema: Avro's {schema['logicalType']} makes no column of Spark;"
+                " leave the logicalType out of the reader schema"
+            )
+    return None

@@ -1,0 +1,179 @@
+"""Column types written as Spark writes them (`origin STRING, dep_time INT`), as Arrow types. Pure.
+
+The names inside the types (`element`, `key`, `value`) are Spark's, which compares schemas to the
+letter.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from strandline.storage.errors import InvalidConfig
+
+_TOKEN = re.compile(r"\s*(`[^`]+`|[A-Za-z_]\w*|\d+|[<>(),:])")
+_SIMPLE = (
+    *("boolean", "tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"),
+    *("float", "real", "double", "string", "binary", "date", "timestamp"),
+)
+# Deeper than this is a mistake, or an attack on the parser.
+DEPTH_MAX = 32
+
+
+def parse_columns(text: str, *, option: str) -> Any:
+    """The `pyarrow` struct type of `name TYPE, name TYPE`. Raises InvalidConfig."""
+    import pyarrow as pa
+
+    parser = _Parser(text, option)
+    fields = parser.fields("")
+    parser.expect_end()
+    names = [name for name, _ in fields]
+    if len(set(names)) < len(names):
+        raise InvalidConfig(f"option {option} names a column twice: {text}")
+    return pa.struct([pa.field(name, kind) for name, kind in fields])
+
+
+def list_of(element: Any) -> Any:
+    """An array as Spark names it."""
+    import pyarrow as pa
+
+    return pa.list_(pa.field("element", element))
+
+
+def map_of(key: Any, value: Any) -> Any:
+    """A map as Spark names it."""
+    import pyarrow as pa
+
+    return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
+
+
+def timestamp() -> Any:
+    """Spark's timestamps: microseconds in UTC."""
+    import pyarrow as pa
+
+    return pa.timestamp("us", tz="UTC")
+
+
+class _Parser:
+    def __init__(self, text: str, option: str) -> None:
+        self._text = text
+        self._option = option
+        self._tokens: list[str] = []
+        position = 0
+        while position < len(text.rstrip()):
+            found = _TOKEN.match(text, position)
+            if found is None:
+                raise self._error(f"{text[position:].strip()[:20]!r} is no type")
+            self._tokens.append(found[1])
+            position = found.end()
+        self._tokens.reverse()
+
+    def fields(self, end: str, depth: int = 0) -> list[tuple[str, Any]]:
+        """`name TYPE` or `name: TYPE`, joined by commas, up to `end`."""
+        fields: list[tuple[str, Any]] = []
+        while True:
+            name = self._next("a column name").strip("`")
+            self._skip(":")
+            fields.append((name, self._type(depth)))
+            if self._skip("not"):
+                self._expect("null")
+            if not self._skip(","):
+                break
+        if end:
+            self._expect(end)
+        return fields
+
+    def expect_end(self) -> None:
+        if self._tokens:
+            raise self._error(f"{self._tokens[-1]!r} was not expected")
+
+    def _type(self, depth: int) -> Any:
+        import pyarrow as pa
+
+        if depth > DEPTH_MAX:
+            raise self._error(f"types are nested more than {DEPTH_MAX} deep")
+        name = self._next("a type").lower()
+        if name == "array":
+            self._expect("<")
+            element = self._type(depth + 1)
+            self._expect(">")
+            return list_of(element)
+        if name == "map":
+            self._expect("<")
+            key = self._type(depth + 1)
+            self._expect(",")
+            value = self._type(depth + 1)
+            self._expect(">")
+            return map_of(key, value)
+        if name == "struct":
+            self._expect("<")
+            return pa.struct([pa.field(*one) for one in self.fields(">", depth + 1)])
+        if name in ("decimal", "numeric", "dec"):
+            return self._decimal()
+        if name not in _SIMPLE:
+            raise self._error(f"{name!r} is no type; there are {', '.join(_SIMPLE)}, ...")
+        return _simple(name)
+
+    def _decimal(self) -> Any:
+        import pyarrow as pa
+
+        precision, scale = 10, 0
+        if self._skip("("):
+            precision = self._number()
+            scale = self._number() if self._skip(",") else 0
+            self._expect(")")
+        if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+            raise self._error(f"decimal({precision}, {scale}) is impossible")
+        return pa.decimal128(precision, scale)
+
+    def _number(self) -> int:
+        text = self._next("a number")
+        if not text.isdecimal():
+            raise self._error(f"{text!r} is no number")
+        return int(text)
+
+    def _next(self, what: str) -> str:
+        if not self._tokens:
+            raise self._error(f"{what} is missing at the end")
+        return self._tokens.pop()
+
+    def _skip(self, token: str) -> bool:
+        if self._tokens and self._tokens[-1].lower() == token:
+            self._tokens.pop()
+            return True
+        return False
+
+    def _expect(self, token: str) -> None:
+        if not self._skip(token):
+            found = repr(self._tokens[-1]) if self._tokens else "the end"
+            raise self._error(f"{token!r} is expected where {found} is")
+
+    def _error(self, detail: str) -> InvalidConfig:
+        return InvalidConfig(
+            f"option {self._option}: {detail}; expected something like"
+            f" 'origin STRING, dep_time INT', given {self._text!r}"
+        )
+
+
+def _simple(name: str) -> Any:
+    import pyarrow as pa
+
+    kinds = {
+        "boolean": pa.bool_,
+        "tinyint": pa.int8,
+        "byte": pa.int8,
+        "smallint": pa.int16,
+        "short": pa.int16,
+        "int": pa.int32,
+        "integer": pa.int32,
+        "bigint": pa.int64,
+        "long": pa.int64,
+        "float": pa.float32,
+        "real": pa.float32,
+        "double": pa.float64,
+        "string": pa.string,
+        "binary": pa.binary,
+        "date": pa.date32,
+        "timestamp": timestamp,
+    }
+    return kinds[name]()

@@ -1,0 +1,105 @@
+"""Schemas from a registry that speaks Confluent's interface, and its framing of values.
+
+    value   0x00 | schema id u32 | payload
+
+    GET /subjects/<subject>/versions/latest        what a query reads into
+    GET /schemas/ids/<id>                          what a producer wrote with
+
+A schema of an id never changes, so it is asked for once per process.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+
+from strandline.storage.errors import AccessDenied, InvalidConfig, TierUnavailable
+
+TIMEOUT_S = 10.0
+ATTEMPTS_MAX = 3
+# A schema of more than this is no schema.
+ANSWER_BYTES_MAX = 16 * 1024 * 1024
+FRAME_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisteredSchema:
+    """What the registry has under an id; `kind` is AVRO, PROTOBUF or JSON."""
+
+    schema_id: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """Where a registry is; picklable."""
+
+    url: str
+    auth: str | None = field(default=None, repr=False)  # user:password
+
+    def latest(self, subject: str, *, serialized: bool = False) -> RegisteredSchema:
+        """Raises InvalidConfig for an unknown subject, TierUnavailable, AccessDenied."""
+        name = urllib.parse.quote(subject, safe="")
+        answer = self._get(f"/subjects/{name}/versions/latest", serialized=serialized)
+        return RegisteredSchema(
+            schema_id=int(answer["id"]),
+            kind=answer.get("schemaType", "AVRO"),
+            text=answer["schema"],
+        )
+
+    def by_id(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
+        """The same by id; raises the same."""
+        key = (self.url, schema_id, serialized)
+        with _LOCK:
+            known = _KNOWN.get(key)
+        if known is None:
+            answer = self._get(f"/schemas/ids/{schema_id}", serialized=serialized)
+            known = RegisteredSchema(
+                schema_id=schema_id, kind=answer.get("schemaType", "AVRO"), text=answer["schema"]
+            )
+            with _LOCK:
+                if len(_KNOWN) >= _KNOWN_MAX:
+                    _KNOWN.clear()
+                _KNOWN[key] = known
+        return known
+
+    def _get(self, path: str, *, serialized: bool) -> dict[str, str]:
+        url = self.url.rstrip("/") + path + ("?format=serialized" if serialized else "")
+        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+        if self.auth:
+            credentials = base64.b64encode(self.auth.encode()).decode()
+            request.add_header("Authorization", f"Basic {credentials}")
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+                    return dict(json.loads(response.read(ANSWER_BYTES_MAX)))
+            except urllib.error.HTTPError as error:
+                if error.code in (401, 403):
+                    raise AccessDenied(
+                        url, "read", "set option schemaRegistry.auth to user:password"
+                    ) from error
+                if error.code == 404:
+                    raise InvalidConfig(
+                        f"the schema registry has no {path}: see the options schemaRegistry.url"
+                        " and valueSubject"
+                    ) from error
+                if attempt == ATTEMPTS_MAX:
+                    raise TierUnavailable(url, "read", f"HTTP {error.code}") from error
+            except (OSError, ValueError, TypeError) as error:
+                if attempt == ATTEMPTS_MAX:
+                    raise TierUnavailable(
+                        url, "read", f"{type(error).__name__}: {error}"
+                    ) from error
+        raise AssertionError(url)
+
+
+# Schemas are few and small; a registry with more of them in one query is asked again.
+_KNOWN_MAX = 1000
+_KNOWN: dict[tuple[str, int, bool], RegisteredSchema] = {}
+_LOCK = threading.Lock()
