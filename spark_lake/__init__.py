@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from strandline.spark_lake.counting import count
     from strandline.spark_lake.report import ScanReport, read_scan_reports
     from strandline.spark_lake.source import StrandlineDataSource, register
+    from strandline.spark_lake.views import register_views
 
 __all__ = [
     "ScanReport",
@@ -28,6 +29,7 @@ __all__ = [
     "count",
     "read_scan_reports",
     "register",
+    "register_views",
     "scan",
 ]
 
@@ -37,6 +39,7 @@ _MODULES = {
     "count": "counting",
     "read_scan_reports": "report",
     "register": "source",
+    "register_views": "views",
     "scan": "arrow_scan",
 }
 

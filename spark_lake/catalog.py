@@ -72,6 +72,10 @@ class Catalog:
                 " broker's strandline.remote.url",
             ) from error
 
+    def topic_names(self) -> list[str]:
+        """All topics that are not being deleted, in order of their names."""
+        return [topic.topic for topic in self._load_topics(SubscribePattern(".*"))]
+
     def load_partitions(self, selection: Selection) -> tuple[ArchivedPartition, ...]:
         """The selected partitions in order of topic and number.
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession, functions
 
-from strandline.spark_lake import read_scan_reports, register
+from strandline.spark_lake import read_scan_reports, register, register_views
 from strandline.storage.records.compression import Codec
-from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+from strandline.storage.records.record import Record, encode_batch
+from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -26,6 +27,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> ArchiveBuilder:
         part = MADE[number * 100 : number * 100 + 100]
         archive.add_segment("t", make_batches(part, codec=codec))
     archive.add_segment("t", make_batches(MADE[:50]), partition=1)
+    archive.add_topic("a.b-c")
     return archive
 
 
@@ -80,6 +82,9 @@ def test_filters_are_pushed_and_exact(
 def test_other_filters_stay_with_spark(spark: SparkSession, archive: ArchiveBuilder) -> None:
     frame = load(spark, archive).where("key = 'key-7' and offset < 100 and timestampType = 0")
     assert [row["offset"] for row in frame.collect()] == [7, 7]
+    by_key = load(spark, archive).where(functions.col("key") == b"key-7").select("offset")
+    assert "Filter (" not in by_key._jdf.queryExecution().executedPlan().toString()
+    assert [row["offset"] for row in by_key.collect()] == [7, 7]
     assert load(spark, archive).where("offset in (3, 5, 499)").count() == 5
     assert load(spark, archive).where("offset != 3 or partition = 1").count() == 549
     assert load(spark, archive).where("value is null").count() == sum(
@@ -94,7 +99,9 @@ def test_queries_without_rows_and_limits_work(spark: SparkSession, archive: Arch
 
 
 def test_sql_and_chosen_columns_work(spark: SparkSession, archive: ArchiveBuilder) -> None:
-    load(spark, archive).createOrReplaceTempView("t")
+    views = register_views(spark, archive.url, options={"includeHeaders": True})
+    assert views == {"a_b_c": "a.b-c", "t": "t"}
+    assert spark.sql("select * from a_b_c").collect() == []
     (row,) = spark.sql(
         "select count(*) n, min(offset) low, max(offset) high,"
         " count(distinct cast(key as string)) k from t where partition = 0"
@@ -108,6 +115,30 @@ def test_sql_and_chosen_columns_work(spark: SparkSession, archive: ArchiveBuilde
     )
     assert chosen.columns == ["offset", "value"]
     assert chosen.count() == 550
+
+
+def test_decoded_values_are_columns_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("v")
+    values = [b'{"a": 1, "day": "2024-02-01", "s": {"l": [1.5]}}', None, b"{", b"{}"]
+    records = [
+        Record(offset=n, timestamp_ms=START_MS, key=None, value=value)
+        for n, value in enumerate(values)
+    ]
+    archive.add_segment("v", [encode_batch(records)])
+    frame = load(
+        spark,
+        archive,
+        subscribe="v",
+        valueFormat="json",
+        valueSchema="a INT, day DATE, s STRUCT<l: ARRAY<DOUBLE>>",
+        valueErrors="corrupt",
+    )
+    rows = frame.select("offset", "value.*", "_corrupt").orderBy("offset").collect()
+    assert [row["a"] for row in rows] == [1, None, None, None]
+    assert rows[0]["s"]["l"] == [1.5]
+    assert str(rows[0]["day"]) == "2024-02-01"
+    assert [row["_corrupt"] for row in rows] == [None, None, b"{", None]
 
 
 @pytest.mark.parametrize(
