@@ -114,14 +114,13 @@ def cut(
     first_index: int,
 ) -> Iterator[Split]:
     """The splits of one partition, numbered from `first_index`; `limits` are its rows."""
-    split = Split(index=first_index, topic_partition=partition, slices=(), limits=limits)
     cuts: Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]
     if sizes.records_max is None:
         cuts = ((slices, limits) for slices in _by_bytes(candidates, sizes.split_bytes))
     else:
         cuts = _by_records(candidates, limits, sizes.records_max, sizes.split_bytes)
-    for number, (slices, own_limits) in enumerate(cuts):
-        yield replace(split, index=first_index + number, slices=slices, limits=own_limits)
+    for index, (slices, own_limits) in enumerate(cuts, first_index):
+        yield Split(index=index, topic_partition=partition, slices=slices, limits=own_limits)
 
 
 # --- by bytes ---------------------------------------------------------------------------------
@@ -147,6 +146,8 @@ def _by_bytes(
 def _slices(candidate: Candidate, split_bytes: int) -> Iterator[SegmentSlice]:
     if candidate.ranges is not None:
         return _between_chunks(candidate, candidate.ranges, split_bytes)
+    if candidate.entry.size_bytes <= split_bytes:
+        return iter((candidate.whole(),))
     return _by_position(candidate.entry, split_bytes)
 
 
