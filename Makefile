@@ -90,6 +90,18 @@ kafka-jars: java $(KAFKA_JARS) ## Apache Kafka's libraries, for the comparison
 bench-kafka: $(DEV) kafka-jars ## side by side with Apache Kafka; writes docs/performance.md (BENCH_ARGS=--quick)
 	@$(PY) -m bench.compare $(BENCH_ARGS)
 
+.PHONY: bench-lake
+bench-lake: $(DEV) java ## measure Spark over the archive beside its Kafka source and Parquet (0.7 GB of jars)
+	@$(PY) -m bench.lake $(BENCH_ARGS)
+
+.PHONY: test-spark
+test-spark: $(DEV) java ## Spark in one process and on a cluster of processes, an executor killed
+	$(PYTEST) tests/spark tests/spark/check_cluster.py --durations=10
+
+.PHONY: notebook
+notebook: $(DEV) ## run every cell of docs/lake.ipynb on a small archive of flights
+	$(PYTEST) tests/unit/lake/test_lake_notebook.py
+
 .PHONY: format
 format: $(DEV) ## format the code and mend what the linter can mend
 	$(VENV)/bin/ruff format .
