@@ -87,9 +87,9 @@ def fetch_jars(folder: Path) -> list[Path]:
         path = folder / name.rsplit("/", 1)[-1]
         if not path.exists():
             part = path.with_suffix(".part")
-            with urllib.request.urlopen(MAVEN + name, timeout=JAR_SECONDS_MAX) as answer:
-                with open(part, "wb") as file:
-                    shutil.copyfileobj(answer, file)
+            request = urllib.request.urlopen(MAVEN + name, timeout=JAR_SECONDS_MAX)
+            with request as answer, open(part, "wb") as file:
+                shutil.copyfileobj(answer, file)
             part.replace(path)
         paths.append(path)
     return paths

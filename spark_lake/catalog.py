@@ -88,10 +88,32 @@ class Catalog:
             for partition in _selected_partitions(topic, selection)
         ]
         manifests = self._in_parallel(self._load_manifest, partitions)
+        self._check_alive(
+            {
+                partition.topic
+                for partition, manifest in zip(partitions, manifests, strict=True)
+                if manifest is None
+            },
+            topics,
+        )
         return tuple(
             ArchivedPartition(partition=partition, manifest=manifest)
             for partition, manifest in zip(partitions, manifests, strict=True)
         )
+
+    def _check_alive(self, names: set[str], topics: Sequence[TopicInfo]) -> None:
+        """A partition without a manifest is empty, unless its topic is just being deleted."""
+        for topic in topics:
+            if topic.topic not in names:
+                continue
+            now = self._load_topic(TopicFolder(topic=topic.topic, topic_id=topic.topic_id))
+            if now is None or now.is_deleted:
+                raise ObjectNotFound(
+                    f"{self._reader.url}/{topic.key}",
+                    "read",
+                    f"topic {topic.topic} was deleted while the query was planned: run it again"
+                    " for what there is now",
+                )
 
     def load_pages(self, pages: Sequence[PageRef]) -> dict[str, tuple[SegmentEntry, ...]]:
         """The entries of sealed pages by page key. Raises CorruptFile if one is damaged."""
