@@ -29,6 +29,7 @@ from strandline.spark_lake.splits import SegmentSlice, Split
 from strandline.spark_lake.values.decoder import ValueColumns
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Isolation
+from strandline.storage.records.batch import CONTROL_BIT
 from strandline.storage.records.columns import RowLimits, Run, RunBuilder, decode
 from strandline.storage.records.vectorised import BatchRow
 from strandline.storage.remote.manifest import SegmentEntry
@@ -131,16 +132,27 @@ class SplitScan:
 
 
 def _runs(block: Block, limits: RowLimits, aborted: Sequence[AbortedTransaction]) -> Iterator[Run]:
+    batches = block.batches
+    is_inside = (
+        bool(batches)
+        and limits.start_offset <= batches[0].base_offset
+        and batches[-1].last_offset < limits.end_offset
+    )
+    # What each row is asked here costs as much as decoding a dozen records.
+    wanted = (
+        row
+        for row in batches
+        if not row.attributes & CONTROL_BIT
+        and (is_inside or _overlaps(row, limits))
+        and not (aborted and _is_aborted(row, aborted))
+    )
     builder = RunBuilder(block.content)
-    for row in block.batches:
-        if (
-            not row.is_control
-            and row.last_offset >= limits.start_offset
-            and row.base_offset < limits.end_offset
-            and not _is_aborted(row, aborted)
-        ):
-            yield from builder.add(row)
+    yield from builder.add_all(wanted)
     yield from builder.finish()
+
+
+def _overlaps(row: BatchRow, limits: RowLimits) -> bool:
+    return row.last_offset >= limits.start_offset and row.base_offset < limits.end_offset
 
 
 def _is_aborted(row: BatchRow, aborted: Sequence[AbortedTransaction]) -> bool:

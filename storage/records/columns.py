@@ -13,7 +13,7 @@ and raises CorruptRecords for everything else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -26,6 +26,7 @@ from strandline.storage.records.record import encode_batch
 from strandline.storage.records.vectorised import (
     INT64_MAX,
     INT64_MIN,
+    OLD_MESSAGE_BIT,
     BatchRow,
     as_array,
     corrupt_record,
@@ -159,6 +160,22 @@ class RunBuilder:
             self._unpacked.append(payload)
         self._rows.append(_table_row(row, start, start + len(payload)))
         self._payload_bytes += len(payload)
+
+    def add_all(self, rows: Iterable[BatchRow]) -> Iterator[Run]:
+        """The same for many, without a call for each batch that is as the kernel wants it."""
+        packed = batch_format.CODEC_MASK | OLD_MESSAGE_BIT
+        for row in rows:
+            if row.attributes & packed or self._unpacked:
+                yield from self.add(row)
+                continue
+            start = row.position + batch_format.HEADER_BYTES
+            end = row.position + row.size_bytes
+            if row.record_count > (end - start) // RECORD_BYTES_MIN:
+                yield from self.add(row)  # which says what is wrong
+            if self._payload_bytes + end - start > self._run_bytes_max:
+                yield from self.finish()
+            self._rows.append(_table_row(row, start, end))
+            self._payload_bytes += end - start
 
     def finish(self) -> Iterator[Run]:
         """The run that is left, if any."""

@@ -8,6 +8,7 @@ decompression names the most it accepts.
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from enum import IntEnum
 
@@ -27,8 +28,13 @@ _LZ4_LEVEL_MAX = 16
 # Four bytes of zstd can stand for 128 KiB, and a slice is decompressed as a whole: with slices of
 # this size the bound is exceeded by at most 64 MiB before it is noticed.
 _ZSTD_SLICE_BYTES = 2048
+# A frame may say how much it holds, and up to here it is believed: so much is allocated at once.
+_ZSTD_TRUSTED_BYTES_MAX = 16 * 1024 * 1024
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE_BIT = 0x08
+
+
+_OF_THREAD = threading.local()
 
 
 class Codec(IntEnum):
@@ -170,8 +176,18 @@ def _unlz4(data: Buffer, bytes_max: int) -> bytes:
 def _unzstd(data: Buffer, bytes_max: int) -> bytes:
     import zstandard
 
-    # Streams from producers usually do not carry the content size, so it cannot be asked first.
-    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    decompressor = getattr(_OF_THREAD, "zstd", None)
+    if decompressor is None:
+        # Making one costs more than unpacking a small batch, and threads may not share one.
+        decompressor = _OF_THREAD.zstd = zstandard.ZstdDecompressor()
+    size_bytes = zstandard.frame_content_size(data)
+    if size_bytes > bytes_max:
+        raise _too_large(bytes_max)
+    if 0 < size_bytes <= _ZSTD_TRUSTED_BYTES_MAX:
+        unpacked: bytes = decompressor.decompress(data)
+        return unpacked
+    # Streams of Java producers do not carry the content size, so they are unpacked in slices.
+    unpacker = decompressor.decompressobj()
     parts: list[bytes] = []
     total_bytes = 0
     view = memoryview(data)
