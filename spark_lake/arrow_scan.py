@@ -24,8 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from strandline.spark_lake.given_options import option_text
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import COLUMNS, LakeOptions, option_text
+from strandline.spark_lake.options import COLUMNS, LakeOptions
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator, Predicate, taken
 from strandline.spark_lake.query import Query

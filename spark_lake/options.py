@@ -15,19 +15,22 @@ Ours are `path`, `columns`, `value*`, `schemaRegistry.*`, `splitBytes`, `isolati
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from strandline.spark_lake.given_options import (
+    GivenOptions,
+    duration_ms,
+    integer,
+    json_object,
+    nearest,
+)
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Isolation, TopicPartition
-
-T = TypeVar("T")
 
 # One split is one Spark task: large enough to outweigh starting it (some 50 ms), small enough to
 # spread over executors and to be repeated cheaply.
@@ -200,7 +203,7 @@ class LakeOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: Mode = Mode.BATCH) -> LakeOptions:
         """Raises InvalidConfig, naming the option and the remedy."""
-        given = _Given(options)
+        given = GivenOptions(options)
         _check_mode(given, mode)
         first = Edge.LATEST if mode is Mode.STREAM else Edge.EARLIEST
         return cls(
@@ -241,47 +244,6 @@ class LakeOptions:
         )
 
 
-OPTION_NAMES = (
-    "path",
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "startingTimestamp",
-    "endingOffsets",
-    "endingOffsetsByTimestamp",
-    "endingTimestamp",
-    "columns",
-    "includeHeaders",
-    "valueFormat",
-    "valueSchema",
-    "valueErrors",
-    "valueDescriptors",
-    "valueMessage",
-    "valueSubject",
-    "schemaRegistry.url",
-    "schemaRegistry.auth",
-    "failOnDataLoss",
-    "isolationLevel",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "splitBytes",
-    "maxOffsetsPerTrigger",
-    "maxBytesPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "scanReport",
-    "s3.endpoint.url",
-    "s3.region",
-    "s3.key",
-    "s3.secret",
-    "s3.token",
-    "s3.anonymous",
-    "s3.profile",
-    "s3.requester.pays",
-)
 # Options that only one kind of query has.
 _STREAM_ONLY = (
     "maxOffsetsPerTrigger",
@@ -290,76 +252,10 @@ _STREAM_ONLY = (
     "maxTriggerDelay",
 )
 _BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
-# Options of Spark's Kafka source about its conversation with brokers.
-_OF_BROKERS = (
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "groupIdPrefix",
-)
-_NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
-
-
-def option_text(value: object) -> str:
-    """An option as Spark would hand it over: JSON for a mapping, `true` and `false`."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return json.dumps(value) if isinstance(value, Mapping) else str(value)
-
-
-class _Given:
-    """The options as they came; names in any case, as everywhere in Spark."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        for name in options:
-            if name.lower() not in _NAME_BY_LOWER:
-                raise _unknown_option(name)
-        self._texts = {name.lower(): text for name, text in options.items()}
-
-    def text(self, name: str) -> str | None:
-        assert name.lower() in _NAME_BY_LOWER, name
-        text = self._texts.get(name.lower())
-        return text.strip() if text is not None and text.strip() else None
-
-    def boolean(self, name: str, *, default: bool) -> bool:
-        return self.one_of(name, {"true": True, "false": False}, str(default).lower())
-
-    def one_of(self, name: str, choices: Mapping[str, T], default: str) -> T:
-        text = (self.text(name) or default).lower()
-        if text not in choices:
-            raise InvalidConfig(
-                f"option {name} is {self.text(name)!r}, it may be {' or '.join(choices)}"
-            )
-        return choices[text]
-
-    def number(self, name: str, *, default: int, at_least: int, at_most: int = 2**62) -> int:
-        text = self.text(name)
-        if text is None:
-            return default
-        number = _integer(name, text)
-        if not at_least <= number <= at_most:
-            raise InvalidConfig(f"option {name} is {number}, it must be at least {at_least}")
-        return number
-
-
-def _unknown_option(name: str) -> InvalidConfig:
-    if name.lower().startswith("kafka.") or name.lower() in [one.lower() for one in _OF_BROKERS]:
-        return InvalidConfig(
-            f"option {name} has no meaning here: the lake reads the bucket of option path,"
-            " no broker"
-        )
-    return InvalidConfig(f"option {name} is unknown; the nearest is {_nearest(name, OPTION_NAMES)}")
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    by_lower = {one.lower(): one for one in names}
-    return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
-
-
 # --- the parts --------------------------------------------------------------------------------
 
 
-def _check_mode(given: _Given, mode: Mode) -> None:
+def _check_mode(given: GivenOptions, mode: Mode) -> None:
     refused = {Mode.BATCH: _STREAM_ONLY, Mode.STREAM: _BATCH_ONLY, Mode.ANY: ()}[mode]
     for name in refused:
         if given.text(name) is not None:
@@ -367,7 +263,7 @@ def _check_mode(given: _Given, mode: Mode) -> None:
             raise InvalidConfig(f"option {name} works in a query of {other.value} only")
 
 
-def _trigger(given: _Given) -> TriggerLimits:
+def _trigger(given: GivenOptions) -> TriggerLimits:
     def bound(name: str) -> int | None:
         return given.number(name, default=0, at_least=1) or None
 
@@ -375,7 +271,7 @@ def _trigger(given: _Given) -> TriggerLimits:
         offsets_max=bound("maxOffsetsPerTrigger"),
         bytes_max=bound("maxBytesPerTrigger"),
         offsets_min=bound("minOffsetsPerTrigger"),
-        delay_ms_max=_duration_ms("maxTriggerDelay", given.text("maxTriggerDelay") or "15m"),
+        delay_ms_max=duration_ms("maxTriggerDelay", given.text("maxTriggerDelay") or "15m"),
     )
     if limits.offsets_min and limits.offsets_max and limits.offsets_min > limits.offsets_max:
         raise InvalidConfig(
@@ -385,19 +281,7 @@ def _trigger(given: _Given) -> TriggerLimits:
     return limits
 
 
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _duration_ms(name: str, text: str) -> int:
-    """Durations as Spark writes them: `30s`, `15m`, `500ms`; a bare number is milliseconds."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
-    unit = found[2] if found else "?"
-    if found is None or (unit or "ms") not in _UNITS_MS:
-        raise InvalidConfig(f"option {name} is {text!r}, expected a duration such as 15m or 30s")
-    return int(found[1]) * _UNITS_MS[unit or "ms"]
-
-
-def _values(given: _Given) -> ValueOptions:
+def _values(given: GivenOptions) -> ValueOptions:
     options = ValueOptions(
         format=given.one_of("valueFormat", {one.value: one for one in ValueFormat}, "raw"),
         errors=given.one_of("valueErrors", {one.value: one for one in ValueErrors}, "fail"),
@@ -429,7 +313,7 @@ _FORMATS_WITH = {
 }
 
 
-def _columns(given: _Given) -> tuple[str, ...]:
+def _columns(given: GivenOptions) -> tuple[str, ...]:
     with_headers = given.boolean("includeHeaders", default=False)
     corrupt = (CORRUPT_COLUMN,) if _values(given).errors is ValueErrors.CORRUPT else ()
     known = (*COLUMNS, HEADERS_COLUMN, *corrupt)
@@ -440,14 +324,14 @@ def _columns(given: _Given) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise InvalidConfig(
-                f"option columns has {name!r}; the nearest column is {_nearest(name, known)}"
+                f"option columns has {name!r}; the nearest column is {nearest(name, known)}"
             )
     if len(set(names)) < len(names):
         raise InvalidConfig(f"option columns names a column twice: {text}")
     return names
 
 
-def _url(given: _Given) -> str:
+def _url(given: GivenOptions) -> str:
     text = given.text("path")
     if text is None:
         raise InvalidConfig(
@@ -467,7 +351,7 @@ def _url(given: _Given) -> str:
     )
 
 
-def _selection(given: _Given) -> Selection:
+def _selection(given: GivenOptions) -> Selection:
     names = [
         name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None
     ]
@@ -497,7 +381,7 @@ def _pattern(text: str) -> str:
 def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     example = '{"topic": [0, 1]}'
     partitions_by_topic: dict[str, tuple[int, ...]] = {}
-    for topic, partitions in _json_object("assign", text, example).items():
+    for topic, partitions in json_object("assign", text, example).items():
         if not isinstance(partitions, list) or not all(
             type(partition) is int and partition >= 0 for partition in partitions
         ):
@@ -508,11 +392,11 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
     return partitions_by_topic
 
 
-def _bounds(given: _Given, which: str, default: Edge, refused: Edge | None) -> Bounds:
+def _bounds(given: GivenOptions, which: str, default: Edge, refused: Edge | None) -> Bounds:
     """The bounds of one end; `refused` is the edge that would leave nothing to read."""
     name = f"{which}Timestamp"
     if (text := given.text(name)) is not None:
-        return Bounds(option=name, default=AtTimestamp(_integer(name, text)))
+        return Bounds(option=name, default=AtTimestamp(integer(name, text)))
     name = f"{which}OffsetsByTimestamp"
     if (text := given.text(name)) is not None:
         return Bounds(option=name, default=default, named=_named(name, text, AtTimestamp))
@@ -544,7 +428,7 @@ def _bounds(given: _Given, which: str, default: Edge, refused: Edge | None) -> B
 def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPartition, Bound]:
     example = '{"topic": {"0": 23, "1": 42}}'
     named: dict[TopicPartition, Bound] = {}
-    for topic, numbers in _json_object(name, text, example).items():
+    for topic, numbers in json_object(name, text, example).items():
         if not isinstance(numbers, dict):
             raise InvalidConfig(f"option {name} for {topic} is {numbers!r}, expected {example}")
         for partition, number in numbers.items():
@@ -556,20 +440,3 @@ def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPar
     if not named:
         raise InvalidConfig(f"option {name} names no partition, expected {example}")
     return named
-
-
-def _json_object(name: str, text: str, example: str) -> dict[str, object]:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidConfig(f"option {name} is {text!r}, expected JSON like {example}") from error
-    if not isinstance(parsed, dict):
-        raise InvalidConfig(f"option {name} is {text!r}, expected JSON like {example}")
-    return parsed
-
-
-def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InvalidConfig(f"option {name} is {text!r}, expected a whole number") from error

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from strandline.spark_lake.arrow_scan import OptionValue
 from strandline.spark_lake.catalog import Catalog
+from strandline.spark_lake.given_options import option_text
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import LakeOptions, option_text
+from strandline.spark_lake.options import LakeOptions
 from strandline.spark_lake.source import FORMAT_NAME, register
 from strandline.storage.errors import InvalidConfig
 

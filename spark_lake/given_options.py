@@ -1,0 +1,152 @@
+"""The options of a query as they come: texts by names, each read as what it must be.
+
+Names are taken in any case, as everywhere in Spark; one that does not exist is refused with the
+nearest that does. What the options mean together is in `options`. Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from strandline.storage.errors import InvalidConfig
+
+T = TypeVar("T")
+
+OPTION_NAMES = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "columns",
+    "includeHeaders",
+    "valueFormat",
+    "valueSchema",
+    "valueErrors",
+    "valueDescriptors",
+    "valueMessage",
+    "valueSubject",
+    "schemaRegistry.url",
+    "schemaRegistry.auth",
+    "failOnDataLoss",
+    "isolationLevel",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "splitBytes",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "scanReport",
+    "s3.endpoint.url",
+    "s3.region",
+    "s3.key",
+    "s3.secret",
+    "s3.token",
+    "s3.anonymous",
+    "s3.profile",
+    "s3.requester.pays",
+)
+# Options of Spark's Kafka source about its conversation with brokers.
+_OF_BROKERS = (
+    "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+)
+_NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
+
+
+def option_text(value: object) -> str:
+    """An option as Spark would hand it over: JSON for a mapping, `true` and `false`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, Mapping) else str(value)
+
+
+class GivenOptions:
+    """The options as they came; names in any case, as everywhere in Spark."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        for name in options:
+            if name.lower() not in _NAME_BY_LOWER:
+                raise _unknown_option(name)
+        self._texts = {name.lower(): text for name, text in options.items()}
+
+    def text(self, name: str) -> str | None:
+        assert name.lower() in _NAME_BY_LOWER, name
+        text = self._texts.get(name.lower())
+        return text.strip() if text is not None and text.strip() else None
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        return self.one_of(name, {"true": True, "false": False}, str(default).lower())
+
+    def one_of(self, name: str, choices: Mapping[str, T], default: str) -> T:
+        text = (self.text(name) or default).lower()
+        if text not in choices:
+            raise InvalidConfig(
+                f"option {name} is {self.text(name)!r}, it may be {' or '.join(choices)}"
+            )
+        return choices[text]
+
+    def number(self, name: str, *, default: int, at_least: int, at_most: int = 2**62) -> int:
+        text = self.text(name)
+        if text is None:
+            return default
+        number = integer(name, text)
+        if not at_least <= number <= at_most:
+            raise InvalidConfig(f"option {name} is {number}, it must be at least {at_least}")
+        return number
+
+
+def _unknown_option(name: str) -> InvalidConfig:
+    if name.lower().startswith("kafka.") or name.lower() in [one.lower() for one in _OF_BROKERS]:
+        return InvalidConfig(
+            f"option {name} has no meaning here: the lake reads the bucket of option path,"
+            " no broker"
+        )
+    return InvalidConfig(f"option {name} is unknown; the nearest is {nearest(name, OPTION_NAMES)}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    by_lower = {one.lower(): one for one in names}
+    return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
+
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def duration_ms(name: str, text: str) -> int:
+    """Durations as Spark writes them: `30s`, `15m`, `500ms`; a bare number is milliseconds."""
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())
+    unit = found[2] if found else "?"
+    if found is None or (unit or "ms") not in _UNITS_MS:
+        raise InvalidConfig(f"option {name} is {text!r}, expected a duration such as 15m or 30s")
+    return int(found[1]) * _UNITS_MS[unit or "ms"]
+
+
+def json_object(name: str, text: str, example: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidConfig(f"option {name} is {text!r}, expected JSON like {example}") from error
+    if not isinstance(parsed, dict):
+        raise InvalidConfig(f"option {name} is {text!r}, expected JSON like {example}")
+    return parsed
+
+
+def integer(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise InvalidConfig(f"option {name} is {text!r}, expected a whole number") from error
