@@ -1,4 +1,6 @@
 """The command line: serve, look into an archive, plan a query over it, look into log folders.
+"""The command line: serve, look into an archive, plan a query over it, dump a log file;
+and the tools of `broker/tools` for any cluster.
 
 Every command says what it takes with `--help`. Mistakes of the user end with one line on standard
 error and exit code 2; failures of the world with one line and exit code 1.
@@ -17,6 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from strandline import __version__
+from strandline.broker.tools.arguments import add_commands
+from strandline.broker.tools.failures import WrongUse
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError
 
@@ -79,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
-    except InvalidConfig as error:
+    except (InvalidConfig, WrongUse) as error:
         print(f"strandline: {error}", file=sys.stderr)
         return USAGE_ERROR
     except StrandlineError as error:
@@ -105,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_lake(commands)
     _add_dump_log(commands)
     _add_verify_folders(commands)
+    add_commands(commands)
     return parser
 
 

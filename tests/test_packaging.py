@@ -153,6 +153,7 @@ LAZY = {
     "strandline.storage.records.key_filter_kernels",
 }
 EXTRAS = {"numba", "numpy", "pyarrow", "pandas", "pyspark", "s3fs", "fsspec", "aiobotocore"}
+EXTRAS.add("confluent_kafka")
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):

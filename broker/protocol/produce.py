@@ -76,8 +76,10 @@ def decode_produce_request(version: int, body: memoryview) -> ProduceRequest:
             request = _decode_usual(version, body)
     except (struct.error, IndexError):
         request = None
-    request = request or codec.decode_request(ApiKey.PRODUCE, version, body)
-    assert isinstance(request, ProduceRequest)
+    if request is None:
+        whole = codec.decode_request(ApiKey.PRODUCE, version, body)
+        assert isinstance(whole, ProduceRequest)
+        return whole
     return request
 
 

@@ -1,0 +1,44 @@
+"""Points in time and lengths of time, as people type them.
+
+moment    2026-11-20T18:00:00Z  2026-11-20T18:00:00+01:00  2026-11-20 (UTC)  1763661600000 (ms)
+duration  90s  15m  6h  7d  1h30m  PT1H30M  P7D (ISO 8601, as Kafka's tools take it)
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from strandline.broker.tools.failures import WrongUse
+from strandline.storage.model import TimestampMs
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SHORT = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
+_SHORT_PART = re.compile(r"(\d+)(ms|[smhdw])")
+_ISO = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.\d+)?S)?)?")
+
+
+def moment_ms(text: str) -> TimestampMs:
+    """Milliseconds since the epoch; a moment without a zone is UTC. Raises WrongUse."""
+    if text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise WrongUse(
+            f"{text!r} is no moment", remedy="write 2026-11-20T18:00:00Z or milliseconds"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def duration_ms(text: str) -> int:
+    """Raises WrongUse."""
+    if _SHORT.fullmatch(text):
+        return sum(int(count) * _UNITS_MS[unit] for count, unit in _SHORT_PART.findall(text))
+    iso = _ISO.fullmatch(text)
+    if iso is not None and any(iso.groups()):
+        counts = (int(part or 0) for part in iso.groups())
+        return sum(c * _UNITS_MS[unit] for c, unit in zip(counts, "dhms", strict=True))
+    raise WrongUse(f"{text!r} is no duration", remedy="write 90s, 15m, 6h, 7d or PT1H30M")

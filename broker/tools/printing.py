@@ -1,0 +1,71 @@
+"""Tables for people, JSON for programs.
+
+On a terminal tables are drawn to its width; into a pipe they are written wide and plain, one row
+per line, so that `grep` and `awk` work on them. JSON goes out as one document, indented.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from strandline.storage.model import TimestampMs
+
+# Wide enough for a long topic name in every column; only used when nobody draws to a terminal.
+PIPE_WIDTH = 400
+
+Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
+
+
+def print_json(document: Json) -> None:
+    """On standard output."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns that hold numbers in every row are set to the right; None is a dash."""
+    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = all(isinstance(row[index], int | None) for row in rows)
+        table.add_column(column, justify="right" if numeric and rows else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console().print(table)
+
+
+def say(line: str) -> None:
+    """One line of plain text on standard output."""
+    sys.stdout.write(line + "\n")
+
+
+def remark(line: str) -> None:
+    """One line on standard error, where pipes do not carry it away."""
+    sys.stderr.write(line + "\n")
+
+
+def console() -> Console:
+    """For standard output."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def utc_text(timestamp_ms: TimestampMs) -> str:
+    """`2013-01-01 10:00:00.000` in UTC; the bare number where no calendar reaches."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    # Markup in a topic's name must not colour the table.
+    return str(value).replace("[", r"\[")
