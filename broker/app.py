@@ -17,6 +17,7 @@ Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
                        reader (remote.log.reader.threads)  cold reads
                        cleaner (log.cleaner.threads)  talks to a compacting child process each
                        decoding (1)  large requests
+                       moves (1)  copies of partitions for another log folder
 
 A background loop that fails is logged and begun again; it never takes the broker with it.
 """
@@ -39,6 +40,7 @@ from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers, is_tiered
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.group_archive import GroupArchive
@@ -141,6 +143,7 @@ class _Workers:
     reader: ThreadPoolExecutor
     cleaner: ThreadPoolExecutor
     decoding: ThreadPoolExecutor
+    moves: ThreadPoolExecutor
 
     @classmethod
     def start(cls, config: BrokerConfig) -> _Workers:
@@ -154,6 +157,7 @@ class _Workers:
             reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
             cleaner=ThreadPoolExecutor(max(1, config.log_cleaner_threads), "cleaner"),
             decoding=ThreadPoolExecutor(1, "decoding"),
+            moves=ThreadPoolExecutor(1, "moves"),
         )
 
     def stop(self) -> None:
@@ -165,6 +169,7 @@ class _Workers:
             self.copier,
             self.cleaner,
             self.manifests,
+            self.moves,
             self.metadata,
             self.disk,
         )
@@ -227,6 +232,7 @@ class Broker:
         self._metadata: Metadata
         self._server: Server
         self._replicas: ReplicaManager
+        self._moves: ReplicaMoves
         self._groups: GroupCoordinator
         self._enforcer: RetentionEnforcer
         self._cleaner: LogCleaner
@@ -277,6 +283,9 @@ class Broker:
             disk=self._workers.disk,
         )
         self._replicas.take_over(logs, image)  # 6
+        self._moves = ReplicaMoves(
+            self._replicas, self._log_dirs, worker=self._workers.moves, clock=clock
+        )
         self._metadata = Metadata(
             image, self._metadata_log, follower=self, executor=self._workers.metadata
         )
@@ -472,6 +481,23 @@ class Broker:
                     refused = error
                     raise _Stop from None
                 for name, loop in self._loops().items():
+                loops: dict[str, Callable[[], Awaitable[None]]] = {
+                    "connection sweep": self._server.sweep_forever,
+                    "flush": self._flush_forever,
+                    "checkpoint": self._checkpoint_forever,
+                    "producer expiry": self._expire_producers_forever,
+                    "groups": self._groups.run,
+                    "retention": self._retain_forever,
+                    "purges": self._finish_purges_forever,
+                    "moves": self._moves.run,
+                }
+                if self._config.log_cleaner_enable:
+                    loops["cleaner"] = self._clean_forever
+                if self._store is not None:
+                    loops["metadata mirror"] = self._mirror_forever
+                    loops["tiering"] = self._tier_forever
+                    loops["groups archive"] = self._archive_groups_forever
+                for name, loop in loops.items():
                     tasks.create_task(_keep_running(name, loop), name=name)
                 gc.collect()
                 # What lives now lives for good: the collector need not look at it again.
@@ -578,7 +604,7 @@ class Broker:
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
             ApiKey.DELETE_RECORDS: offsets.delete_records,
             **make_group_handlers(services, self._groups),
-            **make_admin_handlers(services, self._log_dirs, self._tiering),
+            **make_admin_handlers(services, self._log_dirs, self._moves, self._tiering),
         }
         self._fetch = FetchHandler(services)
         self._sessions = services.sessions

@@ -49,6 +49,10 @@ RESTORE_AFTER_METADATA = "restore.after-metadata"
 RESTORE_AFTER_PARTITION = "restore.after-partition"
 RESTORE_AFTER_GROUPS = "restore.after-groups"
 RESTORE_BEFORE_UNMARK = "restore.before-unmark"
+MOVE_AFTER_MARK = "move.after-mark"
+MOVE_AFTER_COPY = "move.after-copy"
+MOVE_BEFORE_SWAP = "move.before-swap"
+MOVE_AFTER_SWAP = "move.after-swap"
 
 CRASH_POINTS = (
     COPY_AFTER_LOG,
@@ -80,6 +84,10 @@ CRASH_POINTS = (
     RESTORE_AFTER_PARTITION,
     RESTORE_AFTER_GROUPS,
     RESTORE_BEFORE_UNMARK,
+    MOVE_AFTER_MARK,
+    MOVE_AFTER_COPY,
+    MOVE_BEFORE_SWAP,
+    MOVE_AFTER_SWAP,
 )
 
 

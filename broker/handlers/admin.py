@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.handlers.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.client_quotas import ClientQuotaHandlers
 from strandline.broker.handlers.dispatch import Handler
@@ -17,7 +18,10 @@ from strandline.storage.tiering.manager import TieringManager
 
 
 def make_admin_handlers(
-    services: Services, log_dirs: LogDirs, tiering: TieringManager | None
+    services: Services,
+    log_dirs: LogDirs,
+    moves: ReplicaMoves,
+    tiering: TieringManager | None,
 ) -> Mapping[ApiKey, Handler]:
     """`tiering` is None without an object store."""
     configs = AlterConfigsHandlers(services)
@@ -30,6 +34,12 @@ def make_admin_handlers(
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
         ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
         ApiKey.DESCRIBE_LOG_DIRS: LogDirHandler(services, log_dirs).describe_log_dirs,
+    folders = LogDirHandler(services, log_dirs, moves)
+    return {
+        ApiKey.ALTER_CONFIGS: configs.alter_configs,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: folders.alter_replica_log_dirs,
+        ApiKey.DESCRIBE_LOG_DIRS: folders.describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,
         ApiKey.UPDATE_FEATURES: features.update_features,

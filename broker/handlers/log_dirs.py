@@ -1,6 +1,9 @@
-"""DescribeLogDirs: the folders of this broker, and how much of each partition lies in them.
+"""DescribeLogDirs and AlterReplicaLogDirs: what lies in which folder, and moves between them.
 
-    1-5   2 flexible; 3 a top-level error; 4 size of the volume; 5 cordoned folders (none are)
+DescribeLogDirs      1-5   2 flexible; 3 a top-level error; 4 size of the volume; 5 cordoned folders
+                           (none are)
+AlterReplicaLogDirs  1-2   2 flexible; answers when the move is noted, not when it is done: that is
+                           seen in DescribeLogDirs, where the copy is a future replica until then
 
 Sizes are of the local tier: what only the archive has takes no room here. A folder that is offline
 is named with its error and nothing else.
@@ -14,9 +17,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.replica_moves import LogDirNotFound, ReplicaMoves
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -24,17 +34,58 @@ from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from strandline.storage.errors import DiskError
 from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_move import LogMove
 
 UNKNOWN_BYTES = -1
 
 
 class LogDirHandler:
-    """Looks at the folders and at the logs that are open in them."""
+    """Looks at the folders and at the logs that are open in them, and asks for moves."""
 
-    def __init__(self, services: Services, log_dirs: LogDirs) -> None:
+    def __init__(self, services: Services, log_dirs: LogDirs, moves: ReplicaMoves) -> None:
         self._replicas = services.replicas
         self._log_dirs = log_dirs
+        self._moves = moves
+
+    def alter_replica_log_dirs(
+        self, request: AlterReplicaLogDirsRequest, _context: RequestContext
+    ) -> AlterReplicaLogDirsResponse:
+        refuse_flood(sum(len(topic.partitions) for d in request.dirs for topic in d.topics))
+        codes: dict[str, dict[int, int]] = {}
+        for wanted in request.dirs:
+            for topic in wanted.topics:
+                for partition in topic.partitions:
+                    code = self._ask(topic.name, partition, wanted.path)
+                    codes.setdefault(topic.name, {})[partition] = code
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(
+                    topic_name=name,
+                    partitions=[
+                        AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                        for index, code in partitions.items()
+                    ],
+                )
+                for name, partitions in codes.items()
+            ]
+        )
+
+    def _ask(self, topic: str, partition: int, path: str) -> int:
+        """The error code for one partition."""
+        served = self._replicas.partition(topic, partition)
+        if served is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if not path.startswith("/") or "\0" in path:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        try:
+            self._moves.ask(served, Path(path))
+        except LogDirNotFound as error:
+            return error.kafka_code
+        except DiskError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
 
     async def describe_log_dirs(
         self, request: DescribeLogDirsRequest, _context: RequestContext
@@ -54,7 +105,7 @@ class LogDirHandler:
             results=[
                 DescribeLogDirsResult(
                     log_dir=str(path.absolute()),
-                    topics=_topics(by_folder.get(path, ())),
+                    topics=_topics(by_folder.get(path, ()), self._future_in(path, wanted)),
                     total_bytes=total_bytes,
                     usable_bytes=usable_bytes,
                 )
@@ -68,6 +119,14 @@ class LogDirHandler:
             ]
         )
 
+    def _future_in(self, path: Path, wanted: Mapping[str, set[int]] | None) -> LogMove | None:
+        """The copy that is being made in this folder, if it is asked for."""
+        move = self._moves.current()
+        if move is None or move.target.parent != path:
+            return None
+        key = move.source.topic_partition
+        return move if wanted is None or key.partition in wanted.get(key.topic, ()) else None
+
     def _by_folder(self, wanted: Mapping[str, set[int]] | None) -> dict[Path, list[Partition]]:
         found: dict[Path, list[Partition]] = {}
         for served in self._replicas.partitions():
@@ -77,8 +136,20 @@ class LogDirHandler:
         return found
 
 
-def _topics(partitions: list[Partition] | tuple[()]) -> list[DescribeLogDirsTopic]:
+def _topics(
+    partitions: list[Partition] | tuple[()], future: LogMove | None
+) -> list[DescribeLogDirsTopic]:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = {}
+    if future is not None:
+        key = future.source.topic_partition
+        by_topic[key.topic] = [
+            DescribeLogDirsPartition(
+                partition_index=key.partition,
+                partition_size=future.size_bytes,
+                offset_lag=future.offset_lag,
+                is_future_key=True,
+            )
+        ]
     for served in partitions:
         key = served.topic_partition
         by_topic.setdefault(key.topic, []).append(

@@ -178,6 +178,7 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible_from=4),
             _row(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4),
             _row(ApiKey.ALTER_CONFIGS, 0, 2, flexible_from=2),
+            _row(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, flexible_from=2),
             _row(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, flexible_from=2),
             _row(ApiKey.CREATE_PARTITIONS, 0, 3, flexible_from=2),
             _row(ApiKey.DELETE_GROUPS, 0, 2, flexible_from=2),

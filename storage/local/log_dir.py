@@ -2,7 +2,8 @@
 
     <log.dir>/.lock                                held by one process while it runs
     <log.dir>/meta.properties                      whose folder this is
-    <log.dir>/<topic>-<partition>/                 a log, see log.py
+    <log.dir>/<topic>-<partition>/                 a log, see log.py; with a mark one that is being
+                                                   moved here, see log_move.py
     <log.dir>/<topic>-<partition>.<id>-delete/     a removed one, until it is purged
     <log.dir>/<topic>-<partition>.<id>-stray/      one that the cluster does not know; kept
     <log.dir>/*-checkpoint                         see checkpoint.py
@@ -39,6 +40,8 @@ from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked
 from strandline.storage.local import checkpoint
+from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
+from strandline.storage.local import checkpoint, log_move
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import (
     LogDir,
@@ -203,6 +206,8 @@ class LogDirs:
                     }
                 except DiskError as error:
                     self._take_offline(directory, error)
+        found: dict[TopicPartition, LocalLog] = {}
+        self._settle_moves()
         for directory in self.directories:
             # What is not opened is gone for good, and must not come back through a checkpoint.
             for offsets in (
@@ -219,6 +224,27 @@ class LogDirs:
     ) -> dict[TopicPartition, Path]:
         """The folders of partitions in `directory`, which are noted in `places` as well."""
         found: dict[TopicPartition, Path] = {}
+    def _settle_moves(self) -> None:
+        """Removes copies that never took over, and logs that a copy took over from."""
+        folders = [
+            path
+            for directory in self.directories
+            for path in _subfolders(directory.path)
+            if partition_of(path.name) is not None
+        ]
+        moved = {path.name: path for path in folders if log_move.has_taken_over(path)}
+        for path in folders:
+            if log_move.is_unfinished(path) or moved.get(path.name, path) != path:
+                target = path.with_name(_renamed(path.name, DELETE_SUFFIX))
+                files.rename(path, target)
+                log.info(
+                    "folder of a move between log folders removed",
+                    extra={"fields": {"folder": str(path), "finished": path.name in moved}},
+                )
+
+    def _load_directory(
+        self, directory: LogDir, config_for: ConfigFor, found: dict[TopicPartition, LocalLog]
+    ) -> None:
         for path in _subfolders(directory.path):
             renamed = _RENAMED_FOLDER.fullmatch(path.name)
             if renamed is not None:
@@ -238,6 +264,9 @@ class LogDirs:
         self, directory: LogDir, config_for: ConfigFor, path: Path, key: TopicPartition
     ) -> LocalLog | None:
         topic_id = checkpoint.read_topic_id(path) or ZERO_TOPIC_ID
+        marked = log_move.marked_log_start(path)
+        if marked:
+            directory.log_starts[key] = max(marked, directory.log_starts.get(key, 0))
         config = config_for(key, topic_id)
         if config is None:
             target = path.with_name(_renamed(path.name, STRAY_SUFFIX))
@@ -438,6 +467,30 @@ class LogDirs:
         self._deleted.append(
             _DeletedFolder(target, self._clock.now_ms() + deleted.config.file_delete_delay_ms)
         )
+
+    def replace_log(self, old: LocalLog, new: LocalLog) -> None:
+        """A copy in another folder takes the log's place; the old folder goes as a deleted one.
+
+        Waits for no disk: the names are synced by who calls this. Raises DiskError.
+        """
+        directory = self._directory_of(old)
+        target = self.directory_at(new.directory.parent)
+        assert target is not None, new
+        key = old.topic_partition
+        del directory.logs[key]
+        target.logs[key] = new
+        for offsets in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
+            offsets.pop(key, None)
+        removed = old.directory.with_name(_renamed(old.directory.name, DELETE_SUFFIX))
+        files.rename(old.directory, removed, sync=False)
+        self._deleted.append(
+            _DeletedFolder(removed, self._clock.now_ms() + old.config.file_delete_delay_ms)
+        )
+
+    def directory_at(self, path: Path) -> LogDir | None:
+        """The log folder with this path, relative or absolute; None if it is none of ours."""
+        wanted = path.absolute()
+        return next((d for d in self.directories if d.path.absolute() == wanted), None)
 
     def _directory_of(self, opened: LocalLog) -> LogDir:
         directory = self._find_directory(opened)

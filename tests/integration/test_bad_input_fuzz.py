@@ -32,6 +32,11 @@ from strandline.broker.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from strandline.broker.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -328,6 +333,14 @@ def admin_requests() -> Sequence[Request]:
         DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=TOPIC, partitions=[0, 1])]),
         DescribeProducersRequest(
             topics=[DescribeProducersTopic(name=TOPIC, partition_indexes=[0, 1])]
+        ),
+        AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path="/absent",
+                    topics=[AlterReplicaLogDirTopic(name=TOPIC, partitions=[0, 1])],
+                )
+            ]
         ),
         ElectLeadersRequest(topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 1])]),
         AlterPartitionReassignmentsRequest(

@@ -99,7 +99,7 @@ def test_the_quick_produce_decoder_judges_damaged_bytes_like_the_general_one(
     for attempt in [mutated(rng, body) for _ in range(5)]:
         view = memoryview(attempt)
         try:
-            expected = codec.decode(ProduceRequest, version, view)
+            expected = codec.decode_request(ApiKey.PRODUCE, version, view)
         except MalformedRequest:
             with pytest.raises(MalformedRequest):
                 decode_produce_request(version, view)

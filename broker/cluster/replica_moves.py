@@ -1,0 +1,219 @@
+"""Moves of partitions between the log folders of this broker, one at a time (KIP-113).
+
+    asked -> copying -> taken over            `storage/local/log_move.py` has the steps on disk
+               |  \\-> begun again             compaction replaced a segment under the copy
+               \\----> dropped                 asked for another folder, topic deleted, disk error
+
+The copy is made in a worker of its own while the partition is served; the loop hands it one piece
+of the tail after the other. Near the end, where every piece is small, the copy is synced, and if
+nothing was appended meanwhile it takes over then and there. A partition that never pauses gets that
+one sync on the loop instead: a stall of milliseconds rather than a hole in what was promised.
+
+What was asked for is kept in memory alone: after a restart a partition lies where it lay, whole,
+and has to be asked for again. (Kafka's future replicas go on after a restart.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.crash_points import (
+    MOVE_AFTER_COPY,
+    MOVE_AFTER_MARK,
+    MOVE_AFTER_SWAP,
+    MOVE_BEFORE_SWAP,
+    crash_point,
+)
+from strandline.storage.errors import DiskError, StorageError
+from strandline.storage.local import log_move
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_move import LAST_PIECE_BYTES, LogMove, SourceChanged
+from strandline.storage.model import TopicPartition
+
+log = logging.getLogger(__name__)
+
+# A log that is compacted again and again under the copy is given up on; each try reads all of it.
+TRIES_MAX = 5
+# So often the copy is synced in the hope that nothing comes meanwhile.
+SYNCS_MAX = 10
+
+T = TypeVar("T")
+
+
+class LogDirNotFound(StorageError):
+    """A folder that is none of `log.dirs`."""
+
+    kafka_code = 57  # LOG_DIR_NOT_FOUND
+
+
+class _Dropped(Exception):
+    """Nobody wants this move any longer."""
+
+
+class ReplicaMoves:
+    """Which partitions are to lie where, and the copy that is being made."""
+
+    def __init__(
+        self, replicas: ReplicaManager, log_dirs: LogDirs, *, worker: Executor, clock: Clock
+    ) -> None:
+        """`worker` makes copies; it is its own, so that nobody waits behind a gigabyte."""
+        self._replicas = replicas
+        self._log_dirs = log_dirs
+        self._worker = worker
+        self._clock = clock
+        # In the order asked for; bounded by the partitions there are.
+        self._wanted: dict[TopicPartition, Path] = {}
+        self._current: LogMove | None = None
+        self._asked = asyncio.Event()
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def ask(self, served: Partition, path: Path) -> None:
+        """The partition is to lie in this folder; the one it lies in cancels a move.
+
+        Raises LogDirNotFound, and DiskError for a folder that is offline.
+        """
+        target = self._log_dirs.directory_at(path)
+        if any(failed.absolute() == path.absolute() for failed in self._log_dirs.failures):
+            raise DiskError(f"log folder {path} is offline")
+        if target is None:
+            raise LogDirNotFound(f"{path} is none of log.dirs")
+        key = served.topic_partition
+        current = self._current
+        if current is not None and current.source.topic_partition == key:
+            if current.target.parent == target.path:
+                return
+            current.cancelled = True
+        self._wanted.pop(key, None)
+        if served.log.local.directory.parent != target.path:
+            self._wanted[key] = target.path
+            self._asked.set()
+
+    def current(self) -> LogMove | None:
+        """The copy that is being made, for those who describe log folders."""
+        return self._current
+
+    # --- moving ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Makes one move after the other, for ever."""
+        while True:
+            while self._wanted:
+                key, folder = next(iter(self._wanted.items()))
+                del self._wanted[key]
+                served = self._replicas.partition(key.topic, key.partition)
+                if served is not None:
+                    await self._move(served, folder)
+            self._asked.clear()
+            await self._asked.wait()
+
+    async def _move(self, served: Partition, folder: Path) -> None:
+        key = served.topic_partition
+        fields = {"partition": str(key), "folder": str(folder)}
+        for _ in range(TRIES_MAX):
+            move = LogMove(served.log.local, folder / str(key), clock=self._clock)
+            self._current = move
+            try:
+                await self._copy(served, move)
+            except SourceChanged as error:
+                log.info(
+                    "move between log folders begins again",
+                    extra={"fields": {**fields, "reason": str(error)}},
+                )
+                await self._abandon(move)
+                continue
+            except _Dropped:
+                log.info("move between log folders dropped", extra={"fields": fields})
+                await self._abandon(move)
+            except StorageError as error:
+                log.error(
+                    "move between log folders failed",
+                    extra={"fields": {**fields, "reason": str(error)}},
+                )
+                await self._abandon(move)
+            else:
+                log.info("partition moved to another log folder", extra={"fields": fields})
+            finally:
+                self._current = None
+            return
+        log.error(
+            "move between log folders given up: the log is compacted faster than copied",
+            extra={"fields": fields},
+        )
+
+    async def _copy(self, served: Partition, move: LogMove) -> None:
+        """Steps 1 to 7 of `log_move`."""
+        source = move.source
+        await self._replicas.checkpoint_log_starts()
+        # Marks of an earlier move say that this folder wins over another, which ends now.
+        await self._in_worker(partial(log_move.remove_marks, source.directory))
+        await self._in_worker(move.prepare)  # 1
+        crash_point(MOVE_AFTER_MARK)
+        self._check(served, move)
+        source.roll()
+        closed = [segment for segment in source.segments if not segment.is_active]
+        end_offset = source.active_segment.base_offset
+        await self._in_worker(partial(move.copy_closed, closed))  # 2
+        self._check(served, move)
+        await self._in_worker(partial(move.open_copy, end_offset))  # 3
+        crash_point(MOVE_AFTER_COPY)
+        is_synced = await self._catch_up(served, move)  # 4
+        crash_point(MOVE_BEFORE_SWAP)
+        old_folder = source.directory.parent
+        taken_over = move.take_over(served.log.log_start_offset)  # 5
+        if not is_synced:
+            taken_over.flush()
+        served.log.local = taken_over
+        crash_point(MOVE_AFTER_SWAP)
+        self._log_dirs.replace_log(source, taken_over)  # 6
+        for folder in (move.target, move.target.parent, old_folder):
+            await self._in_worker(partial(files.sync_directory, folder))
+        await self._replicas.checkpoint_log_starts()
+        await self._in_worker(partial(log_move.remove_marks, move.target))  # 7
+
+    async def _catch_up(self, served: Partition, move: LogMove) -> bool:
+        """Copies the tail until it is short; whether the copy has everything, synced."""
+        for _ in range(SYNCS_MAX):
+            while (piece := move.next_piece()) is not None:
+                await self._in_worker(partial(move.append, piece))
+                self._check(served, move)
+                if piece.length < LAST_PIECE_BYTES:
+                    break
+            await self._in_worker(move.sync)
+            self._check(served, move)
+            if move.offset_lag == 0:
+                return True
+        while (piece := move.next_piece()) is not None and piece.length >= LAST_PIECE_BYTES:
+            await self._in_worker(partial(move.append, piece))
+            self._check(served, move)
+        return False
+
+    def _check(self, served: Partition, move: LogMove) -> None:
+        """Raises _Dropped if the partition or the wish for this move is gone."""
+        key = served.topic_partition
+        if move.cancelled or self._replicas.partition(key.topic, key.partition) is not served:
+            raise _Dropped
+
+    async def _abandon(self, move: LogMove) -> None:
+        if log_move.has_taken_over(move.target):
+            return  # It failed behind the swap: the copy is the log, a start finishes the rest.
+        try:
+            await self._in_worker(move.abandon)
+        except StorageError as error:
+            log.error(
+                "copy of a partition could not be removed; a restart does it",
+                extra={"fields": {"folder": str(move.target), "reason": str(error)}},
+            )
+
+    async def _in_worker(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, call)

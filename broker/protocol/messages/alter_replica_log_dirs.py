@@ -1,0 +1,53 @@
+"""AlterReplicaLogDirs: move partitions of this broker to other log folders (KIP-113).
+
+v2  flexible
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class AlterReplicaLogDirTopic(Struct):
+    name: str = wire(string)
+    partitions: Sequence[int] = wire(array(int32))
+
+
+class AlterReplicaLogDir(Struct):
+    """`path` is the folder that the partitions are to lie in."""
+
+    path: str = wire(string)
+    topics: Sequence[AlterReplicaLogDirTopic] = wire(array(AlterReplicaLogDirTopic))
+
+
+class AlterReplicaLogDirsRequest(Request, api=ApiKey.ALTER_REPLICA_LOG_DIRS):
+    dirs: Sequence[AlterReplicaLogDir] = wire(array(AlterReplicaLogDir))
+
+
+class AlterReplicaLogDirPartitionResult(Struct):
+    partition_index: int = wire(int32)
+    error_code: int = wire(int16, default=0)
+
+
+class AlterReplicaLogDirTopicResult(Struct):
+    topic_name: str = wire(string)
+    partitions: Sequence[AlterReplicaLogDirPartitionResult] = wire(
+        array(AlterReplicaLogDirPartitionResult)
+    )
+
+
+class AlterReplicaLogDirsResponse(Response, api=ApiKey.ALTER_REPLICA_LOG_DIRS):
+    throttle_time_ms: int = wire(int32, default=0)
+    results: Sequence[AlterReplicaLogDirTopicResult] = wire(array(AlterReplicaLogDirTopicResult))

@@ -1,0 +1,420 @@
+"""`make interop`: Apache Kafka's own Java tools against a fresh broker, one after the other.
+
+    python -m tests.compat.interop KAFKA_LIBRARIES [WORD ...]       only tools whose name has a WORD
+
+Each step runs one tool as Kafka's shell scripts do, and looks for what it must have printed. A step
+may rely on what earlier ones left behind, so they run in order, and the first that fails does not
+stop the rest. The table says which tool could do what; the exit code is 1 if one could not.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tests.support.broker import BrokerProcess
+
+# A JVM needs two seconds to start on a busy machine; the perf tools and a rebalance a few more.
+STEP_SECONDS_MAX = 90
+SHOWN_ON_FAILURE_LINES = 12
+
+LOG4J = """
+rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c: %m%n
+"""
+
+TOOLS = "org.apache.kafka.tools."
+TOPICS = TOOLS + "TopicCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
+GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
+PRODUCER = TOOLS + "ConsoleProducer"
+CONSUMER = TOOLS + "consumer.ConsoleConsumer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One run of a tool; `{name}` in arguments are filled in from `Session`."""
+
+    does: str
+    tool: str
+    arguments: str
+    # Regular expressions, each to be found in standard output (or error, for a refusal).
+    expects: tuple[str, ...]
+    stdin: str = ""
+    fails: bool = False
+    # Most tools take it under this name.
+    bootstrap_option: str = "--bootstrap-server"
+    files: tuple[tuple[str, str], ...] = ()
+
+
+def steps() -> Sequence[Step]:
+    """In order; see the top."""
+    return [
+        Step(
+            does="asks which APIs there are",
+            tool=TOOLS + "BrokerApiVersionsCommand",
+            arguments="",
+            expects=(r"Produce\(0\): 0 to 13", r"Fetch\(1\): 4 to 1[78]"),
+        ),
+        Step(
+            does="describes the cluster",
+            tool=TOOLS + "ClusterTool",
+            arguments="cluster-id",
+            expects=(r"Cluster ID: \S{22}",),
+        ),
+        Step(
+            does="creates a topic",
+            tool=TOPICS,
+            arguments="--create --topic orders --partitions 3 --config retention.ms=86400000",
+            expects=("Created topic orders",),
+        ),
+        Step(
+            does="creates a topic with assigned replicas",
+            tool=TOPICS,
+            arguments="--create --topic placed --replica-assignment 1,1",
+            expects=("Created topic placed",),
+        ),
+        Step(
+            does="is told that a topic exists",
+            tool=TOPICS,
+            arguments="--create --topic orders",
+            expects=("Topic 'orders' already exists",),
+            fails=True,
+        ),
+        Step(
+            does="lists topics",
+            tool=TOPICS,
+            arguments="--list",
+            expects=(r"(?m)^orders$", r"(?m)^placed$"),
+        ),
+        Step(
+            does="describes a topic",
+            tool=TOPICS,
+            arguments="--describe --topic orders",
+            expects=(
+                r"PartitionCount: 3\s+ReplicationFactor: 1\s+Configs: .*retention.ms=86400000",
+                r"Partition: 2\s+Leader: 1\s+Replicas: 1\s+Isr: 1",
+            ),
+        ),
+        Step(
+            does="adds partitions",
+            tool=TOPICS,
+            arguments="--alter --topic orders --partitions 4",
+            expects=(),
+        ),
+        Step(
+            does="alters topic properties",
+            tool=CONFIGS,
+            arguments="--entity-type topics --entity-name orders --alter"
+            " --add-config segment.bytes=2000000,retention.ms=-1",
+            expects=("Completed updating config for topic orders",),
+        ),
+        Step(
+            does="describes topic properties with their synonyms",
+            tool=CONFIGS,
+            arguments="--entity-type topics --entity-name orders --describe --all",
+            expects=(
+                r"segment.bytes=2000000 .*DYNAMIC_TOPIC_CONFIG:segment.bytes=2000000",
+                r"DEFAULT_CONFIG:log.segment.bytes=1073741824",
+                r"cleanup.policy=delete .*DEFAULT_CONFIG",
+            ),
+        ),
+        Step(
+            does="removes a topic property",
+            tool=CONFIGS,
+            arguments="--entity-type topics --entity-name orders --alter"
+            " --delete-config segment.bytes",
+            expects=("Completed updating config for topic orders",),
+        ),
+        Step(
+            does="is told what a wrong property is",
+            tool=CONFIGS,
+            arguments="--entity-type topics --entity-name orders --alter"
+            " --add-config retention.ms=soon",
+            expects=("retention.ms",),
+            fails=True,
+        ),
+        Step(
+            does="describes the broker's configuration",
+            tool=CONFIGS,
+            arguments="--entity-type brokers --entity-name 1 --describe --all",
+            expects=(r"log.dirs?=\S+ .*STATIC_BROKER_CONFIG", r"num.partitions=1"),
+        ),
+        Step(
+            does="produces keyed lines",
+            tool=PRODUCER,
+            arguments="--topic orders --property parse.key=true --property key.separator=:",
+            stdin="".join(f"key-{n}:value-{n}\n" for n in range(100)),
+            expects=(),
+        ),
+        Step(
+            does="consumes in a group",
+            tool=CONSUMER,
+            arguments="--topic orders --from-beginning --max-messages 100 --group readers"
+            " --property print.key=true",
+            expects=(r"key-0\tvalue-0", r"key-99\tvalue-99"),
+        ),
+        Step(
+            does="counts offsets",
+            tool=TOOLS + "GetOffsetShell",
+            arguments="--topic orders",
+            expects=(r"orders:0:\d+", r"orders:3:\d+"),
+        ),
+        Step(
+            does="asks for the offsets of both tiers",
+            tool=TOOLS + "GetOffsetShell",
+            arguments="--topic orders --time earliest-local",
+            expects=(r"orders:0:0",),
+        ),
+        Step(
+            does="lists groups",
+            tool=GROUPS,
+            arguments="--list --state",
+            expects=(r"readers\s+(Classic\s+)?Empty",),
+        ),
+        Step(
+            does="describes the lag of a group",
+            tool=GROUPS,
+            arguments="--describe --group readers",
+            expects=(r"readers\s+orders\s+0\s+\d+\s+\d+\s+0\s", "has no active members"),
+        ),
+        Step(
+            does="resets the offsets of a group",
+            tool=GROUPS,
+            arguments="--reset-offsets --group readers --topic orders --to-earliest --execute",
+            expects=(r"readers\s+orders\s+0\s+0",),
+        ),
+        Step(
+            does="deletes offsets of a group",
+            tool=GROUPS,
+            arguments="--delete-offsets --group readers --topic orders",
+            expects=(r"orders\s+0\s+Successful",),
+        ),
+        Step(
+            does="deletes a group",
+            tool=GROUPS,
+            arguments="--delete --group readers",
+            expects=("were successful",),
+        ),
+        Step(
+            does="consumes in a group of KIP-848",
+            tool=CONSUMER,
+            arguments="--topic orders --from-beginning --max-messages 100 --group modern"
+            " --consumer-property group.protocol=consumer",
+            expects=("value-0", "value-99"),
+        ),
+        Step(
+            does="produces and is told of every record",
+            tool=TOOLS + "VerifiableProducer",
+            arguments="--topic verified --max-messages 500 --throughput 1000 --value-prefix 7",
+            expects=(r'"name":"tool_data".*"acked":500|"acked":500',),
+        ),
+        Step(
+            does="consumes and tells of every record",
+            tool=TOOLS + "VerifiableConsumer",
+            arguments="--topic verified --group-id verified --max-messages 500"
+            " --reset-policy earliest",
+            expects=(r'"name":"records_consumed"', r'"name":"offsets_committed".*"success":true'),
+        ),
+        Step(
+            does="produces as fast as it can",
+            tool=TOOLS + "ProducerPerformance",
+            arguments="--topic perf --num-records 20000 --record-size 1000 --throughput -1"
+            " --producer-props bootstrap.servers={bootstrap} compression.type=lz4",
+            bootstrap_option="",
+            expects=(r"20000 records sent.*99\.9th",),
+        ),
+        Step(
+            does="consumes as fast as it can",
+            tool=TOOLS + "ConsumerPerformance",
+            arguments="--topic perf --messages 20000",
+            expects=(r"\d{4}-\d\d-\d\d.*, 20\d{3},",),
+        ),
+        Step(
+            does="measures from end to end",
+            tool=TOOLS + "EndToEndLatency",
+            arguments="{bootstrap} perf2 200 all 100",
+            bootstrap_option="",
+            expects=(r"Percentiles: 50th = \d+",),
+        ),
+        Step(
+            does="describes the log folders",
+            tool=TOOLS + "LogDirsCommand",
+            arguments="--describe --topic-list perf",
+            expects=(r'"partition":"perf-0","size":\d{4,}', '"isFuture":false'),
+        ),
+        Step(
+            does="moves a replica to another log folder",
+            tool=TOOLS + "reassign.ReassignPartitionsCommand",
+            arguments="--reassignment-json-file {folder}/move.json --execute",
+            files=(
+                (
+                    "move.json",
+                    '{{"version":1,"partitions":[{{"topic":"perf","partition":0,'
+                    '"replicas":[1],"log_dirs":["{other_log_dir}"]}}]}}',
+                ),
+            ),
+            expects=("Successfully started log directory moves for: perf-0-1",),
+        ),
+        Step(
+            does="sees that the replica has moved",
+            tool=TOOLS + "reassign.ReassignPartitionsCommand",
+            arguments="--reassignment-json-file {folder}/move.json --verify",
+            expects=(r"Reassignment of replica perf-0-1 completed successfully",),
+        ),
+        Step(
+            does="elects leaders",
+            tool=TOOLS + "LeaderElectionCommand",
+            arguments="--election-type preferred --all-topic-partitions",
+            expects=(),
+        ),
+        Step(
+            does="deletes records",
+            tool=TOOLS + "DeleteRecordsCommand",
+            arguments="--offset-json-file {folder}/delete.json",
+            files=(
+                (
+                    "delete.json",
+                    '{{"version":1,"partitions":[{{"topic":"perf","partition":0,"offset":50}}]}}',
+                ),
+            ),
+            expects=(r"partition: perf-0\s+low_watermark: 50",),
+        ),
+        Step(
+            does="asks who produces",
+            tool=TOOLS + "TransactionsCommand",
+            arguments="describe-producers --topic perf --partition 0",
+            expects=("ProducerId", r"(?m)^\d+\s+0\s"),
+        ),
+        Step(
+            does="deletes a topic",
+            tool=TOPICS,
+            arguments="--delete --topic placed",
+            expects=(),
+        ),
+        Step(
+            does="no longer lists it",
+            tool=TOPICS,
+            arguments="--describe --topic placed",
+            expects=("Topic 'placed' does not exist",),
+            fails=True,
+        ),
+    ]
+
+
+class Session:
+    """A broker, a folder, and the command line of a JVM."""
+
+    def __init__(self, libraries: Path, broker: BrokerProcess, folder: Path) -> None:
+        self._broker = broker
+        self._folder = folder
+        log4j = folder / "log4j2.properties"
+        log4j.write_text(LOG4J)
+        self._java = [
+            *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("-cp", f"{libraries}/*", f"-Dlog4j2.configurationFile={log4j}"),
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        ]
+
+    def run(self, step: Step) -> str:
+        """Why the step failed; empty when it did not."""
+        for name, text in step.files:
+            (self._folder / name).write_text(self._filled(text))
+        command = [*self._java, step.tool]
+        words = self._filled(step.arguments).split()
+        reach = [step.bootstrap_option, self._broker.bootstrap] if step.bootstrap_option else []
+        # ClusterTool and TransactionsCommand want their action in the right place.
+        if step.tool.endswith("ClusterTool"):
+            command += words + reach
+        else:
+            command += reach + words
+        try:
+            result = subprocess.run(
+                command,
+                input=step.stdin,
+                capture_output=True,
+                text=True,
+                timeout=STEP_SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            return f"it did not end within {STEP_SECONDS_MAX} s\n{_tail(_text(error.stdout))}"
+        said = result.stdout + result.stderr
+        if (result.returncode != 0) != step.fails and not (step.fails and "ERROR" in said):
+            return f"exit code {result.returncode}\n{_tail(said)}"
+        missing = [pattern for pattern in step.expects if not re.search(pattern, said)]
+        return f"it did not print {missing[0]!r}\n{_tail(said)}" if missing else ""
+
+    def _filled(self, text: str) -> str:
+        return text.format(
+            bootstrap=self._broker.bootstrap,
+            folder=self._folder,
+            other_log_dir=(self._folder / "data2").absolute(),
+        )
+
+
+def _text(output: bytes | str | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def _tail(said: str) -> str:
+    lines = [line for line in said.splitlines() if line.strip()]
+    return "\n".join(line[:300] for line in lines[-SHOWN_ON_FAILURE_LINES:])
+
+
+def main(arguments: Sequence[str]) -> int:
+    libraries = Path(arguments[0])
+    wanted = [
+        step
+        for step in steps()
+        if not arguments[1:]
+        or any(word in f"{step.tool} {step.does}".lower() for word in arguments[1:])
+    ]
+    console = Console()
+    table = Table("tool", "does", "result", "s", box=box.SIMPLE_HEAD)
+    failures = []
+    with tempfile.TemporaryDirectory(prefix="strandline-interop-") as name:
+        folder = Path(name)
+        settings = {
+            "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+        with BrokerProcess(folder, settings=settings) as broker:
+            session = Session(libraries, broker, folder)
+            for step in wanted:
+                began_s = time.monotonic()
+                reason = session.run(step)
+                tool = step.tool.rpartition(".")[2]
+                if reason:
+                    failures.append(step)
+                    console.print(f"[red]{tool} {step.does}: {reason}", highlight=False)
+                table.add_row(
+                    tool,
+                    step.does,
+                    "[red]failed" if reason else "ok",
+                    f"{time.monotonic() - began_s:.1f}",
+                )
+            assert broker.running, broker.log_text()[-4000:]
+            assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
+    console.print(table)
+    console.print(f"{len(wanted) - len(failures)} of {len(wanted)} steps did what they must")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,118 @@
+"""A log that is copied to another folder: what the copy is, and when it is not to be trusted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import DiskError
+from strandline.storage.local import log_move
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_move import LogMove, SourceChanged
+from strandline.storage.log_config import LogConfig
+from tests.unit.local.builders import NOW_MS, append, batch, fill, offsets, open_log, read_bytes
+
+SMALL_SEGMENTS = LogConfig(segment_bytes=4096)
+
+
+def begin(source: LocalLog, target: Path) -> LogMove:
+    """Steps 1 to 3."""
+    move = LogMove(source, target, clock=ManualClock(NOW_MS))
+    move.prepare()
+    source.roll()
+    move.copy_closed([segment for segment in source.segments if not segment.is_active])
+    move.open_copy(source.active_segment.base_offset)
+    return move
+
+
+def bases(log: LocalLog) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+def test_the_copy_has_the_same_bytes_in_the_same_segments(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    fill(source, 20)
+    move = begin(source, tmp_path / "b")
+    fill(source, 20)  # Appended while the copy is made, over the border of a segment.
+    assert move.offset_lag == 200
+    copy = move.take_over(log_start_offset=7)
+    assert bases(copy) == bases(source)
+    assert read_bytes(copy) == read_bytes(source)
+    assert offsets(copy) == offsets(source)
+    assert (copy.log_start_offset, copy.config) == (7, source.config)
+    assert move.offset_lag == 0
+
+
+def test_producers_and_lineage_go_with_the_log(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    append(source, batch(2, producer_id=9, producer_epoch=1, base_sequence=0), leader_epoch=3)
+    move = begin(source, tmp_path / "b")
+    append(source, batch(2, producer_id=9, producer_epoch=1, base_sequence=2), leader_epoch=5)
+    copy = move.take_over(0)
+    assert copy.leader_epochs.starts == source.leader_epochs.starts
+    again = append(copy, batch(2, producer_id=9, producer_epoch=1, base_sequence=2))
+    assert again.duplicate
+
+
+def test_an_empty_log_moves_too(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a", log_start_offset=500)
+    copy = begin(source, tmp_path / "b").take_over(500)
+    assert (copy.start_offset, copy.end_offset) == (500, 500)
+    append(copy, batch(1))
+    assert copy.end_offset == 501
+
+
+def test_retention_may_take_segments_off_the_front_meanwhile(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    fill(source, 20)
+    move = begin(source, tmp_path / "b")
+    source.delete_segments(source.segments[:1])
+    fill(source, 5)
+    assert move.take_over(source.start_offset).end_offset == source.end_offset
+
+
+def test_a_replaced_segment_makes_the_copy_worthless(tmp_path: Path) -> None:
+    """As compaction does: what it took out must not come back with the copy."""
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    fill(source, 20)
+    move = begin(source, tmp_path / "b")
+    source.truncate_to(source.segments[1].base_offset)
+    fill(source, 20)
+    with pytest.raises(SourceChanged, match="replaced"):
+        move.take_over(0)
+    assert log_move.is_unfinished(tmp_path / "b")
+    move.abandon()
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_log_that_begins_behind_the_copy_is_begun_again(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    fill(source, 20)
+    move = begin(source, tmp_path / "b")
+    source.reset_to(10_000)
+    with pytest.raises(SourceChanged, match="behind"):
+        move.next_piece()
+
+
+def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    with pytest.raises(DiskError, match="exists already"):
+        begin(open_log(tmp_path / "a"), tmp_path / "b")
+
+
+def test_marks_say_which_folder_is_the_log(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a")
+    fill(source, 3)
+    target = tmp_path / "b"
+    move = begin(source, target)
+    assert log_move.is_unfinished(target)
+    move.take_over(11)
+    assert log_move.has_taken_over(target)
+    assert not log_move.is_unfinished(target)
+    assert log_move.marked_log_start(target) == 11
+    log_move.remove_marks(target)
+    assert not log_move.has_taken_over(target)
+    assert not log_move.is_unfinished(target)
+    log_move.remove_marks(target)
