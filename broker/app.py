@@ -283,9 +283,6 @@ class Broker:
             disk=self._workers.disk,
         )
         self._replicas.take_over(logs, image)  # 6
-        self._moves = ReplicaMoves(
-            self._replicas, self._log_dirs, worker=self._workers.moves, clock=clock
-        )
         self._metadata = Metadata(
             image, self._metadata_log, follower=self, executor=self._workers.metadata
         )
@@ -327,6 +324,16 @@ class Broker:
     def _retained_logs(self) -> Iterable[UnifiedLog]:
         """The logs whose retention is this broker's."""
         return (partition.log for partition in self._replicas.partitions())
+        self._moves = ReplicaMoves(
+            self._replicas,
+            self._log_dirs,
+            worker=self._workers.moves,
+            clock=clock,
+            cleaning_paused=self._cleaner.paused,
+        )
+        self._started = True
+        if self._tiering is not None and self._owns_archive:
+            await self._tiering.start()
 
     async def _load_metadata(self) -> None:
         try:

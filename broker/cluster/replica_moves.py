@@ -1,7 +1,7 @@
 """Moves of partitions between the log folders of this broker, one at a time (KIP-113).
 
     asked -> copying -> taken over            `storage/local/log_move.py` has the steps on disk
-               |  \\-> begun again             compaction replaced a segment under the copy
+               |  \\-> begun again             a segment was replaced under the copy
                \\----> dropped                 asked for another folder, topic deleted, disk error
 
 The copy is made in a worker of its own while the partition is served; the loop hands it one piece
@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -42,7 +43,7 @@ from strandline.storage.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# A log that is compacted again and again under the copy is given up on; each try reads all of it.
+# A log that is changed again and again under the copy is given up on; each try reads all of it.
 TRIES_MAX = 5
 # So often the copy is synced in the hope that nothing comes meanwhile.
 SYNCS_MAX = 10
@@ -64,9 +65,19 @@ class ReplicaMoves:
     """Which partitions are to lie where, and the copy that is being made."""
 
     def __init__(
-        self, replicas: ReplicaManager, log_dirs: LogDirs, *, worker: Executor, clock: Clock
+        self,
+        replicas: ReplicaManager,
+        log_dirs: LogDirs,
+        *,
+        worker: Executor,
+        clock: Clock,
+        cleaning_paused: Callable[[TopicPartition], AbstractContextManager[None]],
     ) -> None:
-        """`worker` makes copies; it is its own, so that nobody waits behind a gigabyte."""
+        """`worker` makes copies; it is its own, so that nobody waits behind a gigabyte.
+
+        A log is not compacted while it is copied, as in Kafka.
+        """
+        self._cleaning_paused = cleaning_paused
         self._replicas = replicas
         self._log_dirs = log_dirs
         self._worker = worker
@@ -124,7 +135,8 @@ class ReplicaMoves:
             move = LogMove(served.log.local, folder / str(key), clock=self._clock)
             self._current = move
             try:
-                await self._copy(served, move)
+                with self._cleaning_paused(key):
+                    await self._copy(served, move)
             except SourceChanged as error:
                 log.info(
                     "move between log folders begins again",
@@ -147,7 +159,7 @@ class ReplicaMoves:
                 self._current = None
             return
         log.error(
-            "move between log folders given up: the log is compacted faster than copied",
+            "move between log folders given up: the log is changed faster than copied",
             extra={"fields": fields},
         )
 

@@ -15,9 +15,9 @@ A crash before `moved` is written leaves the old log as it was; after it, the co
 has everything that was acknowledged. Segments are copied file by file and the tail is cut where the
 original is cut, so that segments stay the same ones (the archive knows them by their borders).
 
-A compaction that replaces a segment under the copy makes the copy worthless: deleted keys could
-come back. `SourceChanged` says so, and the move begins again. Retention only takes segments off the
-front, which the copy may keep until its own retention takes them.
+A log is not to be compacted while it is copied: what was taken out could come back with the copy.
+Should a segment be replaced all the same, `SourceChanged` says so, and the move begins again.
+Retention only takes segments off the front; the copy keeps them until its own retention.
 """
 
 from __future__ import annotations
