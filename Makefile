@@ -14,6 +14,9 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 3
 BENCH_ARGS ?=
 DEMO_ARGS ?=
+COMPAT_ARGS ?=
+MINUTES ?= 5
+FUZZ_ARGS ?=
 
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -q $(PYTEST_ARGS)
@@ -63,6 +66,19 @@ test-slow: $(DEV) $(MINISTACK) java ## only the tests that `make check` leaves o
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
 	@trap localstack/down-host.sh EXIT; localstack/up-host.sh; \
 	STRANDLINE_TEST_S3_ENDPOINT=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract -k endpoint
+
+.PHONY: compat
+compat: $(DEV) ## the test suites of kafka-python and librdkafka against our broker; writes docs/compatibility.md
+	@$(PY) -m tests.compat.suites --write-page $(COMPAT_ARGS)
+
+.PHONY: interop
+interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by step
+	@ls bench-data/kafka/lib/kafka-tools-*.jar > /dev/null 2>&1 || scripts/kafka-jars bench-data/kafka/lib
+	@$(PY) -m tests.compat.interop bench-data/kafka/lib
+
+.PHONY: fuzz
+fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARGS="--seed 7")
+	@$(PY) -m tests.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
 .PHONY: bench
 bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot, cold and compaction (BENCH_ARGS=...)

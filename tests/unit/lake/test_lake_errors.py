@@ -331,7 +331,10 @@ SOME = {"startingOffsets": '{"t": {"0": 100}}'}
     [
         (lambda content: content.__setitem__(-1, 0), "no segment meta"),
         (lambda content: content.__setitem__(-9, 9), "version"),
-        (lambda content: content.__setitem__(content.index(b"chunks"), 0), "statistics has a wrong"),
+        (
+            lambda content: content.__setitem__(content.index(b"chunks"), 0),
+            "statistics has a wrong",
+        ),
         (lambda content: content.__setitem__(-25, content[-25] ^ 1), "directory"),
     ],
     ids=["magic", "version", "statistics", "directory"],

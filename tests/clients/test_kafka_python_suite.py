@@ -1,0 +1,32 @@
+"""kafka-python's own integration tests, those that are quick, as `make compat` runs all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.compat.suites import (
+    SLOW_KAFKA_PYTHON,
+    left_out,
+    reasons,
+    run_kafka_python,
+    start_broker,
+    surprises,
+)
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+
+def test_the_quick_tests_of_kafka_python_say_what_the_list_of_known_failures_says(
+    tmp_path: Path,
+) -> None:
+    with start_broker(tmp_path) as broker:
+        outcomes = list(run_kafka_python(broker, without=SLOW_KAFKA_PYTHON))
+    assert surprises(outcomes) == []
+    assert sum(outcome.result == "passed" for outcome in outcomes) > 40
+
+
+def test_no_test_is_both_left_out_and_known_to_fail() -> None:
+    for suite in ("kafka-python", "librdkafka"):
+        assert left_out(suite).keys().isdisjoint(reasons(suite)), suite

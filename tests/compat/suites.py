@@ -1,0 +1,327 @@
+"""`make compat`: kafka-python's integration tests and librdkafka's C tests against our broker.
+
+    python -m tests.compat.suites [--suite NAME] [--write-page] [--fast]
+
+Every test has a result: passed, skipped by itself, or failed. `tests/compat/known.toml` says why
+those that do not pass do not. A failure without a reason there fails the run, and so does a reason
+for a test that passes: what works is taken off the list. With `--write-page` the results become
+docs/compatibility.md.
+
+Each of librdkafka's tests runs in a process of its own, as one failed assertion ends the runner.
+Tests that it marks as local (most use its built-in mock cluster) say nothing about us and are left
+out, and so are those named in known.toml under `left_out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.support.broker import REPOSITORY, BrokerProcess
+
+SOURCES = Path(os.environ.get("STRANDLINE_COMPAT_FOLDER", REPOSITORY / "bench-data" / "compat"))
+KNOWN = Path(__file__).with_name("known.toml")
+PAGE = REPOSITORY / "docs" / "compatibility.md"
+SUITES = ("kafka-python", "librdkafka")
+# The release whose API versions we advertise; kafka-python's tests ask for it.
+KAFKA_VERSION = "4.3.0"
+PYTEST_SECONDS_MAX = 600
+TEST_SECONDS_MAX = 120
+# Left out of the quick choice: they wait for sessions to end.
+SLOW_KAFKA_PYTHON = ("test_group", "test_heartbeat_thread", "test_kafka_consumer__blocking")
+# These of librdkafka's call kafka-topics.sh; kafka/bin has a stand-in that calls strandline.
+WANT_SCRIPTS = ("0045", "0052", "0077")
+
+# As the suites expect a broker to be.
+SETTINGS = {
+    # The broker that kafka-python's tests assign partitions to.
+    "node.id": "0",
+    "num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "5",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one test."""
+
+    suite: str
+    test: str
+    # passed, skipped or failed
+    result: str
+    # The last words of a failed one.
+    detail: str = ""
+    seconds: float = 0.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def sources(suite: str) -> Path:
+    """The folder of a suite, fetched and built if need be."""
+    result = subprocess.run(
+        [REPOSITORY / "scripts" / "compat-sources", SOURCES, suite],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return Path(result.stdout.split()[-1])
+
+
+def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> Iterator[Outcome]:
+    """Its integration tests but those of TLS and SASL, which start brokers of their own."""
+    folder = sources("kafka-python")
+    report = broker.folder / "kafka-python.xml"
+    files = [f"test/integration/test_{name}_integration.py" for name in ("admin", "consumer")]
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+        *("--override-ini", "addopts=", "-W", "ignore", "--show-capture=no", "--tb=line"),
+        *("--timeout", "60", f"--junitxml={report}", f"--rootdir={folder}"),
+        *files,
+        "test/integration/test_producer_integration.py",
+    ]
+    if without:
+        command += ["-k", " and ".join(f"not {name}" for name in without)]
+    environment = {
+        "KAFKA_URI": f"PLAINTEXT://{broker.bootstrap}",
+        "KAFKA_VERSION": KAFKA_VERSION,
+        # Looked at, not used: nothing is started from it.
+        "KAFKA_ROOT": str(folder),
+        "PYTHONPATH": str(folder),
+    }
+    ended = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PYTEST_SECONDS_MAX,
+        check=False,
+    )
+    if not report.exists():
+        raise RuntimeError(f"kafka-python's tests did not run:\n{ended.stdout[-3000:]}")
+    for case in ET.parse(report).iter("testcase"):
+        result, detail = "passed", ""
+        for child in case:
+            if child.tag in ("failure", "error"):
+                result, detail = "failed", (child.get("message") or "").splitlines()[0][:200]
+            elif child.tag == "skipped":
+                result, detail = "skipped", child.get("message") or ""
+        yield Outcome(
+            suite="kafka-python",
+            test=case.get("name") or "",
+            result=result,
+            detail=detail,
+            seconds=float(case.get("time") or 0),
+        )
+
+
+def run_librdkafka(
+    broker: BrokerProcess, *, left_out: Sequence[str], only: Sequence[str] = ()
+) -> Iterator[Outcome]:
+    """Those of its tests that want a real broker, each in a process of its own."""
+    folder = sources("librdkafka")
+    work = broker.folder / "librdkafka"
+    work.mkdir(exist_ok=True)
+    (work / "test.conf").write_text(f"metadata.broker.list={broker.bootstrap}\n")
+    scripts = {
+        "KAFKA_PATH": str(REPOSITORY / "tests" / "compat" / "kafka"),
+        "BROKERS": broker.bootstrap,
+        "STRANDLINE_PYTHON": sys.executable,
+    }
+    libraries = f"{folder / 'src'}:{folder / 'src-cpp'}"
+    for test in librdkafka_tests(folder):
+        if test in left_out or (only and test not in only):
+            continue
+        began_s = time.monotonic()
+        log_path = work / f"{test}.log"
+        with open(log_path, "wb") as log_file:
+            process = subprocess.Popen(
+                [folder / "tests" / "test-runner", "-L", "-K", "-Q", "-p1", "-V", "4.1.0"],
+                cwd=work,
+                env={
+                    **os.environ,
+                    "LD_LIBRARY_PATH": libraries,
+                    "TESTS": test,
+                    **(scripts if test.startswith(WANT_SCRIPTS) else {}),
+                },
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                process.wait(TEST_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        said = re.sub(r"\x1b\[[0-9;]*m", "", log_path.read_text(errors="replace"))
+        yield Outcome(
+            suite="librdkafka",
+            test=test,
+            result=_judged(said),
+            detail=_last_words(said),
+            seconds=time.monotonic() - began_s,
+        )
+
+
+def librdkafka_tests(folder: Path) -> list[str]:
+    """Names of the tests for a real broker, in the runner's order."""
+    table = (folder / "tests" / "test.c").read_text()
+    table = table[table.index("struct test tests[]") :]
+    rows = re.findall(r"_TEST\(\s*(\d{4}_\w+)\s*,\s*([\w|\s]+?)\s*[,)]", table)
+    unwanted = ("TEST_F_LOCAL", "TEST_F_MANUAL", "TEST_F_SOCKEM", "TEST_F_KNOWN_ISSUE")
+    return [name for name, flags in rows if not any(flag in flags for flag in unwanted)]
+
+
+def _judged(said: str) -> str:
+    if "ALL TESTS PASSED" not in said:
+        return "failed"
+    # A test that skips itself is counted as passed in the summary and says so in its own line.
+    whole = re.search(r"\|\s*SKIPPED", said)
+    return "skipped" if whole else "passed"
+
+
+def _last_words(said: str) -> str:
+    words = re.findall(r'(?:### Test "[^"]*" failed at [^\n]*\n|SKIPPING TEST: )([^\n]*)', said)
+    if words:
+        return words[0].strip()[:200]
+    return "" if "ALL TESTS PASSED" in said else "it did not end in time, or crashed"
+
+
+# --- judging -----------------------------------------------------------------------------------
+
+
+def reasons(suite: str) -> dict[str, str]:
+    """Why tests of a suite do not pass."""
+    known = tomllib.loads(KNOWN.read_text())
+    return dict(known[suite].get("reasons", {}))
+
+
+def left_out(suite: str) -> dict[str, str]:
+    """Tests that are not run, and why."""
+    known = tomllib.loads(KNOWN.read_text())
+    return dict(known[suite].get("left_out", {}))
+
+
+def surprises(outcomes: Sequence[Outcome]) -> list[str]:
+    """What `known.toml` does not say, or says wrongly."""
+    found = []
+    for outcome in outcomes:
+        reason = reasons(outcome.suite).get(outcome.test)
+        name = f"{outcome.suite}: {outcome.test}"
+        if outcome.result == "failed" and reason is None:
+            found.append(f"{name} failed: {outcome.detail}")
+        elif outcome.result == "passed" and reason is not None:
+            found.append(f"{name} passes now; take it off tests/compat/known.toml")
+    return found
+
+
+def page(outcomes: Sequence[Outcome]) -> str:
+    """docs/compatibility.md."""
+    lines = [
+        "# Compatibility",
+        "",
+        "<!-- Made by `make compat`. Do not edit. -->",
+        "",
+        "What the test suites of Kafka clients say about the broker: kafka-python's integration",
+        "tests and librdkafka's C tests, run by `make compat` against a fresh broker with two log",
+        "folders and " + ", ".join(f"`{key}={value}`" for key, value in SETTINGS.items()) + ".",
+        "A test that fails without a reason here fails the target, and so does a reason for a test",
+        "that passes.",
+        "",
+        "| suite | passed | skipped by itself | failed |",
+        "| --- | --- | --- | --- |",
+    ]
+    for suite in SUITES:
+        mine = [outcome for outcome in outcomes if outcome.suite == suite]
+        counts = [sum(o.result == r for o in mine) for r in ("passed", "skipped", "failed")]
+        lines.append(f"| {suite} | " + " | ".join(map(str, counts)) + " |")
+    for suite in SUITES:
+        why = reasons(suite)
+        mine = [o for o in outcomes if o.suite == suite and o.result != "passed"]
+        lines += ["", f"## {suite}", "", "| test | result | reason |", "| --- | --- | --- |"]
+        lines += [
+            f"| {o.test} | {o.result} | {why.get(o.test, o.detail or 'says nothing')} |"
+            for o in mine
+        ]
+        unrun = left_out(suite)
+        if unrun:
+            lines += ["", "Not run:", "", "| test | reason |", "| --- | --- |"]
+            lines += [f"| {test} | {reason} |" for test, reason in unrun.items()]
+    return "\n".join(lines) + "\n"
+
+
+def start_broker(folder: Path) -> BrokerProcess:
+    """A broker as the suites want it, not started yet."""
+    port = free_port()
+    settings = {
+        **SETTINGS,
+        "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        # kafka-python looks whether it is said to be set.
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+    }
+    return BrokerProcess(folder, settings=settings)
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--suite", choices=SUITES, action="append", help="[both]")
+    parser.add_argument("--only", action="append", default=[], help="a test of librdkafka's")
+    parser.add_argument("--fast", action="store_true", help="without tests that wait for time-outs")
+    parser.add_argument("--write-page", action="store_true", help="write docs/compatibility.md")
+    options = parser.parse_args(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    outcomes: list[Outcome] = []
+    for suite in options.suite or SUITES:
+        sources(suite)
+        with (
+            tempfile.TemporaryDirectory(prefix="strandline-compat-") as name,
+            start_broker(Path(name)) as broker,
+        ):
+            runs = (
+                run_kafka_python(broker, without=SLOW_KAFKA_PYTHON if options.fast else ())
+                if suite == "kafka-python"
+                else run_librdkafka(broker, left_out=list(left_out(suite)), only=options.only)
+            )
+            for outcome in runs:
+                outcomes.append(outcome)
+                colour = {"passed": "green", "failed": "red"}.get(outcome.result, "yellow")
+                console.print(
+                    f"[{colour}]{outcome.result:8}[/] {suite} {outcome.test}"
+                    f" {outcome.seconds:.1f} s" + (f"  {outcome.detail}" if outcome.detail else ""),
+                )
+            assert broker.running, broker.log_text()[-4000:]
+            if "Traceback" in broker.log_text():
+                console.print(broker.log_text()[-6000:], markup=False)
+                raise AssertionError("the broker logged a traceback")
+    if options.write_page and not options.only and not options.fast and not options.suite:
+        PAGE.write_text(page(outcomes))
+    found = surprises(outcomes)
+    for surprise in found:
+        console.print(f"[red]{surprise}")
+    passed = sum(outcome.result == "passed" for outcome in outcomes)
+    console.print(f"{passed} of {len(outcomes)} passed; {len(found)} surprises")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
