@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.handlers.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.client_quotas import ClientQuotaHandlers
+from strandline.broker.handlers.config_resources import ConfigResourceHandler
 from strandline.broker.handlers.dispatch import Handler
 from strandline.broker.handlers.features import FeatureHandlers
 from strandline.broker.handlers.log_dirs import LogDirHandler
@@ -39,6 +40,7 @@ def make_admin_handlers(
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.ALTER_REPLICA_LOG_DIRS: folders.alter_replica_log_dirs,
+        ApiKey.LIST_CONFIG_RESOURCES: ConfigResourceHandler(services).list_config_resources,
         ApiKey.DESCRIBE_LOG_DIRS: folders.describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,

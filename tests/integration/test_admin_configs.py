@@ -39,6 +39,10 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResult,
     IncrementalConfig,
 )
+from strandline.broker.protocol.messages.list_config_resources import (
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 from tests.integration.calls import KEEP_EVERYTHING, MakeTopic, append, batch, create_topic, produce
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
@@ -367,3 +371,34 @@ def test_kafka_python_alters_topics(
     finally:
         admin.close()
     assert own(client, topic) == {"retention.ms": "78"}
+
+
+@pytest.mark.parametrize(
+    ("version", "types", "expected"),
+    [
+        (0, [], set()),
+        (1, [2], {2}),
+        (1, [4], {4}),
+        (1, [], {2, 4}),
+        (1, [16, 32], set()),
+    ],
+)
+def test_what_has_a_configuration_is_listed_by_type(
+    client: WireClient, make_topic: MakeTopic, version: int, types: list[int], expected: set[int]
+) -> None:
+    topic = make_topic(1)
+    request = ListConfigResourcesRequest(resource_types=types)
+    listed = client.ask(request, ListConfigResourcesResponse, version)
+    assert listed.error_code == 0
+    names = {(r.resource_type, r.resource_name) for r in listed.config_resources}
+    assert {kind for kind, _ in names} == expected
+    assert ((2, topic) in names) == (2 in expected)
+    assert ((4, "1") in names) == (4 in expected)
+
+
+def test_a_type_of_resource_that_nobody_knows_is_an_unsupported_version(
+    client: WireClient,
+) -> None:
+    request = ListConfigResourcesRequest(resource_types=[2, 99])
+    listed = client.ask(request, ListConfigResourcesResponse, 1)
+    assert (listed.error_code, list(listed.config_resources)) == (35, [])

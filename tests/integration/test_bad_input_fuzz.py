@@ -97,6 +97,7 @@ from strandline.broker.protocol.messages.join_group import (
     JoinGroupRequestProtocol,
 )
 from strandline.broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from strandline.broker.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from strandline.broker.protocol.messages.list_groups import ListGroupsRequest
 from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -342,6 +343,7 @@ def admin_requests() -> Sequence[Request]:
                 )
             ]
         ),
+        ListConfigResourcesRequest(resource_types=[2, 4]),
         ElectLeadersRequest(topic_partitions=[ElectLeadersTopic(topic=TOPIC, partitions=[0, 1])]),
         AlterPartitionReassignmentsRequest(
             topics=[ReassignableTopic(name=TOPIC, partitions=[move])]

@@ -1,0 +1,39 @@
+"""ListConfigResources: names of what has a configuration (KIP-1142; v0 is KIP-714's listing).
+
+v0  client metrics resources alone    v1  types, as question and answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    string,
+    wire,
+)
+
+
+class ListConfigResourcesRequest(Request, api=ApiKey.LIST_CONFIG_RESOURCES):
+    """No types ask for all that there are."""
+
+    resource_types: Sequence[int] = wire(array(int8), "1+", default=())
+
+
+class ListedConfigResource(Struct):
+    resource_name: str = wire(string)
+    resource_type: int = wire(int8, "1+", default=ConfigResourceType.CLIENT_METRICS)
+
+
+class ListConfigResourcesResponse(Response, api=ApiKey.LIST_CONFIG_RESOURCES):
+    throttle_time_ms: int = wire(int32, default=0)
+    error_code: int = wire(int16, default=0)
+    config_resources: Sequence[ListedConfigResource] = wire(array(ListedConfigResource), default=())
