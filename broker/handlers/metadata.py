@@ -21,6 +21,10 @@ from strandline.broker.cluster import controller
 from strandline.broker.cluster.decisions import NewTopic
 from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS, topic_name_fault
+from strandline.broker.handlers.authorized_operations import (
+    ALL_OF_A_TOPIC,
+    ALL_OF_THE_CLUSTER,
+)
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.listeners import Listener
@@ -36,6 +40,7 @@ from strandline.broker.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from strandline.broker.protocol.messages.metadata import (
+    OPERATIONS_UNKNOWN,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -68,17 +73,25 @@ class MetadataHandlers:
     async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         refuse_flood(len(request.topics or ()))
         image = self._metadata.image
+        operations = (
+            ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
+        )
         everything = request.topics is None or (context.api_version == 0 and not request.topics)
         if everything:
-            topics = [_describe(topic) for topic in image.topics.values()]
+            topics = [_describe(topic, operations) for topic in image.topics.values()]
         else:
             assert request.topics is not None
             image = await self._create_missing(request, image)
             version = context.api_version
-            topics = [self._look_up(w, image, version) for w in _once_each(request.topics)]
+            topics = [
+                self._look_up(w, image, version, operations) for w in _once_each(request.topics)
+            ]
         address = self._advertised()
         node_id = self._config.node_id
         return MetadataResponse(
+            cluster_authorized_operations=ALL_OF_THE_CLUSTER
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_UNKNOWN,
             brokers=[
                 MetadataResponseBroker(
                     node_id=node_id,
@@ -120,7 +133,7 @@ class MetadataHandlers:
         return self._metadata.image
 
     def _look_up(
-        self, wanted: MetadataRequestTopic, image: MetadataImage, version: int
+        self, wanted: MetadataRequestTopic, image: MetadataImage, version: int, operations: int
     ) -> MetadataResponseTopic:
         if wanted.name is None or wanted.topic_id != ZERO_TOPIC_ID:
             if version < FIRST_VERSION_BY_TOPIC_ID:
@@ -135,7 +148,7 @@ class MetadataHandlers:
                     name=wanted.name,
                     topic_id=wanted.topic_id,
                 )
-            return _describe(topic)
+            return _describe(topic, operations)
         if topic_name_fault(wanted.name) is not None:
             return MetadataResponseTopic(
                 error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, name=wanted.name
@@ -145,7 +158,7 @@ class MetadataHandlers:
             return MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name
             )
-        return _describe(topic)
+        return _describe(topic, operations)
 
     # --- DescribeCluster ---------------------------------------------------------------------
 
@@ -164,6 +177,9 @@ class MetadataHandlers:
         return DescribeClusterResponse(
             cluster_id=cluster_id,
             controller_id=self._config.node_id,
+            cluster_authorized_operations=ALL_OF_THE_CLUSTER
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_UNKNOWN,
             brokers=[
                 DescribeClusterBroker(
                     broker_id=self._config.node_id,
@@ -224,8 +240,9 @@ def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTo
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 
-def _describe(topic: TopicImage) -> MetadataResponseTopic:
+def _describe(topic: TopicImage, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
+        topic_authorized_operations=operations,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,

@@ -18,6 +18,7 @@ from strandline.broker.cluster.decisions import Refusal
 from strandline.broker.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from strandline.broker.cluster.placement import check_assignments
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS, topic_name_fault
+from strandline.broker.handlers.authorized_operations import ALL_OF_A_TOPIC
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
@@ -247,6 +248,7 @@ def _described(topic: TopicImage, partitions: Sequence[PartitionImage]) -> Descr
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
+        topic_authorized_operations=ALL_OF_A_TOPIC,
         partitions=[
             DescribedTopicPartition(
                 partition_index=partition.partition,

@@ -200,10 +200,15 @@ def _judged(said: str) -> str:
 
 
 def _last_words(said: str) -> str:
-    words = re.findall(r'(?:### Test "[^"]*" failed at [^\n]*\n|SKIPPING TEST: )([^\n]*)', said)
-    if words:
-        return words[0].strip()[:200]
-    return "" if "ALL TESTS PASSED" in said else "it did not end in time, or crashed"
+    """Why a test failed, or why it skipped itself; empty for one that passed."""
+    judged = _judged(said)
+    if judged == "passed":
+        return ""
+    if judged == "skipped":
+        words = re.findall(r"SKIPPING TEST: ([^\n]*)", said)
+    else:
+        words = re.findall(r'### Test "[^"]*" failed at [^\n]*\n([^\n]*)', said)
+    return words[0].strip()[:200] if words else "it did not end in time, or crashed"
 
 
 # --- judging -----------------------------------------------------------------------------------
