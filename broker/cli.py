@@ -26,6 +26,8 @@ from strandline.storage.errors import InvalidConfig, StrandlineError
 
 USAGE_ERROR = 2
 FAILURE = 1
+# What a shell makes of a process that SIGINT ended.
+INTERRUPTED = 130
 
 _SERVE_EXAMPLES = """
 examples:
@@ -89,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StrandlineError as error:
         print(f"strandline: {error}", file=sys.stderr)
         return FAILURE
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # `strandline archive ls | head`: the reader has seen enough.
         sys.stderr.close()

@@ -106,21 +106,24 @@ def produce(
     deliveries = _Deliveries()
     fixed_key = None if key is None else key.encode()
     sent_bytes = 0
-    with _opened(source) as stream:
-        for count, record in enumerate(_records(stream, line_format), start=1):
-            _send(
-                producer,
-                topic,
-                record,
-                key=record.key if fixed_key is None else fixed_key,
-                headers=[*headers, *record.headers],
-                partition=partition,
-                deliveries=deliveries,
-            )
-            sent_bytes += len(record.value or b"")
-            if interactive or count % RECORDS_PER_POLL == 0:
-                producer.poll(0)
-    producer.flush()
+    try:
+        with _opened(source) as stream:
+            for count, record in enumerate(_records(stream, line_format), start=1):
+                _send(
+                    producer,
+                    topic,
+                    record,
+                    key=record.key if fixed_key is None else fixed_key,
+                    headers=[*headers, *record.headers],
+                    partition=partition,
+                    deliveries=deliveries,
+                )
+                sent_bytes += len(record.value or b"")
+                if interactive or count % RECORDS_PER_POLL == 0:
+                    producer.poll(0)
+    finally:
+        # What was read is written, also when Ctrl-C ends the reading.
+        producer.flush()
     if deliveries.first_error is not None:
         raise failure_of(
             deliveries.first_error,
