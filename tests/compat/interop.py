@@ -209,7 +209,7 @@ def steps() -> Sequence[Step]:
             does="deletes a group",
             tool=GROUPS,
             arguments="--delete --group readers",
-            expects=("were successful",),
+            expects=("was successful",),
         ),
         Step(
             does="consumes in a group of KIP-848",
