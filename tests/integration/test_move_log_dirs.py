@@ -32,6 +32,7 @@ from tests.integration.calls import (
     delete_records,
     delete_topic,
     end_offset,
+    offset_at,
     read_all,
 )
 from tests.support.broker import BrokerProcess, eventually
@@ -40,6 +41,8 @@ from tests.support.wire import WireClient
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
 LOG_DIR_NOT_FOUND = 57
 
 
@@ -190,4 +193,41 @@ def test_a_crash_in_the_middle_leaves_one_whole_log(
             assert move(again, topic, broker.other(topic)) == 0
             eventually(lambda: broker.homes(topic) == [home if has_moved else target])
             assert len(read_all(again, topic)) == len(before) + 1
+        assert "Traceback" not in broker.log_text()
+
+
+def test_the_archive_goes_on_behind_a_move(tmp_path: Path) -> None:
+    """Segments keep their borders, which is how the archive knows them."""
+    broker = TwoFolders(tmp_path)
+    broker.settings |= {
+        "remote.log.storage.system.enable": "true",
+        "strandline.remote.url": f"file://{tmp_path / 'archive'}",
+        "remote.log.manager.task.interval.ms": "200",
+        "log.retention.check.interval.ms": "200",
+        "log.initial.task.delay.ms": "200",
+    }
+    topic = "tiered"
+    config = {
+        "remote.storage.enable": "true",
+        "segment.bytes": "1048576",
+        "local.retention.bytes": "1048576",
+        "retention.ms": "-1",
+    }
+    large = batch(50, value=bytes(8000))
+
+    def tiered_end(client: WireClient) -> int:
+        return offset_at(client, topic, LATEST_TIERED).offset + 1
+
+    with broker, WireClient(broker.port) as client:
+        create_topic(client, topic, 1, config)
+        append(client, topic, *([large] * 8))
+        eventually(lambda: tiered_end(client) >= 250)
+        target = broker.other(topic)
+        assert move(client, topic, target) == 0
+        eventually(lambda: broker.homes(topic) == [target])
+        before = tiered_end(client)
+        append(client, topic, *([large] * 8))
+        eventually(lambda: tiered_end(client) >= before + 300)
+        eventually(lambda: offset_at(client, topic, EARLIEST_LOCAL).offset > 400)
+        assert [r.offset for r in read_all(client, topic)] == list(range(800))
         assert "Traceback" not in broker.log_text()
