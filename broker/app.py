@@ -320,10 +320,6 @@ class Broker:
             clock=clock,
             settings=lambda: _cleaner_settings(self._running.current),
         )
-
-    def _retained_logs(self) -> Iterable[UnifiedLog]:
-        """The logs whose retention is this broker's."""
-        return (partition.log for partition in self._replicas.partitions())
         self._moves = ReplicaMoves(
             self._replicas,
             self._log_dirs,
@@ -331,9 +327,10 @@ class Broker:
             clock=clock,
             cleaning_paused=self._cleaner.paused,
         )
-        self._started = True
-        if self._tiering is not None and self._owns_archive:
-            await self._tiering.start()
+
+    def _retained_logs(self) -> Iterable[UnifiedLog]:
+        """The logs whose retention is this broker's."""
+        return (partition.log for partition in self._replicas.partitions())
 
     async def _load_metadata(self) -> None:
         try:
@@ -488,23 +485,6 @@ class Broker:
                     refused = error
                     raise _Stop from None
                 for name, loop in self._loops().items():
-                loops: dict[str, Callable[[], Awaitable[None]]] = {
-                    "connection sweep": self._server.sweep_forever,
-                    "flush": self._flush_forever,
-                    "checkpoint": self._checkpoint_forever,
-                    "producer expiry": self._expire_producers_forever,
-                    "groups": self._groups.run,
-                    "retention": self._retain_forever,
-                    "purges": self._finish_purges_forever,
-                    "moves": self._moves.run,
-                }
-                if self._config.log_cleaner_enable:
-                    loops["cleaner"] = self._clean_forever
-                if self._store is not None:
-                    loops["metadata mirror"] = self._mirror_forever
-                    loops["tiering"] = self._tier_forever
-                    loops["groups archive"] = self._archive_groups_forever
-                for name, loop in loops.items():
                     tasks.create_task(_keep_running(name, loop), name=name)
                 gc.collect()
                 # What lives now lives for good: the collector need not look at it again.
@@ -539,6 +519,7 @@ class Broker:
             "retention": self._retain_forever,
             "purges": self._finish_purges_forever,
             "log folders": self._revive_folders_forever,
+            "moves": self._moves.run,
         }
         if self._config.log_cleaner_enable:
             loops["cleaner"] = self._clean_forever

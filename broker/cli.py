@@ -1,5 +1,4 @@
-"""The command line: serve, look into an archive, plan a query over it, look into log folders.
-"""The command line: serve, look into an archive, plan a query over it, dump a log file;
+"""The command line: serve, look into an archive, plan a query over it, look into log folders;
 and the tools of `broker/tools` for any cluster.
 
 Every command says what it takes with `--help`. Mistakes of the user end with one line on standard

@@ -29,16 +29,12 @@ def make_admin_handlers(
     partitions = PartitionAdminHandlers(services)
     quotas = ClientQuotaHandlers(services)
     features = FeatureHandlers(services)
+    folders = LogDirHandler(services, log_dirs, moves)
     return {
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,
         ApiKey.ALTER_CLIENT_QUOTAS: quotas.alter_client_quotas,
-        ApiKey.DESCRIBE_LOG_DIRS: LogDirHandler(services, log_dirs).describe_log_dirs,
-    folders = LogDirHandler(services, log_dirs, moves)
-    return {
-        ApiKey.ALTER_CONFIGS: configs.alter_configs,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.ALTER_REPLICA_LOG_DIRS: folders.alter_replica_log_dirs,
         ApiKey.LIST_CONFIG_RESOURCES: ConfigResourceHandler(services).list_config_resources,
         ApiKey.DESCRIBE_LOG_DIRS: folders.describe_log_dirs,

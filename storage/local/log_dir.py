@@ -39,8 +39,6 @@ from typing import TypeAlias
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked
-from strandline.storage.local import checkpoint
-from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
 from strandline.storage.local import checkpoint, log_move
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import (
@@ -183,6 +181,7 @@ class LogDirs:
         to -stray and kept. A topic id of zeros stands for a folder that has none. Raises
         CorruptFile if two folders hold the same partition.
         """
+        self._settle_moves()
         places: dict[TopicPartition, Path] = {}
         with ExitStack() as pools:
             loading = []
@@ -206,8 +205,6 @@ class LogDirs:
                     }
                 except DiskError as error:
                     self._take_offline(directory, error)
-        found: dict[TopicPartition, LocalLog] = {}
-        self._settle_moves()
         for directory in self.directories:
             # What is not opened is gone for good, and must not come back through a checkpoint.
             for offsets in (
@@ -219,19 +216,13 @@ class LogDirs:
                     del offsets[key]
         return self.logs
 
-    def _partition_folders(
-        self, directory: LogDir, places: dict[TopicPartition, Path]
-    ) -> dict[TopicPartition, Path]:
-        """The folders of partitions in `directory`, which are noted in `places` as well."""
-        found: dict[TopicPartition, Path] = {}
     def _settle_moves(self) -> None:
         """Removes copies that never took over, and logs that a copy took over from."""
-        folders = [
-            path
-            for directory in self.directories
-            for path in _subfolders(directory.path)
-            if partition_of(path.name) is not None
-        ]
+        folders: list[Path] = []
+        for directory in self.directories:
+            with suppress(DiskError):  # loading it takes it offline, and says why
+                folders += _subfolders(directory.path)
+        folders = [path for path in folders if partition_of(path.name) is not None]
         moved = {path.name: path for path in folders if log_move.has_taken_over(path)}
         for path in folders:
             if log_move.is_unfinished(path) or moved.get(path.name, path) != path:
@@ -242,9 +233,11 @@ class LogDirs:
                     extra={"fields": {"folder": str(path), "finished": path.name in moved}},
                 )
 
-    def _load_directory(
-        self, directory: LogDir, config_for: ConfigFor, found: dict[TopicPartition, LocalLog]
-    ) -> None:
+    def _partition_folders(
+        self, directory: LogDir, places: dict[TopicPartition, Path]
+    ) -> dict[TopicPartition, Path]:
+        """The folders of partitions in `directory`, which are noted in `places` as well."""
+        found: dict[TopicPartition, Path] = {}
         for path in _subfolders(directory.path):
             renamed = _RENAMED_FOLDER.fullmatch(path.name)
             if renamed is not None:
