@@ -471,7 +471,7 @@ class LogDirs:
         assert target is not None, new
         key = old.topic_partition
         del directory.logs[key]
-        target.logs[key] = new
+        target.logs[key] = self._watched(target, new)
         for offsets in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
             offsets.pop(key, None)
         removed = old.directory.with_name(_renamed(old.directory.name, DELETE_SUFFIX))
