@@ -37,6 +37,10 @@ from strandline.storage.log_config import LogConfig, nearest_name
 log = logging.getLogger(__name__)
 
 _HTTP_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
+_ASSIGNOR_CLASSES = {
+    "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
+    "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
+}
 # Bucket names by S3's rules; MiniStack and others accept no more either.
 _S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/\S*)?")
 
@@ -84,6 +88,12 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_initial_rebalance_delay_ms: int
     group_max_size: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: tuple[str, ...]
+    group_consumer_regex_refresh_interval_ms: int
+    group_consumer_migration_policy: str
     offsets_topic_num_partitions: int
     offsets_topic_segment_bytes: int
     offsets_retention_minutes: int
@@ -189,13 +199,7 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
         if BROKER_CONFIGS[name].field_name in BrokerConfig.__dataclass_fields__
     }
     # Each of these looks at several keys, so none can say "line 3"; the keys are in its message.
-    for derive in (
-        _derive_identity,
-        _derive_listeners,
-        _derive_folders,
-        _derive_tier,
-        _check_cleaner,
-    ):
+    for derive in _DERIVATIONS:
         try:
             fields.update(derive(parsed, given))
         except InvalidConfig as error:
@@ -309,6 +313,43 @@ def _derive_listeners(parsed: _Parsed, given: _Given) -> dict[str, object]:
     return {"listeners": listeners, "advertised_listeners": advertise(listeners, advertised)}
 
 
+def _derive_groups(parsed: _Parsed, _given: _Given) -> dict[str, object]:
+    values = {}
+    for what in ("session.timeout.ms", "heartbeat.interval.ms"):
+        names = (
+            f"group.consumer.min.{what}",
+            f"group.consumer.{what}",
+            f"group.consumer.max.{what}",
+        )
+        low, value, high = (_number(parsed[name]) for name in names)
+        if not low <= value <= high:
+            raise InvalidConfig(
+                f"group.consumer.{what}={value}: expected {low} to {high}, the values of"
+                f" {names[0]} and {names[2]}"
+            )
+        values[what] = value
+    if values["heartbeat.interval.ms"] >= values["session.timeout.ms"]:
+        raise InvalidConfig(
+            "group.consumer.heartbeat.interval.ms: expected less than"
+            f" group.consumer.session.timeout.ms={values['session.timeout.ms']}"
+        )
+    assignors = [
+        _ASSIGNOR_CLASSES.get(name, name) for name in _texts(parsed["group.consumer.assignors"])
+    ]
+    unknown = [name for name in assignors if name not in _ASSIGNOR_CLASSES.values()]
+    if unknown or not assignors:
+        raise InvalidConfig(
+            f"group.consumer.assignors={','.join(assignors)!r}: expected uniform, range or both"
+        )
+    return {"group_consumer_assignors": tuple(dict.fromkeys(assignors))}
+
+
+def _number(parsed: object) -> int:
+    """A parsed INT, for the type checker."""
+    assert isinstance(parsed, int), parsed
+    return parsed
+
+
 def _derive_folders(parsed: _Parsed, _given: _Given) -> dict[str, object]:
     names = _texts(parsed["log.dirs"]) or (str(parsed["log.dir"]),)
     folders = tuple(Path(name) for name in names)
@@ -367,3 +408,14 @@ def _texts(parsed: object) -> tuple[str, ...]:
         return ()
     assert isinstance(parsed, tuple), parsed
     return parsed
+
+
+# Each of these looks at several keys.
+_DERIVATIONS = (
+    _derive_identity,
+    _derive_listeners,
+    _derive_groups,
+    _derive_folders,
+    _derive_tier,
+    _check_cleaner,
+)

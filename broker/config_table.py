@@ -87,6 +87,7 @@ def _key(
     maximum: float | None = None,
     dynamic: bool = False,
     check: Callable[[str], object] | None = None,
+    choices: tuple[str, ...] = (),
 ) -> BrokerConfigDef:
     text = str(default).lower() if isinstance(default, bool) else str(default)
     return BrokerConfigDef(
@@ -100,6 +101,7 @@ def _key(
         nullable=default is None,
         dynamic=dynamic,
         check=check,
+        choices=choices,
     )
 
 
@@ -108,6 +110,7 @@ def _own_keys() -> Iterator[BrokerConfigDef]:
     yield from _connection_keys()
     yield from _topic_keys()
     yield from _group_keys()
+    yield from _consumer_group_keys()
     yield from _log_keys()
     yield from _tier_keys()
 
@@ -359,6 +362,93 @@ def _group_keys() -> Iterator[BrokerConfigDef]:
         4096,
         "Longest text that a consumer may commit beside an offset.",
         minimum=0,
+    )
+
+
+def _consumer_group_keys() -> Iterator[BrokerConfigDef]:
+    """Groups of the new protocol (KIP-848)."""
+    yield _key(
+        GROUPS,
+        "group.consumer.session.timeout.ms",
+        _I,
+        45_000,
+        "A member of the new group protocol is out of its group after this many ms of silence.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.min.session.timeout.ms",
+        _I,
+        45_000,
+        "Shortest group.consumer.session.timeout.ms that is accepted.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.max.session.timeout.ms",
+        _I,
+        60_000,
+        "Longest group.consumer.session.timeout.ms that is accepted.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.heartbeat.interval.ms",
+        _I,
+        5000,
+        "Members of the new group protocol are told to send a heartbeat every so many ms; they"
+        " learn of a rebalance with it.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.min.heartbeat.interval.ms",
+        _I,
+        5000,
+        "Shortest group.consumer.heartbeat.interval.ms that is accepted.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.max.heartbeat.interval.ms",
+        _I,
+        15_000,
+        "Longest group.consumer.heartbeat.interval.ms that is accepted.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.max.size",
+        _I,
+        INT_MAX,
+        "Members that a group of the new protocol may have; further ones are refused.",
+        minimum=1,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.assignors",
+        _LIST,
+        "uniform,range",
+        "Assignors of the new group protocol; the first one is for members that ask for none."
+        " There are `uniform` and `range`; Kafka's class names mean the same.",
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.regex.refresh.interval.ms",
+        _I,
+        600_000,
+        "Regular expressions that members subscribe to are looked up again after this many ms;"
+        " sooner, after ten seconds, if topics came or went.",
+        minimum=10_000,
+    )
+    yield _key(
+        GROUPS,
+        "group.consumer.migration.policy",
+        _S,
+        "bidirectional",
+        "Whether a group of classic consumers goes over to the new protocol when a member that"
+        " speaks it joins (`upgrade`), and back when the last such member is gone (`downgrade`).",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
     )
 
 

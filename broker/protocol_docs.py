@@ -42,7 +42,7 @@ client ids and addresses, and defaults, as in Kafka. `ip` takes addresses only, 
 UpdateFeatures accepts the level that a feature has and no other; UnregisterBroker refuses the one
 broker there is.
 
-Not served yet: the consumer group protocol of KIP-848, transactions, ACLs, SASL and TLS.
+Not served yet: transactions, ACLs, SASL and TLS.
 Transactional ids are refused at once with INVALID_REQUEST.
 """
 

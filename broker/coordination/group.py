@@ -421,6 +421,15 @@ class Group(RebalancingGroup):
             self._prepare_rebalance("the group is larger than group.max.size")
         return self._end()
 
+    def taken_over(self, now: Moment, *, must_rejoin: bool) -> Effects:
+        """These were the classic members of a KIP-848 group that is no more: sessions begin."""
+        self._begin(now)
+        for member in self._members:
+            self._extend_session(member)
+        if must_rejoin:
+            self._prepare_rebalance("the last member of the new protocol is gone")
+        return self._end()
+
     def unload(self, error_code: ErrorCode, now: Moment) -> Effects:
         """The group ends here: everybody who waits is told `error_code`."""
         self._begin(now)

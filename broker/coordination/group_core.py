@@ -7,7 +7,8 @@ which keeps `next_deadline_ms` at or before the earliest of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from strandline.broker.coordination.group_members import Member, Members
 from strandline.broker.coordination.group_values import (
@@ -51,6 +52,8 @@ _MAY_FOLLOW = {
 
 class GroupCore:
     """State, members, answers and deadlines of a group; what may be asked of it at any time."""
+
+    kind: Final = "Classic"
 
     def __init__(
         self,
@@ -96,12 +99,21 @@ class GroupCore:
         return len(self._members)
 
     @property
+    def members(self) -> Iterator[Member]:
+        return iter(self._members)
+
+    @property
     def has_pending_members(self) -> bool:
         return bool(self._members.pending)
 
     @property
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def counts_from_commit(self) -> bool:
+        """Whether offsets expire by their own age: only if nobody ever joined."""
+        return self.protocol_type is None
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether members read this topic; of consumers that cannot be read, all is assumed."""

@@ -8,6 +8,7 @@ that its retention (`offsets.retention.minutes`) counts from:
     group                                                    counts from
     ----------------------------------------------------     ------------------------------------
     consumers that assign their partitions themselves        the commit
+    groups of the new protocol (KIP-848)                     the commit, for topics nobody reads
     no members any more                                      when the last one left (the commit,
                                                              if a record of old does not tell)
     stable, members are consumers and can be read            the commit, for topics nobody reads
@@ -68,6 +69,9 @@ class GroupLife(Protocol):
 
     @property
     def uses_consumer_protocol(self) -> bool: ...
+
+    @property
+    def counts_from_commit(self) -> bool: ...
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None: ...
@@ -145,7 +149,7 @@ def find_expired(
 
 def _counts_from(group: GroupLife, committed: CommittedOffset) -> int | None:
     """When retention began for this commit; None if it has not."""
-    if group.protocol_type is None:
+    if group.counts_from_commit:
         return committed.committed_ms
     if group.state is GroupState.EMPTY:
         if group.state_since_ms == NO_STATE_TIMESTAMP:

@@ -31,9 +31,11 @@ class Moment(NamedTuple):
 
 
 class GroupState(Enum):
-    """The states by the names that clients are told."""
+    """The states by the names that clients are told; two are of KIP-848 groups alone."""
 
     EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"

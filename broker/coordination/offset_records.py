@@ -1,6 +1,6 @@
 """Between what the coordinator means and the records of `__consumer_offsets`.
 
-    GroupRecord, OffsetRecord   <->   key and value in Kafka's formats   <->   one record batch
+    CoordinatorRecord   <->   key and value in Kafka's formats   <->   one record batch
 
 `read_chunk` is how a partition is loaded: a run of batches, decoded. It blocks on the disk and is
 meant for a worker thread. Commits that belong to a transaction come back marked with their
@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from strandline.broker.coordination.consumer_records import (
+    decode_consumer_record,
+    encode_consumer_record,
+)
 from strandline.broker.coordination.group_offsets import CommittedOffset
 from strandline.broker.coordination.group_values import GroupSnapshot, MemberSnapshot
 from strandline.broker.coordination.shard_values import (
@@ -22,6 +26,8 @@ from strandline.broker.coordination.shard_values import (
     GroupRecord,
     OffsetRecord,
 )
+from strandline.broker.protocol.consumer_group_records import CONSUMER_GROUP_TYPES
+from strandline.broker.protocol.errors import MalformedRequest
 from strandline.broker.protocol.offsets_topic import (
     GroupMember,
     GroupMetadataKey,
@@ -89,13 +95,8 @@ def encode_records(records: Sequence[CoordinatorRecord], now_ms: int) -> bytearr
     return bytearray(
         encode_batch(
             [
-                Record(
-                    offset=position,
-                    timestamp_ms=now_ms,
-                    key=_encode_key(record),
-                    value=_encode_value(record),
-                )
-                for position, record in enumerate(records)
+                Record(offset=position, timestamp_ms=now_ms, key=key, value=value)
+                for position, (key, value) in enumerate(map(_encode, records))
             ]
         )
     )
@@ -163,7 +164,12 @@ def decode_record(key_bytes: bytes, value: bytes | None) -> CoordinatorRecord | 
     """
     key = decode_key(key_bytes)
     if isinstance(key, UnknownKey):
-        return None
+        if key.record_type not in CONSUMER_GROUP_TYPES:
+            return None
+        try:
+            return decode_consumer_record(key_bytes, value)
+        except MalformedRequest as error:
+            raise UnreadableRecord(str(error)) from error
     if isinstance(key, GroupMetadataKey):
         return GroupRecord(
             key.group, None if value is None else _snapshot(decode_group_metadata(value))
@@ -172,21 +178,20 @@ def decode_record(key_bytes: bytes, value: bytes | None) -> CoordinatorRecord | 
     return OffsetRecord(key.group, key.topic, key.partition, committed)
 
 
-def _encode_key(record: CoordinatorRecord) -> bytes:
+def _encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+    """Key and value."""
     if isinstance(record, GroupRecord):
-        return encode_key(GroupMetadataKey(group=record.group_id))
-    return encode_key(
+        key = encode_key(GroupMetadataKey(group=record.group_id))
+        return key, None if record.snapshot is None else _group_value(record.snapshot)
+    if not isinstance(record, OffsetRecord):
+        return encode_consumer_record(record)
+    key = encode_key(
         OffsetCommitKey(group=record.group_id, topic=record.topic, partition=record.partition)
     )
-
-
-def _encode_value(record: CoordinatorRecord) -> bytes | None:
-    if isinstance(record, GroupRecord):
-        return None if record.snapshot is None else _group_value(record.snapshot)
     committed = record.committed
     if committed is None:
-        return None
-    return encode_offset_commit(
+        return key, None
+    return key, encode_offset_commit(
         OffsetCommitValue(
             offset=committed.offset,
             leader_epoch=committed.leader_epoch,

@@ -7,6 +7,9 @@ what the log says. An append is synchronous and in memory of the machine when it
 `flush.messages` on the topic the answer waits for the disk. An append that fails leaves everything
 as it was.
 
+Groups of the new protocol (KIP-848) are in `consumer_runtime`; requests of the classic protocol
+that name such a group are passed on to it.
+
 There is one loop for all timers (`run`), woken by the earliest deadline of all groups. It also
 notices deleted topics by comparing images, as each change does before it looks at a group; the
 offsets of their partitions go then.
@@ -29,6 +32,14 @@ from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.coordination.alarms import Alarms
+from strandline.broker.coordination.consumer_group import ConsumerGroup
+from strandline.broker.coordination.consumer_runtime import ConsumerCoordinator
+from strandline.broker.coordination.consumer_values import (
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    HeartbeatAnswer,
+    HeartbeatRequest,
+)
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group import Group
 from strandline.broker.coordination.group_configuration import GroupConfiguration
@@ -48,8 +59,13 @@ from strandline.broker.coordination.group_values import (
     SyncRequest,
     Ticket,
 )
-from strandline.broker.coordination.offset_records import (
-    encode_records,
+from strandline.broker.coordination.journal import (
+    append,
+    in_batches,
+    log_failed_write,
+    member_code,
+    settle,
+    write_offsets,
 )
 from strandline.broker.coordination.shard import GroupEffects
 from strandline.broker.coordination.shard_values import (
@@ -63,23 +79,13 @@ from strandline.broker.coordination.slots import Slot, Slots
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage.clock import Clock
-from strandline.storage.errors import (
-    MessageTooLarge,
-    RecordListTooLarge,
-    RecordsRejected,
-    StorageError,
-    StrandlineError,
-)
-from strandline.storage.local.log import AppendOrigin
+from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import TopicId
 
 log = logging.getLogger(__name__)
 
 # The loop looks at the metadata this often even if no group has a deadline.
 POLL_S = 1.0
-# Expiry and deleted topics may concern any number of offsets; a batch must stay below
-# max.message.bytes, of which an offset's tombstone takes well under a thousandth.
-TOMBSTONES_PER_BATCH_MAX = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,7 @@ class GroupCoordinator:
         self._seen: MetadataImage | None = None
         self._tickets = itertools.count(1)
         self._parked: dict[Ticket, asyncio.Future[Answer]] = {}
+        self._consumers = ConsumerCoordinator(self, reads)
         self._alarms = Alarms()
         self._next_expiry_s = (
             clock.monotonic_s() + config.offsets_retention_check_interval_ms / 1000
@@ -138,12 +145,18 @@ class GroupCoordinator:
     def statistics(self) -> CoordinatorStatistics:
         slots = self._slots.present()
         return CoordinatorStatistics(
-            groups_by_state=Counter(group.state for slot in slots for group in slot.shard),
+            groups_by_state=Counter(
+                group.state for slot in slots for group in (*slot.shard, *slot.shard.consumers)
+            ),
             offset_count=sum(slot.shard.offset_count for slot in slots),
             loading_partitions=sum(not slot.is_loaded for slot in slots),
             loaded_partitions=sum(slot.is_loaded for slot in slots),
             parked_requests=len(self._parked),
         )
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._metadata.image
 
     # --- members -----------------------------------------------------------------------------
 
@@ -158,14 +171,19 @@ class GroupCoordinator:
         ):
             raise CoordinatorFault(ErrorCode.INVALID_SESSION_TIMEOUT)
         slot = await self._slot_for_writing(group_id)
+        consumers = slot.shard.consumers.get(group_id)
+        if consumers is not None and not consumers.is_empty:
+            return await self._consumers.join(slot, consumers, request, next(self._tickets))
+        if consumers is not None:
+            self._consumers.clear_empty(slot, consumers)
         ticket, answered = self._park()
         try:
-            step = slot.shard.join(group_id, request, ticket, self._now())
-            self._carry_out(slot, step)
+            step = slot.shard.join(group_id, request, ticket, self.now())
+            self.carry_out(slot, step)
             answer = await answered
         finally:
             self._parked.pop(ticket, None)
-        await self._settle(slot)
+        await settle(slot)
         assert isinstance(answer, JoinAnswer), answer
         return answer
 
@@ -173,17 +191,20 @@ class GroupCoordinator:
         """Waits for the leader's assignment. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
+        consumers = None if slot is None else slot.shard.consumers.get(group_id)
+        if consumers is not None:
+            return self._consumers.sync(consumers, request, next(self._tickets))
         group = None if slot is None else slot.shard.group(group_id)
         if slot is None or group is None:
             raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
         ticket, answered = self._park()
         try:
-            effects = group.sync(request, ticket, self._now())
-            self._carry_out(slot, GroupEffects(group=group, effects=effects))
+            effects = group.sync(request, ticket, self.now())
+            self.carry_out(slot, GroupEffects(group=group, effects=effects))
             answer = await answered
         finally:
             self._parked.pop(ticket, None)
-        await self._settle(slot)
+        await settle(slot)
         assert isinstance(answer, SyncAnswer), answer
         return answer
 
@@ -194,6 +215,14 @@ class GroupCoordinator:
         try:
             _check_group_id(group_id)
             slot = self._slot_with(group_id)
+            consumers = None if slot is None else slot.shard.consumers.get(group_id)
+            if consumers is not None:
+                return self._consumers.classic_heartbeat(
+                    consumers,
+                    member_id=member_id,
+                    group_instance_id=group_instance_id,
+                    generation=generation,
+                )
         except CoordinatorFault as fault:
             # The session begins only when the group is loaded, so all is well until then.
             if fault.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -206,9 +235,9 @@ class GroupCoordinator:
             member_id=member_id,
             group_instance_id=group_instance_id,
             generation=generation,
-            now=self._now(),
+            now=self.now(),
         )
-        self._arm(group)
+        self.arm(group)
         return code
 
     async def leave(
@@ -217,6 +246,9 @@ class GroupCoordinator:
         """A result for each member in order. Raises CoordinatorFault."""
         _check_group_id(group_id)
         slot = self._slot_with(group_id)
+        consumers = None if slot is None else slot.shard.consumers.get(group_id)
+        if slot is not None and consumers is not None:
+            return await self._consumers.leave(slot, consumers, leaving)
         group = None if slot is None else slot.shard.group(group_id)
         if slot is None or group is None:
             return tuple(
@@ -227,30 +259,54 @@ class GroupCoordinator:
                 )
                 for member in leaving
             )
-        results, effects = group.leave(leaving, self._now())
-        self._carry_out(slot, GroupEffects(group=group, effects=effects))
-        await self._settle(slot)
+        results, effects = group.leave(leaving, self.now())
+        self.carry_out(slot, GroupEffects(group=group, effects=effects))
+        await settle(slot)
         return results
+
+    async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
+        """The new protocol's only request of members. Raises CoordinatorFault."""
+        if request.group_id and request.member_epoch == JOIN_EPOCH:
+            slot: Slot | None = await self._slot_for_writing(request.group_id)
+        else:
+            slot = self._slot_with(request.group_id)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
+        return await self._consumers.heartbeat(slot, request)
 
     # --- offsets -----------------------------------------------------------------------------
 
     async def commit(self, group_id: str, request: CommitRequest) -> tuple[ErrorCode, ...]:
         """A code for each offset in order. Raises CoordinatorFault."""
         slot = await self._slot_for_writing(group_id)
-        now = self._now()
+        now = self.now()
         decision = slot.shard.commit(group_id, request, now)
         group = slot.shard.group(group_id)
         if group is not None:
-            self._arm(group)
+            self.arm(group)
         if decision.records:
-            self._write_or_refuse(slot, decision.records, now)
-            await self._settle(slot)
+            write_offsets(slot, decision.records, now)
+            await settle(slot)
         return decision.error_codes
 
-    def offsets_of(self, group_id: str) -> GroupOffsets | None:
-        """What the group has committed, None if nothing. Raises CoordinatorFault."""
+    def offsets_of(
+        self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1
+    ) -> GroupOffsets | None:
+        """What the group has committed, None if nothing. Raises CoordinatorFault.
+
+        A member of a group of the new protocol that says its epoch must be in it.
+        """
         slot = self._slot_with(group_id)
-        return None if slot is None else slot.shard.offsets_of(group_id)
+        if slot is None:
+            return None
+        consumers = slot.shard.consumers.get(group_id)
+        if consumers is not None:
+            code = slot.shard.consumers.check_fetch(
+                consumers, member_id=member_id, member_epoch=member_epoch
+            )
+            if code is not ErrorCode.NONE:
+                raise CoordinatorFault(code)
+        return slot.shard.offsets_of(group_id)
 
     async def delete_offsets(
         self, group_id: str, wanted: Sequence[OffsetToDelete]
@@ -262,26 +318,43 @@ class GroupCoordinator:
             raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
         deletion = slot.shard.delete_offsets(group_id, wanted)
         if deletion.records:
-            self._write_or_refuse(slot, deletion.records, self._now())
-            await self._settle(slot)
+            write_offsets(slot, deletion.records, self.now())
+            await settle(slot)
         return deletion
 
     # --- groups ------------------------------------------------------------------------------
 
     def describe(self, group_id: str) -> GroupDescription | None:
-        """The group, None if there is none. Raises CoordinatorFault."""
+        """The classic group, None if there is none. Raises CoordinatorFault."""
         slot = self._slot_with(group_id)
-        group = None if slot is None else slot.shard.group(group_id)
+        if slot is None:
+            return None
+        if group_id in slot.shard.consumers:
+            raise CoordinatorFault(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group."
+            )
+        group = slot.shard.group(group_id)
         return None if group is None else group.describe()
 
-    def groups(self) -> list[Group]:
+    def describe_consumers(self, group_id: str) -> ConsumerGroupDescription:
+        """The group of the new protocol. Raises CoordinatorFault."""
+        _check_group_id(group_id)
+        slot = self._slot_with(group_id)
+        group = None if slot is None else slot.shard.consumers.get(group_id)
+        if slot is None or group is None:
+            is_classic = slot is not None and slot.shard.group(group_id) is not None
+            what = "is not a consumer group" if is_classic else "not found"
+            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+        return self._consumers.describe(group, slot)
+
+    def groups(self) -> list[Group | ConsumerGroup]:
         """Every group that this broker coordinates. Raises CoordinatorFault while it loads."""
         self._catch_up()
         slots = self._slots.all()
         for slot in slots:
             if not slot.is_loaded:
                 raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [group for slot in slots for group in slot.shard]
+        return [group for slot in slots for group in (*slot.shard, *slot.shard.consumers)]
 
     async def delete(self, group_id: str) -> ErrorCode:
         """Forgets a group without members, and what it committed."""
@@ -292,49 +365,30 @@ class GroupCoordinator:
             deletion = slot.shard.delete_group(group_id)
             if deletion.error_code is not ErrorCode.NONE:
                 return deletion.error_code
-            for records in _in_batches(deletion.records):
-                self._write_or_refuse(slot, records, self._now())
-            await self._settle(slot)
+            for records in in_batches(deletion.records):
+                write_offsets(slot, records, self.now())
+            await settle(slot)
         except CoordinatorFault as fault:
             return fault.error_code
         return ErrorCode.NONE
 
     # --- writing -----------------------------------------------------------------------------
 
-    def _write(self, slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
-        """Appends one batch. Raises RecordsRejected, StorageError."""
-        batch = encode_records(records, now.wall_ms)
-        slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-
-    def _write_or_refuse(
-        self, slot: Slot, records: Sequence[CoordinatorRecord], now: Moment
-    ) -> None:
-        """Appends and replays. Raises CoordinatorFault with what a committing client is told."""
-        try:
-            self._write(slot, records, now)
-        except (MessageTooLarge, RecordListTooLarge) as error:
-            raise CoordinatorFault(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from error
-        except (RecordsRejected, StorageError) as error:
-            self._log_failed_write(slot, error)
-            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
-        for record in records:
-            slot.shard.replay(record, now)
-
-    def _carry_out(self, slot: Slot, step: GroupEffects) -> None:
+    def carry_out(self, slot: Slot, step: GroupEffects) -> None:
         """Writes what is to be written, and answers who is to be answered."""
         group, effects = step.group, step.effects
         if group is None:
             self._answer(effects.answers)
             return
         while effects.write is not None:
-            write, now = effects.write, self._now()
+            write, now = effects.write, self.now()
             if not isinstance(write, CreationWrite):
                 self._answer(effects.answers)
             try:
-                self._write(slot, (GroupRecord(group.group_id, write.snapshot),), now)
+                append(slot, (GroupRecord(group.group_id, write.snapshot),), now)
             except (RecordsRejected, StorageError) as error:
-                self._log_failed_write(slot, error)
-                code = _group_write_code(error)
+                log_failed_write(slot, error)
+                code = member_code(error)
                 if isinstance(write, CreationWrite):
                     self._undo_creation(slot, group, effects, code)
                     return
@@ -344,7 +398,7 @@ class GroupCoordinator:
                     self._answer(effects.answers)
                 effects = group.written(write, now)
         self._answer(effects.answers)
-        self._arm(group)
+        self.arm(group)
 
     def _undo_creation(
         self, slot: Slot, group: Group, effects: Effects, error_code: ErrorCode
@@ -354,26 +408,7 @@ class GroupCoordinator:
         self._answer(
             [JoinAnswer(ticket=answer.ticket, error_code=error_code) for answer in effects.answers]
         )
-        self._answer(group.unload(error_code, self._now()).answers)
-
-    def _log_failed_write(self, slot: Slot, error: StrandlineError) -> None:
-        log.warning(
-            "group record not written",
-            extra={
-                "fields": {
-                    "partition": str(slot.partition.topic_partition),
-                    "error": str(error),
-                }
-            },
-        )
-
-    async def _settle(self, slot: Slot) -> None:
-        """Returns when what was written may be told. Raises CoordinatorFault."""
-        if slot.partition.must_flush:
-            try:
-                await slot.partition.flush()
-            except StorageError as error:
-                raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
+        self._answer(group.unload(error_code, self.now()).answers)
 
     # --- callers that wait -------------------------------------------------------------------
 
@@ -405,8 +440,10 @@ class GroupCoordinator:
         return slot
 
     def _begin_sessions(self, slot: Slot) -> None:
-        for step in slot.shard.loaded(self._now()):
-            self._carry_out(slot, step)
+        for step in slot.shard.loaded(self.now()):
+            self.carry_out(slot, step)
+        for group in slot.shard.consumers:
+            self.arm(group)
 
     # --- following the metadata --------------------------------------------------------------
 
@@ -433,12 +470,12 @@ class GroupCoordinator:
 
     def _drop_slots(self) -> None:
         for slot in self._slots.drop():
-            for step in slot.shard.unload(ErrorCode.NOT_COORDINATOR, self._now()):
+            for step in slot.shard.unload(ErrorCode.NOT_COORDINATOR, self.now()):
                 self._answer(step.effects.answers)
         self._alarms.clear()
 
     def _forget_topics(self, topics: set[str]) -> None:
-        now = self._now()
+        now = self.now()
         for slot in self._slots.present():
             if slot.is_loaded:
                 self._write_tombstones(slot, slot.shard.forget_topics(topics), now)
@@ -448,8 +485,8 @@ class GroupCoordinator:
     ) -> None:
         """Forgets what it can; what could not be written is tried again by the next expiry."""
         try:
-            for batch in _in_batches(records):
-                self._write_or_refuse(slot, batch, now)
+            for batch in in_batches(records):
+                write_offsets(slot, batch, now)
         except CoordinatorFault as fault:
             log.warning(
                 "offsets not forgotten",
@@ -471,7 +508,7 @@ class GroupCoordinator:
             self._ring_alarms()
             slot = self._slots.next_to_load()
             if slot is not None:
-                await self._slots.load(slot, self._now, self._begin_sessions)
+                await self._slots.load(slot, self.now, self._begin_sessions)
                 continue
             self._expire_if_due()
             try:
@@ -485,35 +522,39 @@ class GroupCoordinator:
         next_ms = self._alarms.next_ms
         if next_ms is None:
             return POLL_S
-        return max(0.0, min((next_ms - self._now().monotonic_ms) / 1000, POLL_S))
+        return max(0.0, min((next_ms - self.now().monotonic_ms) / 1000, POLL_S))
 
-    def _now(self) -> Moment:
+    def now(self) -> Moment:
         return Moment(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
 
-    def _arm(self, group: Group) -> None:
+    def arm(self, group: Group | ConsumerGroup) -> None:
         """Sees to it that the group is looked at in time."""
         deadline_ms = group.next_deadline_ms
         if deadline_ms is not None and self._alarms.arm(group.group_id, deadline_ms):
             self._wake.set()
 
     def _ring_alarms(self) -> None:
-        now = self._now()
+        now = self.now()
         for group_id in self._alarms.ring(now.monotonic_ms):
             try:
                 slot = self._slots.of(group_id)
             except CoordinatorFault:
                 # The group went with its partition.
                 continue
-            group = None if slot is None else slot.shard.group(group_id)
-            if slot is not None and group is not None:
-                self._carry_out(slot, GroupEffects(group=group, effects=group.tick(now)))
+            group = None if slot is None else slot.shard.any_group(group_id)
+            if slot is None or group is None:
+                continue
+            if isinstance(group, ConsumerGroup):
+                self._consumers.tick(slot, group)
+            else:
+                self.carry_out(slot, GroupEffects(group=group, effects=group.tick(now)))
 
     def _expire_if_due(self) -> None:
         now_s = self._clock.monotonic_s()
         if now_s < self._next_expiry_s:
             return
         self._next_expiry_s = now_s + self._config.offsets_retention_check_interval_ms / 1000
-        now = self._now()
+        now = self.now()
         for slot in self._slots.present():
             if slot.is_loaded:
                 records = slot.shard.expire(now)
@@ -533,15 +574,3 @@ class GroupCoordinator:
 def _check_group_id(group_id: str) -> None:
     if not group_id:
         raise CoordinatorFault(ErrorCode.INVALID_GROUP_ID)
-
-
-def _in_batches(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:
-    size = TOMBSTONES_PER_BATCH_MAX
-    return [records[start : start + size] for start in range(0, len(records), size)]
-
-
-def _group_write_code(error: StrandlineError) -> ErrorCode:
-    """What members are told when their group could not be written."""
-    if isinstance(error, RecordsRejected):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return ErrorCode.NOT_COORDINATOR

@@ -6,6 +6,8 @@
     join -> group, effects             the state of members changes at once; what may be told
                                        only after a write says so in its effects
 
+Groups of the new protocol (KIP-848) are in `consumers`; a group id is in one of the two kinds.
+
 A group that only commits offsets (a *simple* group) has no record of its own: it exists as long as
 one of its offsets does, and is found again by replaying those.
 """
@@ -15,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
+from strandline.broker.coordination.consumer_group import ConsumerGroup
+from strandline.broker.coordination.consumer_shard import ConsumerGroups
+from strandline.broker.coordination.consumer_values import CONSUMER_RECORDS, ConsumerRules
 from strandline.broker.coordination.group import Group
 from strandline.broker.coordination.group_offsets import (
     NO_EXPIRY,
@@ -66,7 +71,9 @@ class GroupShard:
         make_id: Callable[[], str],
         offset_metadata_length_max: int,
         retention_ms: int,
+        consumer_rules: ConsumerRules | None = None,
     ) -> None:
+        self.consumers = ConsumerGroups(consumer_rules or ConsumerRules(), make_id)
         self._rules = rules
         self._make_id = make_id
         self._offset_metadata_length_max = offset_metadata_length_max
@@ -78,18 +85,23 @@ class GroupShard:
         return f"<GroupShard {len(self._groups)} groups, {self.offset_count} offsets>"
 
     def __iter__(self) -> Iterator[Group]:
+        """The classic groups."""
         return iter(self._groups.values())
 
     @property
     def group_count(self) -> int:
-        return len(self._groups)
+        return len(self._groups) + len(self.consumers)
 
     @property
     def offset_count(self) -> int:
         return sum(len(offsets) for offsets in self._offsets.values())
 
     def group(self, group_id: str) -> Group | None:
+        """The classic group of this name."""
         return self._groups.get(group_id)
+
+    def any_group(self, group_id: str) -> Group | ConsumerGroup | None:
+        return self._groups.get(group_id) or self.consumers.get(group_id)
 
     def offsets_of(self, group_id: str) -> GroupOffsets | None:
         """What the group has committed; None if nothing, or if there is no such group."""
@@ -101,9 +113,15 @@ class GroupShard:
         """Takes over one record of the log."""
         if isinstance(record, OffsetRecord):
             self._replay_offset(record, now)
+        elif isinstance(record, CONSUMER_RECORDS):
+            if not record.is_tombstone:
+                # A simple group that an offset before this record made.
+                self._groups.pop(record.group_id, None)
+            self.consumers.replay(record, now)
         elif record.snapshot is None:
             self._groups.pop(record.group_id, None)
         else:
+            self.consumers.forget(record.group_id)
             self._groups[record.group_id] = Group.restored(
                 record.group_id,
                 record.snapshot,
@@ -123,11 +141,12 @@ class GroupShard:
         if offsets is None:
             offsets = self._offsets[record.group_id] = GroupOffsets()
         offsets.put(record.topic, record.partition, record.committed)
-        if record.group_id not in self._groups:
+        if record.group_id not in self._groups and record.group_id not in self.consumers:
             self._groups[record.group_id] = self._new_group(record.group_id, now)
 
     def loaded(self, now: Moment) -> list[GroupEffects]:
         """The log is read to its end: the sessions of all members begin."""
+        self.consumers.loaded(now)
         return [
             GroupEffects(group=group, effects=group.loaded(now)) for group in self._groups.values()
         ]
@@ -135,6 +154,7 @@ class GroupShard:
     def unload(self, error_code: ErrorCode, now: Moment) -> list[GroupEffects]:
         """This broker does not coordinate these groups any more."""
         groups, self._groups, self._offsets = self._groups, {}, {}
+        self.consumers.clear()
         return [
             GroupEffects(group=group, effects=group.unload(error_code, now))
             for group in groups.values()
@@ -182,6 +202,14 @@ class GroupShard:
 
     def check_commit(self, group_id: str, request: CommitRequest) -> ErrorCode:
         """Whether the sender may commit for this group now."""
+        consumers = self.consumers.get(group_id)
+        if consumers is not None:
+            return self.consumers.check_commit(
+                consumers,
+                member_id=request.member_id,
+                member_epoch=request.generation,
+                knows_member_epochs=request.knows_member_epochs,
+            )
         group = self._groups.get(group_id)
         if group is not None:
             return group.check_commit(
@@ -216,7 +244,7 @@ class GroupShard:
 
     def delete_offsets(self, group_id: str, wanted: Sequence[OffsetToDelete]) -> OffsetDeletion:
         """Records that forget offsets, except of topics that members read."""
-        group = self._groups.get(group_id)
+        group = self.any_group(group_id)
         if group is None or group.state is GroupState.DEAD:
             return OffsetDeletion(group_code=ErrorCode.GROUP_ID_NOT_FOUND)
         if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol:
@@ -235,14 +263,18 @@ class GroupShard:
 
     def delete_group(self, group_id: str) -> GroupDeletion:
         """Records that forget a group without members, and all that it committed."""
-        group = self._groups.get(group_id)
+        group = self.any_group(group_id)
         if group is None or group.state is GroupState.DEAD:
             return GroupDeletion(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
         if group.state is not GroupState.EMPTY:
             return GroupDeletion(error_code=ErrorCode.NON_EMPTY_GROUP)
-        return GroupDeletion(
-            records=(*self._tombstones(group_id), GroupRecord(group_id, None)),
-        )
+        return GroupDeletion(records=(*self._tombstones(group_id), *self._end_of(group)))
+
+    def _end_of(self, group: Group | ConsumerGroup) -> tuple[CoordinatorRecord, ...]:
+        """Records that forget a group, but not what it committed."""
+        if isinstance(group, ConsumerGroup):
+            return self.consumers.tombstones(group)
+        return (GroupRecord(group.group_id, None),)
 
     def _tombstones(self, group_id: str) -> Iterator[OffsetRecord]:
         for topic, partition, _ in self._offsets.get(group_id, ()):
@@ -260,7 +292,8 @@ class GroupShard:
     def expire(self, now: Moment) -> list[CoordinatorRecord]:
         """Records that forget what is too old, and groups of which nothing is left."""
         records: list[CoordinatorRecord] = []
-        for group_id, group in self._groups.items():
+        for group in (*self._groups.values(), *self.consumers):
+            group_id = group.group_id
             expiry = find_expired(
                 group,
                 self._offsets.get(group_id) or GroupOffsets(),
@@ -274,9 +307,9 @@ class GroupShard:
             if (
                 expiry.leaves_nothing
                 and group.state is GroupState.EMPTY
-                and not group.has_pending_members
+                and not (isinstance(group, Group) and group.has_pending_members)
             ):
-                records.append(GroupRecord(group_id, None))
+                records += self._end_of(group)
         return records
 
 

@@ -1,6 +1,7 @@
 """What one partition of `__consumer_offsets` is asked, and what it wants written: values only.
 
-A record is a fact in the log: `GroupRecord` and `OffsetRecord`, each with None for "forget it".
+A record is a fact in the log: `GroupRecord` and `OffsetRecord`, each with None for "forget it";
+those of KIP-848 groups are in `consumer_values`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from strandline.broker.coordination.consumer_values import ConsumerRecord
 from strandline.broker.coordination.group_offsets import CommittedOffset
 from strandline.broker.coordination.group_values import GroupSnapshot
 from strandline.broker.protocol.errors import ErrorCode
@@ -33,7 +35,7 @@ class OffsetRecord:
     committed: CommittedOffset | None
 
 
-CoordinatorRecord: TypeAlias = GroupRecord | OffsetRecord
+CoordinatorRecord: TypeAlias = GroupRecord | OffsetRecord | ConsumerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class CommitRequest:
     retention_ms: int = NO_RETENTION
     offsets: tuple[OffsetToCommit, ...]
     missing_group_code: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+    # Before OffsetCommit v9 `generation` cannot be the epoch of a member of the new protocol.
+    knows_member_epochs: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from strandline.broker.cluster.image import TopicImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.coordination.consumer_values import ConsumerRules, MigrationPolicy
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_configuration import GroupConfiguration
 from strandline.broker.coordination.group_partitioning import coordinating_partition
@@ -95,6 +96,15 @@ class Slots:
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             size_max=config.group_max_size,
         )
+        self._consumer_rules = ConsumerRules(
+            session_timeout_ms=config.group_consumer_session_timeout_ms,
+            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            size_max=config.group_consumer_max_size,
+            assignors=config.group_consumer_assignors,
+            regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
+            migration=MigrationPolicy(config.group_consumer_migration_policy),
+            classic_size_max=config.group_max_size,
+        )
         self._slots: dict[int, Slot] = {}
 
     # --- finding -----------------------------------------------------------------------------
@@ -151,6 +161,7 @@ class Slots:
             make_id=lambda: str(uuid.uuid4()),
             offset_metadata_length_max=config.offset_metadata_max_bytes,
             retention_ms=config.offsets_retention_minutes * 60_000,
+            consumer_rules=self._consumer_rules,
         )
 
     # --- creating ----------------------------------------------------------------------------

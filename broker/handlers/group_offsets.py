@@ -57,6 +57,7 @@ from strandline.storage.model import ZERO_TOPIC_ID
 
 FIRST_COMMIT_BY_TOPIC_ID = 10
 FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9
+FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 FIRST_FETCH_BY_TOPIC_ID = 10
 FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 FIRST_FETCH_WITH_TOP_LEVEL_ERROR = 2
@@ -157,6 +158,7 @@ class GroupOffsetHandlers:
                         if version >= FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND
                         else ErrorCode.ILLEGAL_GENERATION
                     ),
+                    knows_member_epochs=version >= FIRST_COMMIT_WITH_MEMBER_EPOCH,
                 ),
             )
         except CoordinatorFault as fault:
@@ -206,7 +208,9 @@ class GroupOffsetHandlers:
         self, group: OffsetFetchRequestGroup, *, by_id: bool
     ) -> OffsetFetchResponseGroup:
         try:
-            offsets = self._coordinator.offsets_of(group.group_id)
+            offsets = self._coordinator.offsets_of(
+                group.group_id, member_id=group.member_id, member_epoch=group.member_epoch
+            )
         except CoordinatorFault as fault:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fault.error_code)
         topics = (

@@ -1,4 +1,4 @@
-"""Classic consumer groups: members come, stay and go, and operators look at them.
+"""Classic consumer groups: members come, stay and go; and what operators ask of any group.
 
 JoinGroup       0-9   1 rebalance timeout, 4 comes back with its id (KIP-394), 5 static members,
                       6 flexible, 7 protocol type and nullable name, 8 reason, 9 skip assignment
@@ -9,7 +9,9 @@ ListGroups      0-5   3 flexible, 4 states, 5 types
 DescribeGroups  0-6   3 authorized operations, 4 static members, 5 flexible, 6 GROUP_ID_NOT_FOUND
 DeleteGroups    0-2   2 flexible
 
-JoinGroup and SyncGroup wait for other members; everything they decide is in `coordination/`.
+JoinGroup and SyncGroup wait for other members; everything they decide is in `coordination/`. The
+new protocol's own APIs are in `consumer_groups.py`; a group of that protocol may have members that
+speak this one.
 
 Where we differ from Kafka: a join that is refused leaves no empty group behind; and a member that
 asks again while its first request still waits has the first one answered REBALANCE_IN_PROGRESS,
@@ -30,7 +32,9 @@ from strandline.broker.coordination.group_values import (
     SyncRequest,
 )
 from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from strandline.broker.handlers.dispatch import Handler
+from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.group_offsets import GroupOffsetHandlers
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
@@ -73,7 +77,6 @@ FIRST_JOIN_THAT_SKIPS_ASSIGNMENT = 9
 FIRST_BATCHED_LEAVE = 3
 FIRST_DESCRIBE_THAT_MISSES_GROUPS = 6
 
-GROUP_TYPE = "Classic"
 STATE_OF_MISSING_GROUPS = "Dead"
 # Bits of Kafka's AclOperation: READ 3, DELETE 6, DESCRIBE 8. Nobody is asked who he is yet, so
 # everybody may do everything.
@@ -83,8 +86,9 @@ ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 def make_group_handlers(
     services: Services, coordinator: GroupCoordinator
 ) -> Mapping[ApiKey, Handler]:
-    """Every API of classic groups and their offsets."""
+    """Every API of groups and their offsets."""
     groups = GroupHandlers(coordinator)
+    consumers = ConsumerGroupHandlers(services, coordinator, ALL_GROUP_OPERATIONS)
     offsets = GroupOffsetHandlers(services, coordinator)
     return {
         ApiKey.JOIN_GROUP: groups.join_group,
@@ -94,6 +98,8 @@ def make_group_handlers(
         ApiKey.LIST_GROUPS: groups.list_groups,
         ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
         ApiKey.DELETE_GROUPS: groups.delete_groups,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT: consumers.heartbeat,
+        ApiKey.CONSUMER_GROUP_DESCRIBE: consumers.describe,
         ApiKey.OFFSET_COMMIT: offsets.offset_commit,
         ApiKey.OFFSET_FETCH: offsets.offset_fetch,
         ApiKey.OFFSET_DELETE: offsets.offset_delete,
@@ -198,9 +204,7 @@ class GroupHandlers:
         self, request: ListGroupsRequest, _context: RequestContext
     ) -> ListGroupsResponse:
         states = {state.strip().lower() for state in request.states_filter}
-        types = {kind.strip().lower() for kind in request.types_filter}
-        if types and GROUP_TYPE.lower() not in types:
-            return ListGroupsResponse()
+        kinds = {kind.strip().lower() for kind in request.types_filter}
         try:
             groups = self._coordinator.groups()
         except CoordinatorFault as fault:
@@ -211,10 +215,11 @@ class GroupHandlers:
                     group_id=group.group_id,
                     protocol_type=group.protocol_type or "",
                     group_state=group.state.value,
-                    group_type=GROUP_TYPE,
+                    group_type=group.kind,
                 )
                 for group in groups
-                if not states or group.state.value.lower() in states
+                if (not states or group.state.value.lower() in states)
+                and (not kinds or group.kind.lower() in kinds)
             ]
         )
 
@@ -233,10 +238,14 @@ class GroupHandlers:
         )
 
     def _describe(self, group_id: str, version: int, operations: int) -> DescribedGroup:
+        missing = "The group does not exist."
         try:
             group = self._coordinator.describe(group_id)
         except CoordinatorFault as fault:
-            return DescribedGroup(group_id=group_id, error_code=fault.error_code)
+            if fault.error_code is not ErrorCode.GROUP_ID_NOT_FOUND:
+                return DescribedGroup(group_id=group_id, error_code=fault.error_code)
+            # A group of the new protocol, for which there is ConsumerGroupDescribe.
+            group, missing = None, fault.message or missing
         if group is not None:
             return _described(group, operations)
         if version < FIRST_DESCRIBE_THAT_MISSES_GROUPS:
@@ -249,7 +258,7 @@ class GroupHandlers:
             group_id=group_id,
             group_state=STATE_OF_MISSING_GROUPS,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message="The group does not exist.",
+            error_message=clipped(missing),
         )
 
     async def delete_groups(

@@ -196,6 +196,8 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_from=0, served=False),
             _row(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_from=0, served=False),
             _row(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, flexible_from=0),
+            _row(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_from=0),
+            _row(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_from=0),
             _row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, flexible_from=0),
         )
     }

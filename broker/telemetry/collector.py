@@ -20,8 +20,9 @@ from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.coordination.consumer_group import ConsumerGroup
 from strandline.broker.coordination.faults import CoordinatorFault
-from strandline.broker.coordination.group_values import GroupDescription
+from strandline.broker.coordination.group import Group
 from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.protocol.api import api_name
@@ -427,14 +428,10 @@ class _Page:
         except CoordinatorFault:
             return  # They are being read; what is there already would be half the truth.
         self._left_out["groups"] = max(0, len(known) - self._sources.partitions_max)
-        shown: list[GroupDescription] = []
-        for number, group in enumerate(known[: self._sources.partitions_max]):
-            shown.append(group.describe())
-            if number % LOOKED_UP_PER_TURN == 0:
-                yield None
+        shown = known[: self._sources.partitions_max]
         yield _row(
             "kafka_consumergroup_members",
-            (Sample(len(group.members), (group.group_id,)) for group in shown),
+            (Sample(group.member_count, (group.group_id,)) for group in shown),
         )
         offsets: list[_Committed] = []
         for number, offset in enumerate(self._committed(shown)):
@@ -450,7 +447,7 @@ class _Page:
             (Sample(o.lag, o.place) for o in offsets if o.lag is not None),
         )
 
-    def _committed(self, groups: Sequence[GroupDescription]) -> Iterator[_Committed]:
+    def _committed(self, groups: Sequence[Group | ConsumerGroup]) -> Iterator[_Committed]:
         left = self._sources.partitions_max
         for group in groups:
             try:

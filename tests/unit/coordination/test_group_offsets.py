@@ -31,6 +31,10 @@ class Life:
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == "consumer"
 
+    @property
+    def counts_from_commit(self) -> bool:
+        return self.protocol_type is None
+
     def is_subscribed_to(self, topic: str) -> bool:
         if self.subscribed_topics is not None:
             return topic in self.subscribed_topics
