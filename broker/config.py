@@ -89,7 +89,11 @@ class BrokerConfig:
     group_initial_rebalance_delay_ms: int
     group_max_size: int
     group_consumer_session_timeout_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_max_session_timeout_ms: int
     group_consumer_heartbeat_interval_ms: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
     group_consumer_max_size: int
     group_consumer_assignors: tuple[str, ...]
     group_consumer_regex_refresh_interval_ms: int

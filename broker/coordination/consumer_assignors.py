@@ -11,6 +11,7 @@ restart under the same instance id changes nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ def _assign_equals(
             wanting.append((member.member_id, room))
     rest = iter(free)
     for member_id, room in wanting:
-        for (topic_id, partition), _ in zip(rest, range(room), strict=False):
+        for topic_id, partition in itertools.islice(rest, room):
             kept[member_id].setdefault(topic_id, set()).add(partition)
     return {member_id: _frozen(partitions) for member_id, partitions in kept.items()}
 

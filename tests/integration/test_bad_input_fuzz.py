@@ -11,6 +11,7 @@ import os
 import random
 import socket
 import struct
+import uuid
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -36,6 +37,12 @@ from strandline.broker.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
+from strandline.broker.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+)
+from strandline.broker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    HeartbeatTopicPartitions,
 )
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -295,6 +302,23 @@ def group_requests() -> Sequence[Request]:
         DescribeGroupsRequest(groups=[group, "other"], include_authorized_operations=True),
         ListGroupsRequest(states_filter=["Stable"], types_filter=["classic"]),
         DeleteGroupsRequest(groups_names=[group]),
+        ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id=member,
+            member_epoch=3,
+            instance_id="instance",
+            rack_id="rack",
+            rebalance_timeout_ms=10_000,
+            subscribed_topic_names=[TOPIC],
+            subscribed_topic_regex="(a|b)*",
+            server_assignor="uniform",
+            topic_partitions=[
+                HeartbeatTopicPartitions(topic_id=uuid.UUID(int=1), partitions=[0, 1])
+            ],
+        ),
+        ConsumerGroupDescribeRequest(
+            group_ids=[group, "other"], include_authorized_operations=True
+        ),
         OffsetDeleteRequest(
             group_id=group,
             topics=[
