@@ -180,8 +180,8 @@ def test_uniform_cannot_be_made_more_even_by_moving_one_partition(seed: int) -> 
     ]
     found = assign_uniform(members, {t: counts[t] for m in members for t in m.topic_ids})
     readers = {m.member_id: m.topic_ids for m in members}
-    for name, partitions in found.items():
+    for partitions in found.values():
         for topic_id in partitions:
-            for other in readers:
-                if topic_id in readers[other]:
-                    assert total(found[name]) - total(found[other]) <= 1
+            for other, topic_ids in readers.items():
+                if topic_id in topic_ids:
+                    assert total(partitions) - total(found[other]) <= 1

@@ -1,0 +1,186 @@
+"""Real clients as members of a group, each in a thread, and a producer that feeds them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import ClassVar, Protocol
+
+from aiokafka import AIOKafkaConsumer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from kafka import KafkaConsumer
+
+from tests.support.broker import BrokerProcess
+
+PARTITIONS = 6
+RECORDS = 3000
+# Long enough for every member to join and leave while records still come.
+PRODUCE_S = 9.0
+PATIENCE_S = 40.0
+
+Delivery = tuple[int, int]
+
+
+class RunningMember(Protocol):
+    """A consumer in a thread of its own."""
+
+    delivered: list[Delivery]
+    stopping: threading.Event
+
+    def stop(self) -> None:
+        """Leaves the group cleanly; returns when it has left."""
+        ...
+
+
+class _ThreadMember:
+    """What the threads of all clients have in common."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, group_id: str) -> None:
+        self.broker = broker
+        self.topic = topic
+        self.group_id = group_id
+        self.delivered: list[Delivery] = []
+        self.failure: BaseException | None = None
+        self.stopping = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, daemon=True)
+        self._thread.start()
+
+    def _guarded(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        assert self.failure is None, self.failure
+
+
+class LibrdkafkaMember(_ThreadMember):
+    """Commits what it delivered before it gives a partition away."""
+
+    settings: ClassVar[dict[str, str | int]] = {
+        "heartbeat.interval.ms": 300,
+        "session.timeout.ms": 6000,
+        "partition.assignment.strategy": "range,roundrobin",
+    }
+
+    def run(self) -> None:
+        next_offsets: dict[int, int] = {}
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.broker.bootstrap,
+                "group.id": self.group_id,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **self.settings,
+            }
+        )
+
+        def on_revoke(consumer: Consumer, revoked: list[TopicPartition]) -> None:
+            offsets = [
+                TopicPartition(self.topic, gone.partition, next_offsets.pop(gone.partition))
+                for gone in revoked
+                if gone.partition in next_offsets
+            ]
+            if offsets:
+                consumer.commit(offsets=offsets, asynchronous=False)
+
+        consumer.subscribe([self.topic], on_revoke=on_revoke)
+        while not self.stopping.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.delivered.append((message.partition(), message.offset()))
+                next_offsets[message.partition()] = message.offset() + 1
+        consumer.close()
+
+
+class CooperativeMember(LibrdkafkaMember):
+    settings: ClassVar[dict[str, str | int]] = {
+        **LibrdkafkaMember.settings,
+        "partition.assignment.strategy": "cooperative-sticky",
+    }
+
+
+class NewProtocolMember(LibrdkafkaMember):
+    """Speaks KIP-848; the broker says how often it beats and who reads what."""
+
+    settings: ClassVar[dict[str, str | int]] = {"group.protocol": "consumer"}
+
+
+class KafkaPythonMember(_ThreadMember):
+    """kafka-python commits by itself before a rebalance and when it is closed."""
+
+    def run(self) -> None:
+        consumer = KafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.broker.bootstrap,
+            group_id=self.group_id,
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=300,
+            session_timeout_ms=6000,
+        )
+        while not self.stopping.is_set():
+            for messages in consumer.poll(timeout_ms=100).values():
+                self.delivered += [(message.partition, message.offset) for message in messages]
+        consumer.close()
+
+
+class AiokafkaMember(_ThreadMember):
+    """aiokafka does the same."""
+
+    def run(self) -> None:
+        asyncio.run(self._consume())
+
+    async def _consume(self) -> None:
+        consumer = AIOKafkaConsumer(
+            self.topic,
+            bootstrap_servers=self.broker.bootstrap,
+            group_id=self.group_id,
+            auto_offset_reset="earliest",
+            heartbeat_interval_ms=300,
+            session_timeout_ms=6000,
+        )
+        await consumer.start()
+        try:
+            while not self.stopping.is_set():
+                for messages in (await consumer.getmany(timeout_ms=100)).values():
+                    self.delivered += [(message.partition, message.offset) for message in messages]
+        finally:
+            await consumer.stop()
+
+
+class SteadyProducer:
+    """Produces RECORDS within some seconds, round robin, in a thread."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, *, seconds: float = PRODUCE_S) -> None:
+        self._pause_s = seconds * 30 / RECORDS
+        self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
+        self._topic = topic
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for number in range(RECORDS):
+            self._producer.produce(self._topic, value=b"%d" % number, partition=number % PARTITIONS)
+            if number % 30 == 0:
+                self._producer.poll(0)
+                time.sleep(self._pause_s)
+
+    def finish(self) -> None:
+        self._thread.join(PATIENCE_S)
+        assert self._producer.flush(PATIENCE_S) == 0
+
+
+EVERYTHING = {
+    (partition, offset)
+    for partition in range(PARTITIONS)
+    for offset in range(RECORDS // PARTITIONS)
+}

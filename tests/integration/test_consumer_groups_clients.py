@@ -1,0 +1,190 @@
+"""Groups of the new protocol (KIP-848) with librdkafka, while data flows."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import ConsumerGroupState, ConsumerGroupType
+from confluent_kafka.admin import AdminClient
+
+from tests.integration.calls import create_topic
+from tests.integration.group_calls import new_group
+from tests.integration.group_members import (
+    EVERYTHING,
+    PARTITIONS,
+    PATIENCE_S,
+    RECORDS,
+    CooperativeMember,
+    LibrdkafkaMember,
+    NewProtocolMember,
+    RunningMember,
+    SteadyProducer,
+)
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+# Members learn of a rebalance within their short heartbeats; so less data will do.
+PRODUCE_S = 3.0
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.min.session.timeout.ms": "1000",
+}
+
+
+@pytest.fixture(scope="module")
+def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("consumers"), settings=SETTINGS) as running:
+        yield running
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+@pytest.fixture
+def topic(group_broker: BrokerProcess, topic_name: str) -> str:
+    with WireClient(group_broker.port) as client:
+        create_topic(client, topic_name, PARTITIONS)
+    return topic_name
+
+
+@pytest.fixture
+def crew() -> Iterator[list[RunningMember]]:
+    """The members of a test; those that it leaves behind are told to stop."""
+    members: list[RunningMember] = []
+    yield members
+    for member in members:
+        member.stopping.set()
+
+
+def assert_each_record_was_delivered_once(members: list[RunningMember]) -> None:
+    counts = Counter(delivery for member in members for delivery in member.delivered)
+    assert set(counts) == EVERYTHING
+    assert [delivery for delivery, count in counts.items() if count > 1] == []
+
+
+def group_type(broker: BrokerProcess, group_id: str) -> ConsumerGroupType:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (found,) = [
+        group
+        for group in admin.list_consumer_groups(request_timeout=10).result().valid
+        if group.group_id == group_id
+    ]
+    return found.type
+
+
+def test_members_come_and_go_and_each_record_is_delivered_once(
+    group_broker: BrokerProcess, topic: str, crew: list[RunningMember]
+) -> None:
+    group_id = new_group()
+    producer = SteadyProducer(group_broker, topic, seconds=PRODUCE_S)
+    for _ in range(3):
+        member = NewProtocolMember(group_broker, topic, group_id)
+        crew.append(member)
+        assert eventually(lambda member=member: member.delivered, timeout_s=PATIENCE_S)
+    crew[0].stop()
+    producer.finish()
+    assert eventually(
+        lambda: sum(len(member.delivered) for member in crew) >= RECORDS, timeout_s=PATIENCE_S
+    )
+    for member in crew[1:]:
+        member.stop()
+    assert_each_record_was_delivered_once(crew)
+
+
+@pytest.mark.parametrize("start", [LibrdkafkaMember, CooperativeMember])
+def test_a_group_goes_over_to_the_new_protocol_and_back_without_losing_a_record(
+    group_broker: BrokerProcess,
+    topic: str,
+    crew: list[RunningMember],
+    start: type[LibrdkafkaMember],
+) -> None:
+    group_id = new_group()
+    producer = SteadyProducer(group_broker, topic, seconds=PRODUCE_S)
+    crew.append(start(group_broker, topic, group_id))
+    assert eventually(lambda: crew[0].delivered, timeout_s=PATIENCE_S)
+    assert group_type(group_broker, group_id) is ConsumerGroupType.CLASSIC
+    crew.append(NewProtocolMember(group_broker, topic, group_id))
+    assert eventually(lambda: crew[1].delivered, timeout_s=PATIENCE_S)
+    assert group_type(group_broker, group_id) is ConsumerGroupType.CONSUMER
+    crew[1].stop()
+    assert group_type(group_broker, group_id) is ConsumerGroupType.CLASSIC
+    producer.finish()
+    assert eventually(
+        lambda: sum(len(member.delivered) for member in crew) >= RECORDS, timeout_s=PATIENCE_S
+    )
+    crew[0].stop()
+    assert_each_record_was_delivered_once(crew)
+
+
+MEMBER = """
+import sys
+from confluent_kafka import Consumer
+consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": sys.argv[2],
+                     "group.protocol": "consumer", "auto.offset.reset": "earliest",
+                     "enable.auto.commit": False})
+consumer.subscribe([sys.argv[3]])
+while True:
+    message = consumer.poll(1)
+    if message is not None and message.error() is None:
+        print("delivered", flush=True)
+"""
+
+
+def test_the_partitions_of_members_that_crash_or_hang_are_taken_over(
+    group_broker: BrokerProcess, topic: str, crew: list[RunningMember]
+) -> None:
+    group_id = new_group()
+    producer = SteadyProducer(group_broker, topic, seconds=PRODUCE_S)
+    command = [sys.executable, "-c", MEMBER, group_broker.bootstrap, group_id, topic]
+    doomed = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        for process in doomed:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "delivered\n"
+        member = NewProtocolMember(group_broker, topic, group_id)
+        crew.append(member)
+        assert eventually(lambda: member.delivered, timeout_s=PATIENCE_S)
+        doomed[0].send_signal(signal.SIGKILL)
+        doomed[1].send_signal(signal.SIGSTOP)
+        producer.finish()
+        # They had committed nothing, so the survivor sees everything.
+        assert eventually(lambda: set(member.delivered) == EVERYTHING, timeout_s=PATIENCE_S)
+    finally:
+        for process in doomed:
+            process.kill()
+            process.communicate(timeout=10)
+    member.stop()
+
+
+def test_members_go_on_after_the_broker_was_killed(
+    tmp_path_factory: pytest.TempPathFactory, topic_name: str, crew: list[RunningMember]
+) -> None:
+    with BrokerProcess(tmp_path_factory.mktemp("killed"), settings=SETTINGS) as broker:
+        with WireClient(broker.port) as client:
+            create_topic(client, topic_name, PARTITIONS)
+        group_id = new_group()
+        producer = SteadyProducer(broker, topic_name, seconds=PRODUCE_S)
+        crew += [NewProtocolMember(broker, topic_name, group_id) for _ in range(2)]
+        assert eventually(lambda: all(member.delivered for member in crew), timeout_s=PATIENCE_S)
+        broker.kill()
+        broker.start()
+        producer.finish()
+        assert eventually(
+            lambda: {d for member in crew for d in member.delivered} >= EVERYTHING,
+            timeout_s=PATIENCE_S,
+        )
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        described = admin.describe_consumer_groups([group_id], request_timeout=10)[group_id]
+        # The same two members, in the group as it was: nobody had to join again.
+        assert described.result().state is ConsumerGroupState.STABLE
+        assert len(described.result().members) == 2
+        for member in crew:
+            member.stop()
