@@ -1,0 +1,237 @@
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe on bare connections, and what they touch."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from strandline.broker.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
+)
+from strandline.broker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from strandline.broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from tests.integration.calls import create_topic
+from tests.integration.group_calls import GroupMember, commit, describe, listed, new_group
+from tests.support.broker import BrokerProcess
+from tests.support.wire import WireClient
+
+UNKNOWN_MEMBER_ID = 25
+UNSUPPORTED_VERSION = 35
+INVALID_REQUEST = 42
+GROUP_ID_NOT_FOUND = 69
+FENCED_MEMBER_EPOCH = 110
+UNSUPPORTED_ASSIGNOR = 112
+STALE_MEMBER_EPOCH = 113
+INVALID_REGULAR_EXPRESSION = 128
+
+
+@pytest.fixture(scope="module")
+def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"group.initial.rebalance.delay.ms": "0"}
+    with BrokerProcess(tmp_path_factory.mktemp("consumers"), settings=settings) as running:
+        yield running
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
+@pytest.fixture
+def client(group_broker: BrokerProcess) -> Iterator[WireClient]:
+    with WireClient(group_broker.port) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(client: WireClient, topic_name: str) -> str:
+    create_topic(client, topic_name, 3)
+    return topic_name
+
+
+@pytest.fixture
+def group_id() -> str:
+    return new_group()
+
+
+def beat(
+    client: WireClient, group_id: str, member_id: str, epoch: int, *, version: int = 1
+) -> ConsumerGroupHeartbeatResponse:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group_id, member_id=member_id, member_epoch=epoch
+    )
+    return client.ask(request, ConsumerGroupHeartbeatResponse, version)
+
+
+def join(
+    client: WireClient,
+    group_id: str,
+    topics: Sequence[str],
+    *,
+    member_id: str | None = None,
+    version: int = 1,
+    regex: str | None = None,
+    assignor: str | None = None,
+) -> ConsumerGroupHeartbeatResponse:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id=uuid.uuid4().hex if member_id is None else member_id,
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=topics,
+        subscribed_topic_regex=regex,
+        server_assignor=assignor,
+        topic_partitions=[],
+    )
+    return client.ask(request, ConsumerGroupHeartbeatResponse, version)
+
+
+def describe_consumers(
+    client: WireClient, group_id: str, *, version: int = 1
+) -> DescribedConsumerGroup:
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id], include_authorized_operations=True)
+    (found,) = client.ask(request, ConsumerGroupDescribeResponse, version).groups
+    return found
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_member_joins_beats_is_described_and_leaves_in_every_version(
+    client: WireClient, topic: str, group_id: str, version: int
+) -> None:
+    # In v0 the broker may make the member's id.
+    joined = join(
+        client, group_id, [topic], member_id="" if version == 0 else None, version=version
+    )
+    assert joined.error_code == 0
+    assert joined.member_id
+    assert joined.member_epoch == 1
+    assert joined.heartbeat_interval_ms == 5000
+    assert joined.assignment is not None
+    (row,) = joined.assignment.topic_partitions
+    assert list(row.partitions) == [0, 1, 2]
+    again = beat(client, group_id, joined.member_id, 1, version=version)
+    assert (again.error_code, again.member_epoch, again.assignment) == (0, 1, None)
+    found = describe_consumers(client, group_id, version=version)
+    assert (found.error_code, found.group_state) == (0, "Stable")
+    assert (found.group_epoch, found.assignment_epoch, found.assignor_name) == (1, 1, "uniform")
+    (member,) = found.members
+    assert member.member_id == joined.member_id
+    assert member.member_type == (1 if version else -1)
+    assert list(member.subscribed_topic_names) == [topic]
+    assert member.client_host == "/127.0.0.1"
+    assert member.assignment == member.target_assignment
+    assert member.assignment.topic_partitions[0].topic_name == topic
+    assert beat(client, group_id, joined.member_id, -1, version=version).member_epoch == -1
+    assert describe_consumers(client, group_id).group_state == "Empty"
+
+
+def test_what_a_heartbeat_lacks_is_told(client: WireClient, topic: str, group_id: str) -> None:
+    assert join(client, "", [topic]).error_code == INVALID_REQUEST
+    assert join(client, group_id, [topic], member_id="").error_code == INVALID_REQUEST
+    assert join(client, group_id, []).error_code == INVALID_REQUEST
+    assert beat(client, group_id, "m", -3).error_code == INVALID_REQUEST
+    unknown = join(client, group_id, [topic], assignor="mine")
+    assert unknown.error_code == UNSUPPORTED_ASSIGNOR
+    assert "uniform, range" in (unknown.error_message or "")
+    assert join(client, group_id, [], regex="(").error_code == INVALID_REGULAR_EXPRESSION
+    assert beat(client, group_id, "m", 1).error_code == GROUP_ID_NOT_FOUND
+    join(client, group_id, [topic], member_id="m")
+    assert beat(client, group_id, "other", 1).error_code == UNKNOWN_MEMBER_ID
+    assert beat(client, group_id, "m", 5).error_code == FENCED_MEMBER_EPOCH
+
+
+def test_offsets_are_committed_and_fetched_in_the_members_epoch(
+    client: WireClient, topic: str, group_id: str
+) -> None:
+    join(client, group_id, [topic], member_id="m")
+    offsets = {(topic, 0): 7}
+    assert commit(client, group_id, offsets, member_id="m", generation=1) == [0]
+    for member_id, epoch, version, code in (
+        ("m", 0, 9, STALE_MEMBER_EPOCH),
+        ("x", 1, 9, UNKNOWN_MEMBER_ID),
+        ("", -1, 9, UNKNOWN_MEMBER_ID),
+        ("m", 1, 8, UNSUPPORTED_VERSION),
+    ):
+        codes = commit(
+            client, group_id, offsets, member_id=member_id, generation=epoch, version=version
+        )
+        assert codes == [code]
+
+    def fetch(member_id: str | None, epoch: int) -> tuple[int, list[int]]:
+        wanted = OffsetFetchRequestGroup(
+            group_id=group_id,
+            member_id=member_id,
+            member_epoch=epoch,
+            topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])],
+        )
+        answer = client.ask(OffsetFetchRequest(groups=[wanted]), OffsetFetchResponse, 9)
+        (found,) = answer.groups
+        rows = [p.committed_offset for t in found.topics for p in t.partitions]
+        return found.error_code, rows
+
+    assert fetch("m", 1) == (0, [7])
+    assert fetch(None, -1) == (0, [7])
+    assert fetch("m", 2) == (STALE_MEMBER_EPOCH, [])
+    assert fetch("x", 1) == (UNKNOWN_MEMBER_ID, [])
+
+
+def test_groups_of_both_kinds_are_listed_by_type_and_state(
+    group_broker: BrokerProcess, client: WireClient, topic: str, group_id: str
+) -> None:
+    join(client, group_id, [topic])
+    commit(client, f"{group_id}-simple", {(topic, 0): 1})
+    found = listed(client)[group_id]
+    assert (found.group_type, found.group_state, found.protocol_type) == (
+        "Consumer",
+        "Stable",
+        "consumer",
+    )
+    assert group_id in listed(client, types=["consumer"])
+    assert group_id not in listed(client, types=["Classic"])
+    assert group_id in listed(client, types=["CONSUMER", "classic"], states=["stable"])
+    assert group_id not in listed(client, states=["Assigning"])
+    assert f"{group_id}-simple" not in listed(client, types=["consumer"])
+
+
+def test_each_kind_is_described_by_its_own_request(
+    group_broker: BrokerProcess, client: WireClient, topic: str, group_id: str
+) -> None:
+    join(client, group_id, [topic])
+    answer = describe(client, group_id)
+    assert (answer.error_code, answer.group_state) == (GROUP_ID_NOT_FOUND, "Dead")
+    assert answer.error_message == f"Group {group_id} is not a classic group."
+    assert describe(client, group_id, version=5).error_code == 0
+    classic = GroupMember(group_broker.port, f"{group_id}-classic", topics=[topic])
+    classic.join()
+    missed = describe_consumers(client, f"{group_id}-classic")
+    assert missed.error_code == GROUP_ID_NOT_FOUND
+    assert missed.error_message == f"Group {group_id}-classic is not a consumer group."
+    assert describe_consumers(client, "nobody").error_code == GROUP_ID_NOT_FOUND
+    classic.close()
+
+
+def test_a_classic_member_is_served_in_a_group_of_the_new_protocol(
+    group_broker: BrokerProcess, client: WireClient, topic: str, group_id: str
+) -> None:
+    join(client, group_id, [topic], member_id="m")
+    classic = GroupMember(group_broker.port, group_id, topics=[topic])
+    try:
+        joined = classic.join()
+        assert (joined.error_code, joined.leader, list(joined.members)) == (0, "", [])
+        assert joined.protocol_name == "range"
+        assert classic.sync().error_code == 0
+        assert classic.beat() == 0
+        kinds = {m.member_id: m.member_type for m in describe_consumers(client, group_id).members}
+        assert kinds == {"m": 1, classic.member_id: 0}
+        (left,) = classic.leave().members
+        assert left.error_code == 0
+    finally:
+        classic.close()
