@@ -253,22 +253,3 @@ def test_only_groups_without_members_are_deleted(
     alone.leave()
     assert delete() == [0, GROUP_ID_NOT_FOUND]
     assert describe(client, group_id).error_code == GROUP_ID_NOT_FOUND
-
-
-@pytest.mark.slow
-def test_a_storm_of_members_joins_one_group(
-    group_broker: BrokerProcess, client: WireClient, group_id: str
-) -> None:
-    members = [GroupMember(group_broker.port, group_id) for _ in range(300)]
-    try:
-        for one in members:
-            one.ask_to_join(version=3)
-        answers = [one.joined(version=3) for one in members]
-        # Those who came after the first generation are in a later one; all are in some.
-        assert all(answer.error_code in (0, REBALANCE_IN_PROGRESS) for answer in answers)
-        leaders = [answer for answer in answers if answer.members]
-        assert sum(len(answer.members) for answer in leaders) >= len(members)
-        assert listed(client)[group_id].group_state == "CompletingRebalance"
-    finally:
-        for one in members:
-            one.close()
