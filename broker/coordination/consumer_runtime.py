@@ -23,6 +23,7 @@ from strandline.broker.coordination.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer_shard import ConsumerDecision
 from strandline.broker.coordination.consumer_values import (
     ConsumerGroupDescription,
+    EpochRecord,
     HeartbeatAnswer,
     HeartbeatRequest,
 )
@@ -209,6 +210,7 @@ class ConsumerCoordinator:
             return
         before = slot.shard.group(group_id)
         write_members(slot, decision.records, now)
+        _log_epoch(decision)
         after = slot.shard.group(group_id)
         if after is before:
             return
@@ -248,3 +250,14 @@ class ConsumerCoordinator:
             # It is tried again: an expression without a record is looked for after a while.
             return
         group.saw(image)
+
+
+def _log_epoch(decision: ConsumerDecision) -> None:
+    """A rebalance began; of several epochs in one decision the last one counts."""
+    for record in reversed(decision.records):
+        if isinstance(record, EpochRecord) and record.epoch is not None:
+            log.info(
+                "group rebalances",
+                extra={"fields": {"group": record.group_id, "epoch": record.epoch}},
+            )
+            return

@@ -58,6 +58,8 @@ class ConsumerGroupHandlers:
     async def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
+        refuse_flood(len(request.subscribed_topic_names or ()))
+        refuse_flood(len(request.topic_partitions or ()))
         try:
             if context.api_version >= FIRST_HEARTBEAT_OF_A_MEMBER_WITH_ID and not request.member_id:
                 raise CoordinatorFault(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")

@@ -337,7 +337,9 @@ class ConsumerTrace:
         client = self.clients.setdefault(who, Client())
         client.topics, client.instance = tuple(topics.split()), instance
         client.is_classic, client.is_eager = True, is_eager
-        client.has = {} if is_eager else client.told
+        if is_eager:
+            client.told = {}
+        client.has = client.told
         request = JoinRequest(
             member_id="" if is_new else who,
             group_instance_id=instance,

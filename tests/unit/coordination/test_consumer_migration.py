@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from strandline.broker.coordination.consumer_values import ConsumerRules, MigrationPolicy
 from strandline.broker.coordination.group_values import GroupState
 from strandline.broker.protocol.consumer_protocol import decode_assignment
@@ -204,3 +208,62 @@ def test_the_last_static_member_of_the_new_protocol_takes_the_group_back_with_it
     assert member.member_id == "id-1"
     assert member.group_instance_id == "i"
     assert trace.classic_group.state is GroupState.STABLE
+
+
+def take_part(trace: ConsumerTrace, who: str) -> None:
+    """What a client of either protocol does between two records."""
+    client = trace.clients[who]
+    if not client.is_classic:
+        trace.beat(who)
+        trace.ack(who)
+        return
+    trace.classic_beat(who)
+    if trace.lines[-1].endswith("join again"):
+        trace.classic_join(who, " ".join(client.topics), is_eager=client.is_eager)
+        trace.classic_sync(who)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_members_of_both_protocols_do_nothing_is_read_twice(seed: int) -> None:
+    """The trace checks after every step that no partition has two readers."""
+    chance = random.Random(seed)
+    # Without the way back: a classic group has tests of its own.
+    rules = ConsumerRules(migration=MigrationPolicy.UPGRADE)
+    trace = ConsumerTrace("t:5 u:3", rules, reads_log_every=10)
+    trace.classic_group_of({"a": "t:0,1,2", "b": "t:3,4"})
+    trace.join("n", "t u")
+    names = iter(range(10_000))
+    for _ in range(120):
+        who = chance.choice(list(trace.clients)) if trace.clients else None
+        action = chance.random()
+        if who is None or (action < 0.12 and len(trace.clients) < 8):
+            trace.join(f"m{next(names)}", chance.choice(["t", "t u"]))
+        elif action < 0.24 and len(trace.clients) < 8 and not trace.group.is_empty:
+            name = f"c{next(names)}"
+            trace.classic_join(name, chance.choice(["t", "t u"]), is_eager=chance.random() < 0.5)
+            trace.classic_sync(name)
+        elif action < 0.34:
+            if trace.clients[who].is_classic:
+                trace.classic_leave(who)
+            else:
+                trace.leave(who)
+        elif action < 0.37:
+            trace.after(chance.choice([1_000, 9_000, 46_000]))
+        elif action < 0.4:
+            trace.restart()
+        else:
+            take_part(trace, who)
+    if not trace.clients:
+        trace.join("last", "t u")
+    for _ in range(8):
+        for who in list(trace.clients):
+            take_part(trace, who)
+    assert trace.group.state is GroupState.STABLE
+    read = {partition for client in trace.clients.values() for partition in client.reads()}
+    wanted = {
+        (topic.topic_id, partition)
+        for name in {name for client in trace.clients.values() for name in client.topics}
+        for topic in [trace.image.topics[name]]
+        for partition in range(topic.partition_count)
+    }
+    assert read == wanted, "\n".join(trace.lines)
