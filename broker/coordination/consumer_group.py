@@ -33,6 +33,8 @@ from strandline.broker.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 # Regular expressions are looked at again after this at the earliest, as in Kafka: topics that are
 # created one after the other make one rebalance.
 REGEX_REFRESH_MIN_MS = 10_000
+# Members of a decision: their tombstones are one batch, which must stay below max.message.bytes.
+FENCED_AT_ONCE_MAX = 500
 
 
 class _Clocks:
@@ -63,7 +65,9 @@ class ConsumerGroup:
         self.next_deadline_ms: int | None = None
         self._rules = rules
         self._clocks: dict[str, _Clocks] = {}
+        # What all members read together, until one of them says something else.
         self._subscribed: frozenset[str] | None = None
+        self._regexes: frozenset[str] | None = None
         # The topics that the members' assignments were last compared with.
         self._seen: MetadataImage | None = None
         # The topics in which the regular expressions were last looked for.
@@ -144,7 +148,7 @@ class ConsumerGroup:
         """Takes over one record that is in the log."""
         self.roster.apply(record)
         if isinstance(record, MemberRecord):
-            self._subscribed = None
+            self._subscribed = self._regexes = None
             if record.subscription is None:
                 self._clocks.pop(record.member_id, None)
             else:
@@ -222,7 +226,10 @@ class ConsumerGroup:
         return deadline_ms
 
     def due(self, now: Moment) -> list[str]:
-        """Members whose time is over; the caller fences them. Safe to call at any time."""
+        """Members whose time is over; the caller fences them. Safe to call at any time.
+
+        Of very many some come first and the others with the next call, which is due at once.
+        """
         if self.next_deadline_ms is None or now.monotonic_ms < self.next_deadline_ms:
             return []
         over: list[str] = []
@@ -236,7 +243,10 @@ class ConsumerGroup:
             elif earliest_ms is None or first_ms < earliest_ms:
                 earliest_ms = first_ms
         self.next_deadline_ms = earliest_ms
-        return [member_id for member_id in over if member_id in self.roster.subscriptions]
+        over = [member_id for member_id in over if member_id in self.roster.subscriptions]
+        if len(over) > FENCED_AT_ONCE_MAX:
+            self._due_in(0, now)
+        return over[:FENCED_AT_ONCE_MAX]
 
     def try_again_in(self, delay_ms: int, now: Moment) -> None:
         """The fencing could not be written."""
@@ -246,7 +256,9 @@ class ConsumerGroup:
 
     def begin_search(self, image: MetadataImage, now: Moment) -> frozenset[str]:
         """The expressions to be looked for in `image` now; empty if there is nothing to do."""
-        regexes = frozenset(self.roster.regex_readers())
+        if self._regexes is None:
+            self._regexes = frozenset(self.roster.regex_readers())
+        regexes = self._regexes
         if not regexes or self._is_searching:
             return frozenset()
         since_ms = None if self._searched_ms is None else now.monotonic_ms - self._searched_ms

@@ -118,9 +118,8 @@ class ConsumerGroups:
     ) -> ConsumerDecision:
         """ConsumerGroupHeartbeat; `other` is a classic group of the same name.
 
-        Raises CoordinatorFault.
+        `check_heartbeat` came before. Raises CoordinatorFault.
         """
-        decisions.check_heartbeat(request, self.rules)
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request, image, now)
         prelude: list[CoordinatorRecord] = []

@@ -32,6 +32,7 @@ from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.coordination.alarms import Alarms
+from strandline.broker.coordination.consumer_decisions import check_heartbeat
 from strandline.broker.coordination.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer_runtime import ConsumerCoordinator
 from strandline.broker.coordination.consumer_values import (
@@ -266,7 +267,8 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         """The new protocol's only request of members. Raises CoordinatorFault."""
-        if request.group_id and request.member_epoch == JOIN_EPOCH:
+        check_heartbeat(request, self._slots.consumer_rules)
+        if request.member_epoch == JOIN_EPOCH:
             slot: Slot | None = await self._slot_for_writing(request.group_id)
         else:
             slot = self._slot_with(request.group_id)

@@ -96,7 +96,7 @@ class Slots:
             initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
             size_max=config.group_max_size,
         )
-        self._consumer_rules = ConsumerRules(
+        self.consumer_rules = ConsumerRules(
             session_timeout_ms=config.group_consumer_session_timeout_ms,
             heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
             size_max=config.group_consumer_max_size,
@@ -161,7 +161,7 @@ class Slots:
             make_id=lambda: str(uuid.uuid4()),
             offset_metadata_length_max=config.offset_metadata_max_bytes,
             retention_ms=config.offsets_retention_minutes * 60_000,
-            consumer_rules=self._consumer_rules,
+            consumer_rules=self.consumer_rules,
         )
 
     # --- creating ----------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from strandline.broker.cluster.records import (
     TopicDeleted,
 )
 from strandline.broker.coordination.consumer_classic import must_join_again, sync
+from strandline.broker.coordination.consumer_decisions import check_heartbeat
 from strandline.broker.coordination.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer_migration import partitions_by_id
 from strandline.broker.coordination.consumer_shard import ConsumerDecision
@@ -259,6 +260,7 @@ class ConsumerTrace:
 
     def _beat(self, event: str, who: str, client: Client, request: HeartbeatRequest) -> None:
         try:
+            check_heartbeat(request, self.rules)
             decision = self.shard.consumers.heartbeat(
                 request, self.shard.group("g"), self.image, self.now
             )

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from strandline.broker.cluster.records import TopicCreated
-from strandline.broker.coordination import runtime
+from strandline.broker.coordination import consumer_group, runtime
 from strandline.broker.coordination.consumer_values import HeartbeatAnswer, HeartbeatRequest
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_values import GroupState, SyncRequest
@@ -23,6 +23,7 @@ from strandline.broker.protocol.consumer_protocol import (
     encode_assignment,
 )
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage.errors import DiskError, MessageTooLarge
 from tests.unit.coordination.coordinator_world import (
     TOPIC_ID,
@@ -134,6 +135,32 @@ def test_a_silent_member_is_fenced_also_when_it_cannot_be_written_at_first() -> 
             world.clock.advance_ms(1_000)
             await until(lambda: not coordinator.describe_consumers("g").members)
             assert await refusal(coordinator, beat("m", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+    play(scenario)
+
+
+def test_very_many_silent_members_are_fenced_in_several_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_group, "FENCED_AT_ONCE_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            for number in range(10):
+                await coordinator.consumer_heartbeat(joining(f"m{number}"))
+            world.clock.advance_ms(45_000)
+            await until(lambda: not coordinator.describe_consumers("g").members)
+            # Ten joins, and four times some were fenced.
+            assert coordinator.describe_consumers("g").epoch == 14
+
+    play(scenario)
+
+
+def test_a_request_that_is_refused_creates_no_topic() -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        assert await refusal(coordinator, joining(topics=())) is ErrorCode.INVALID_REQUEST
+        assert OFFSETS_TOPIC not in world.image.topics
 
     play(scenario)
 
