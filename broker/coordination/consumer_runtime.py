@@ -219,7 +219,9 @@ class ConsumerCoordinator:
             effects = before.unload(ErrorCode.REBALANCE_IN_PROGRESS, now)
             self._surroundings.carry_out(slot, GroupEffects(group=None, effects=effects))
         if after is not None:
-            effects = after.taken_over(now, must_rejoin=decision.must_rejoin)
+            effects = after.taken_over(
+                now, generations=decision.generations, must_rejoin=decision.must_rejoin
+            )
             self._surroundings.carry_out(slot, GroupEffects(group=after, effects=effects))
 
     # --- regular expressions -----------------------------------------------------------------

@@ -10,8 +10,8 @@ those of both kinds, and the caller looks after whoever still waits in the class
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.coordination import consumer_classic as classic
@@ -57,13 +57,15 @@ log = logging.getLogger(__name__)
 class ConsumerDecision:
     """Records to write, and what is answered once they are.
 
-    `must_rejoin`: the group is a classic one after that, and its members are to join again.
+    If the group is a classic one after that: `generations` are what its members know, by id, and
+    `must_rejoin` says that they are to join again.
     """
 
     records: tuple[CoordinatorRecord, ...] = ()
     heartbeat: HeartbeatAnswer | None = None
     join: JoinAnswer | None = None
     leave: tuple[LeaveResult, ...] = ()
+    generations: Mapping[str, int] = field(default_factory=dict)
     must_rejoin: bool = False
 
 
@@ -187,11 +189,16 @@ class ConsumerGroups:
             "consumer group becomes a classic group",
             extra={"fields": {"group": group.group_id, "members": len(remaining.subscriptions)}},
         )
-        snapshot = classic_snapshot(
-            remaining, image, generation=group.roster.epoch, now_ms=now.wall_ms
-        )
+        # Members that are to join again know no such generation. So they do that also after a
+        # restart, which forgets that they must.
+        generation = group.roster.epoch + 1 if must_rejoin else group.roster.epoch
+        snapshot = classic_snapshot(remaining, image, generation=generation, now_ms=now.wall_ms)
         return ConsumerDecision(
             records=(*self.tombstones(group), GroupRecord(group.group_id, snapshot)),
+            generations={
+                member_id: remaining.current_of(member_id).epoch
+                for member_id in remaining.subscriptions
+            },
             must_rejoin=must_rejoin,
         )
 
@@ -246,8 +253,12 @@ class ConsumerGroups:
         )
         if _has_new_protocol(group.roster) and may_downgrade(draft.roster, self.rules):
             # A static member came back with the classic protocol, and was the last of the new one.
+            # As long as somebody is still to give partitions back, targets are promises.
+            is_settled = draft.roster.state is GroupState.STABLE
             has_changed = draft.roster.epoch != group.roster.epoch
-            decision = self._downgrade(group, draft.roster, image, now, must_rejoin=has_changed)
+            decision = self._downgrade(
+                group, draft.roster, image, now, must_rejoin=has_changed or not is_settled
+            )
             return replace(decision, join=answer)
         return ConsumerDecision(records=tuple(draft.records), join=answer)
 

@@ -27,7 +27,7 @@ a member; nobody learns an assignment before it is written (`AssignmentWrite`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from strandline.broker.coordination.group_core import (
@@ -299,7 +299,7 @@ class Group(RebalancingGroup):
         fault = self._members.identity_fault(request.member_id, request.group_instance_id)
         if fault is not ErrorCode.NONE:
             return fault
-        if request.generation != self.generation:
+        if not self._is_generation_of(request.member_id, request.generation):
             return ErrorCode.ILLEGAL_GENERATION
         # Clients before v5 do not say what they believe was chosen.
         if request.protocol_type not in (None, self.protocol_type) or (
@@ -319,7 +319,7 @@ class Group(RebalancingGroup):
         fault = self._members.identity_fault(member_id, group_instance_id)
         if fault is not ErrorCode.NONE:
             return fault
-        if generation != self.generation:
+        if not self._is_generation_of(member_id, generation):
             return ErrorCode.ILLEGAL_GENERATION
         self._now = now
         self._extend_session(self._members[member_id])
@@ -421,10 +421,16 @@ class Group(RebalancingGroup):
             self._prepare_rebalance("the group is larger than group.max.size")
         return self._end()
 
-    def taken_over(self, now: Moment, *, must_rejoin: bool) -> Effects:
-        """These were the classic members of a KIP-848 group that is no more: sessions begin."""
+    def taken_over(
+        self, now: Moment, *, generations: Mapping[str, int], must_rejoin: bool
+    ) -> Effects:
+        """These were the classic members of a KIP-848 group that is no more: sessions begin.
+
+        `generations` are the epochs that the members know; they go by them until they have joined.
+        """
         self._begin(now)
         for member in self._members:
+            member.former_generation = generations.get(member.member_id)
             self._extend_session(member)
         if must_rejoin:
             self._prepare_rebalance("the last member of the new protocol is gone")

@@ -165,12 +165,21 @@ class GroupCore:
         fault = self._members.identity_fault(member_id, group_instance_id)
         if fault is not ErrorCode.NONE:
             return fault
-        if generation != self.generation:
+        if not self._is_generation_of(member_id, generation):
             return ErrorCode.ILLEGAL_GENERATION
         if self.state is COMPLETING:
             # The member knows the new generation, but not yet what is its own in it.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
+
+    def _is_generation_of(self, member_id: str, generation: int) -> bool:
+        """Whether the member may go by this generation now.
+
+        One that comes from a KIP-848 group has what it had there until it has joined here.
+        """
+        if generation == self.generation:
+            return True
+        return self.state is PREPARING and self._members[member_id].former_generation == generation
 
     # --- the frame of an event ----------------------------------------------------------------
 

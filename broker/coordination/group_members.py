@@ -30,6 +30,7 @@ class Member:
         "client_host",
         "client_id",
         "deadline_ms",
+        "former_generation",
         "group_instance_id",
         "is_new",
         "join_ticket",
@@ -65,6 +66,8 @@ class Member:
         self.join_ticket: Ticket | None = None
         self.sync_ticket: Ticket | None = None
         self.deadline_ms: int | None = None
+        # The epoch that the member was in when its KIP-848 group became this one.
+        self.former_generation: int | None = None
 
     @classmethod
     def joining(cls, member_id: str, request: JoinRequest) -> Member:

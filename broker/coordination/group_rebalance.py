@@ -118,6 +118,7 @@ class RebalancingGroup(GroupCore):
                 self._answer_join_of(member, ticket)
             self._extend_session(member)
             member.is_new = False
+            member.former_generation = None
             self._members.pending_sync.add(member.member_id)
         self._sync_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
 

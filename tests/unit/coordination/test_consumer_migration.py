@@ -7,8 +7,9 @@ import random
 import pytest
 
 from strandline.broker.coordination.consumer_values import ConsumerRules, MigrationPolicy
-from strandline.broker.coordination.group_values import GroupState
+from strandline.broker.coordination.group_values import GroupState, LeavingMember
 from strandline.broker.protocol.consumer_protocol import decode_assignment
+from strandline.broker.protocol.errors import ErrorCode
 from tests.unit.coordination.consumer_trace import ConsumerTrace
 
 
@@ -71,13 +72,37 @@ def test_the_group_is_classic_again_when_its_last_member_of_the_new_protocol_lea
     trace.leave("n")
     assert trace.shard.consumers.get("g") is None
     group = trace.classic_group
-    assert group.state is GroupState.STABLE
-    assert group.generation == 4
     assert [member.member_id for member in group.members] == ["a", "b"]
-    effects = group.taken_over(trace.now, must_rejoin=True)
+    effects = group.taken_over(trace.now, generations={"a": 3, "b": 3}, must_rejoin=True)
     assert group.state is GroupState.PREPARING_REBALANCE
     assert effects.answers == ()
     assert group.next_deadline_ms is not None
+
+
+def test_members_of_a_group_that_went_back_may_commit_what_they_have_until_they_joined() -> None:
+    trace = ConsumerTrace()
+    trace.classic_group_of({"a": "t:0,1", "b": "t:2,3"})
+    trace.join("n")
+    trace.leave("n")
+    group = trace.classic_group
+
+    def beat(generation: int) -> ErrorCode:
+        return group.heartbeat(
+            member_id="a", group_instance_id=None, generation=generation, now=trace.now
+        )
+
+    def commit(generation: int) -> ErrorCode:
+        return group.check_commit(member_id="a", group_instance_id=None, generation=generation)
+
+    # After a restart nobody knows any more that they must join again; so they are told.
+    assert beat(3) is ErrorCode.ILLEGAL_GENERATION
+    group.taken_over(trace.now, generations={"a": 3, "b": 3}, must_rejoin=True)
+    assert beat(3) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert commit(3) is ErrorCode.NONE
+    assert commit(2) is ErrorCode.ILLEGAL_GENERATION
+    trace.after(1)
+    group.leave([LeavingMember(member_id="b")], trace.now)
+    assert commit(3) is ErrorCode.NONE
 
 
 def test_the_assignment_of_a_group_that_went_back_is_what_its_members_were_to_have() -> None:
