@@ -193,8 +193,6 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_from=0),
             _row(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0),
             _row(ApiKey.UNREGISTER_BROKER, 0, 0, flexible_from=0),
-            _row(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_from=0, served=False),
-            _row(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_from=0, served=False),
             _row(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, flexible_from=0),
             _row(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_from=0),
             _row(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_from=0),

@@ -37,6 +37,7 @@ from strandline.broker.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
+)
 from strandline.broker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
 )
