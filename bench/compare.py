@@ -164,15 +164,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     names = [row.name for row in ROWS]
-    parser.add_argument("--quick", action="store_true", help="a quarter of the data")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the data, one run")
     parser.add_argument("--only", nargs="+", metavar="ROW", choices=names, help="|".join(names))
     parser.add_argument("--peer", choices=("strandline", "Kafka"), help="measure only this one")
-    parser.add_argument("--runs", type=int, default=3, help="figures of each row and broker")
+    parser.add_argument("--runs", type=int, help="figures of each row and broker (3; quick: 1)")
     parser.add_argument("--again", action="store_true", help="forget earlier figures of the rows")
     parser.add_argument("--folder", type=Path, help="where brokers keep their data")
     parser.add_argument("--no-page", action="store_true", help="leave docs/performance.md alone")
     arguments = parser.parse_args()
     size = QUICK_SIZE if arguments.quick else FULL_SIZE
+    runs = arguments.runs or (1 if arguments.quick else 3)
     console = Console()
     results = Results(RESULTS / ("quick" if arguments.quick else "full"), size=size)
     rows = [row for row in ROWS if not arguments.only or row.name in arguments.only]
@@ -182,9 +183,7 @@ def main() -> None:
         for row in rows:
             results.forget(row.name)
     tasks = [
-        task
-        for task in missing_tasks(rows, results, arguments.runs)
-        if arguments.peer in (None, task.peer)
+        task for task in missing_tasks(rows, results, runs) if arguments.peer in (None, task.peer)
     ]
     if arguments.folder:
         arguments.folder.mkdir(parents=True, exist_ok=True)

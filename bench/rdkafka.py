@@ -19,6 +19,7 @@ log may have been compacted), a producer that no delivery failed.
 from __future__ import annotations
 
 import ctypes
+import functools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ _FLAG_COPY = 2
 _ERROR_TEXT_BYTES = 512
 _CONSUME_BATCH = 4096
 _METADATA_TIMEOUT_MS = 30_000
+# librdkafka itself gives a record up after five minutes.
+_FLUSH_TIMEOUT_MS = 300_000
 # Bytes that one process keeps in its producers' queues: enough for the requests of many
 # connections in flight, and small beside the memory of a machine that also runs two brokers.
 OUTSTANDING_BYTES = 64 * 1024 * 1024
@@ -178,7 +181,7 @@ def _produce_loop(
         call += 1
     for handle in handles:
         while _outstanding(handle) > 0:
-            if _flush(handle, 60_000) != 0:
+            if _flush(handle, _FLUSH_TIMEOUT_MS) != 0:
                 return -1
     return sent
 
@@ -234,7 +237,7 @@ def _paced_loop(handle, topic, partition_count, message, payload, count, interva
             _poll(handle, 1)
             message[0, MESSAGE_ERROR] = 0
         due_ns += interval_ns
-    return _flush(handle, 60_000)
+    return _flush(handle, _FLUSH_TIMEOUT_MS)
 
 
 @numba.njit(nogil=True)
@@ -345,9 +348,11 @@ def topic_is_led(bootstrap: str, topic: str, partitions: int) -> bool:
         _destroy(handle)
 
 
+@functools.cache
 def record_pool(record_bytes: int, *, seed: int = 1) -> np.ndarray:
-    """Records one after another. Half of each is random and half is words, like a log line with
-    identifiers in it: lz4 makes about two thirds of it, zstd about a half.
+    """Records one after another; nobody may change them.
+
+    Half of each is random and half is words, like a log line with identifiers in it.
     """
     source = random.Random(seed)
     words = [source.randbytes(source.randint(3, 9)).hex().encode() for _ in range(512)]

@@ -80,8 +80,8 @@ class Row:
     title: str
     brokers: Brokers = Brokers.HOT
     goals: Mapping[str, Goal] = field(default_factory=dict)
-    # Of record values, in a full run; a quick one takes a third.
-    megabytes: int = 600
+    # Of record values, in a full run; a quick one takes a quarter.
+    megabytes: int = 400
     record_bytes: int = 1 * KB
     batch_bytes: int = BATCH_16_KB
     codec: str = "none"
@@ -131,10 +131,10 @@ def _move(name: str, title: str, goals: Mapping[str, Goal] = BIG_BATCHES, **chan
 
 ROWS: tuple[Row, ...] = (
     _move("base", "1 KB records, batches of 16 KB"),
-    _move("record-100b", "100 B records", record_bytes=100, megabytes=150),
-    _move("record-10kb", "10 KB records", record_bytes=10 * KB, megabytes=1000),
-    _move("single", "batches of one record", AT_LEAST_AS_FAST, batch_bytes=SINGLE, megabytes=60),
-    _move("batch-1mb", "batches of 1 MB", batch_bytes=BATCH_1_MB, megabytes=1000),
+    _move("record-100b", "100 B records", record_bytes=100, megabytes=100),
+    _move("record-10kb", "10 KB records", record_bytes=10 * KB, megabytes=400),
+    _move("single", "batches of one record", AT_LEAST_AS_FAST, batch_bytes=SINGLE, megabytes=40),
+    _move("batch-1mb", "batches of 1 MB", batch_bytes=BATCH_1_MB, megabytes=800),
     _move("lz4", "lz4", codec="lz4"),
     _move("zstd", "zstd", codec="zstd"),
     _move("acks-0", "acks=0", acks=0),
@@ -150,7 +150,7 @@ ROWS: tuple[Row, ...] = (
         batch_bytes=SINGLE,
         connections=50,
         partitions=50,
-        megabytes=60,
+        megabytes=40,
     ),
     _move("idempotent", "idempotent producer", idempotent=True, acks=-1),
     _move(
@@ -166,7 +166,7 @@ ROWS: tuple[Row, ...] = (
         section=MOVE,
         title="Kafka's own perf tools (Java clients)",
         goals=BIG_BATCHES,
-        megabytes=500,
+        megabytes=300,
     ),
     Row(name="peak", kind="peak", section=WAIT, title="peak, one record at a time", megabytes=150),
     Row(name="latency-10", kind="latency", section=WAIT, title="10 %", goals=PROMPT, load=0.1),
@@ -251,7 +251,7 @@ ROWS: tuple[Row, ...] = (
         name="memory",
         kind="memory",
         section=LIFE,
-        title="memory and CPU at rest, memory after 600 MB each way and 50 connections",
+        title="memory and CPU at rest, memory after 400 MB and 50 connections",
         brokers=Brokers.OWN,
         goals={"rest_mib": Goal(at_most=0.1)},
     ),

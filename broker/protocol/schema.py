@@ -265,8 +265,22 @@ class StructMeta(type):
         if api is not None:
             cls.spec = SCHEMAS[api]  # type: ignore[attr-defined]  # declared by Message
         if fields:
-            cls.__init__ = _make_constructor(fields)  # type: ignore[misc]
+            cls.__init__ = _make_late_constructor(cls, fields)  # type: ignore[misc]
         return cls
+
+
+def _make_late_constructor(cls: type, fields: Mapping[str, Field]) -> Callable[..., None]:
+    """Compiles the constructor at its first call, and takes its place.
+
+    There are some two hundred structs, and a broker that starts makes none of most of them.
+    """
+
+    def construct(self: object, **values: object) -> None:
+        constructor = _make_constructor(fields)
+        cls.__init__ = constructor  # type: ignore[misc]
+        constructor(self, **values)
+
+    return construct
 
 
 def _make_constructor(fields: Mapping[str, Field]) -> Callable[..., None]:
