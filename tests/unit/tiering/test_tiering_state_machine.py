@@ -1,0 +1,252 @@
+"""Any order of what can happen to a tiered partition, against a model that is a list of batches.
+
+    model     sent: the batches, in order        start: the first offset that may be read
+
+Rules append, roll, copy, let time pass, fail requests, retain, delete records, crash, and lose the
+disk; after each the log start only grows, the manifest names what exists, and nothing is freed
+locally that is nowhere else. At the end the store is well: everything from the start on is read as
+it was sent, and the bucket is what the manifest says; then the topic may be deleted, and nothing is
+left. Hypothesis looks for the shortest story that breaks a promise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierUnavailable
+from strandline.storage.remote.memory import Fault, Moment
+from strandline.storage.tiering.orphans import compare, delete_orphans
+from tests.unit.tiering.harness import CONFIG, GRACE_MS, Rig, keys_of
+
+BATCH = 10
+UPLOAD_MS = 5000
+# Of three segments or so.
+MERGE_TARGET_BYTES = 800
+HEAL_ROUNDS = 8
+IN_PROCESS = [point for point in CRASH_POINTS if point.split(".")[0] in ("copy", "merge", "tail")]
+
+T = TypeVar("T")
+
+
+class TieredPartition(RuleBasedStateMachine):
+    """See the top of this file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self._loop = asyncio.new_event_loop()
+        self._start = 0
+        self._rig: Rig
+        self._is_doomed = False
+
+    def _run(self, work: Awaitable[T]) -> T:
+        async def bounded() -> T:
+            async with asyncio.timeout(30):
+                return await work
+
+        return self._loop.run_until_complete(bounded())
+
+    @initialize()
+    def begin(self) -> None:
+        async def open_rig() -> Rig:
+            rig = Rig(
+                Path(self._folder.name),
+                config=replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS),
+                merge_target_bytes=MERGE_TARGET_BYTES,
+            )
+            await rig.open()
+            return rig
+
+        self._rig = self._run(open_rig())
+
+    # --- what happens ------------------------------------------------------------------------
+
+    @rule(batches=st.integers(1, 6))
+    def append_some(self, batches: int) -> None:
+        self.append(batches)
+
+    def append(self, batches: int) -> None:
+        for _ in range(batches):
+            try:
+                self._rig.produce(BATCH)
+            except TierUnavailable:
+                return
+
+    @rule(segments=st.integers(2, 8), works=st.booleans())
+    def append_segments(self, segments: int, works: bool) -> None:
+        """More than one at a time, or most stories would be of an empty log."""
+        for _ in range(segments):
+            self.append(1)
+            self._rig.roll()
+        if works:
+            self._run(self._rig.settle())
+
+    @rule()
+    def roll(self) -> None:
+        self._rig.roll()
+
+    @rule()
+    def work(self) -> None:
+        self._run(self._rig.settle())
+
+    @rule(delta_ms=st.sampled_from([10, 600, UPLOAD_MS, 40_000, GRACE_MS]))
+    def wait(self, delta_ms: int) -> None:
+        self._rig.pass_ms(delta_ms)
+
+    @rule(
+        operation=st.sampled_from(["put", "get", "head", "delete", ".*"]),
+        key_pattern=st.sampled_from(["", r"manifest\.json$", r"\.log$", r"\.meta$", r"\.tail$"]),
+        error=st.sampled_from([TierUnavailable, AccessDenied, ObjectCorrupt]),
+        moment=st.sampled_from(list(Moment)),
+        times=st.integers(1, 4),
+    )
+    def fail(
+        self,
+        operation: str,
+        key_pattern: str,
+        error: type[TierUnavailable | AccessDenied | ObjectCorrupt],
+        moment: Moment,
+        times: int,
+    ) -> None:
+        self._rig.memory.add_fault(
+            Fault(
+                operation=operation,
+                key_pattern=key_pattern,
+                error=error,
+                moment=moment,
+                times=times,
+            )
+        )
+
+    @rule()
+    def heal(self) -> None:
+        self._rig.memory.clear_faults()
+
+    @rule(part=st.integers(1, 4))
+    def delete_records(self, part: int) -> None:
+        log = self._rig.log
+        batches = (log.end_offset - log.log_start_offset) // BATCH
+        if batches > 4:
+            log.delete_records(log.log_start_offset + batches // 4 * part // 2 * BATCH)
+
+    @rule(kept_bytes=st.integers(300, 2000))
+    def retain(self, kept_bytes: int) -> None:
+        """Retention by size lets go of the oldest, whichever tier they are in."""
+        before = self._rig.log.tier_sizes.total_bytes
+        self._rig.configure(retention_bytes=kept_bytes)
+        self._run(self._rig.enforcer.run_once())
+        self._rig.configure(retention_bytes=-1)
+        assert self._rig.log.tier_sizes.total_bytes <= before
+
+    @rule(starts=st.booleans())
+    def crash(self, starts: bool) -> None:
+        self._run(self._rig.crash(start=starts))
+
+    @rule(point=st.sampled_from(IN_PROCESS), starts=st.booleans())
+    def die(self, point: str, starts: bool) -> None:
+        try:
+            with simulated_crash(point):
+                self._run(self._rig.settle())
+        except SimulatedCrash:
+            self._run(self._rig.crash(start=starts))
+
+    @rule()
+    def lose_disk(self) -> None:
+        """What is in the bucket comes back, and nothing else."""
+        rig = self._rig
+        rig.memory.clear_faults()
+        manifest = rig.manifest
+        kept = start = 0
+        if manifest is not None:
+            start = manifest.log_start_offset
+            kept = max(manifest.tail_end_offset, manifest.end_offset, start)
+        self._run(rig.lose_disk())
+        for _ in range(3):
+            rig.pass_ms(60_000)
+            self._run(rig.manager.run_once())
+        assert (rig.log.log_start_offset, rig.log.end_offset) == (start, kept)
+        del rig.sent[kept // BATCH :]
+        # The log start of the bucket may lag behind what was only on the disk.
+        self._start = start
+
+    @rule()
+    def doom(self) -> None:
+        self._is_doomed = True
+
+    # --- what holds --------------------------------------------------------------------------
+
+    @invariant()
+    def the_log_start_that_is_durable_only_grows(self) -> None:
+        if hasattr(self, "_rig"):
+            log = self._rig.log
+            if log.remote is not None and log.remote.known:
+                assert log.log_start_offset >= self._start
+                self._start = max(self._start, log.durable_log_start_offset)
+
+    @invariant()
+    def the_manifest_names_what_exists(self) -> None:
+        if hasattr(self, "_rig"):
+            assert keys_of(self._rig.manifest) <= set(self._rig.memory.keys())
+
+    @invariant()
+    def nothing_is_freed_that_is_nowhere_else(self) -> None:
+        if hasattr(self, "_rig"):
+            log, manifest = self._rig.log, self._rig.manifest
+            archived_to = 0 if manifest is None or manifest.is_empty else manifest.end_offset
+            assert log.local.start_offset <= max(archived_to, log.durable_log_start_offset)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "_rig"):
+                self._check_end()
+        finally:
+            if hasattr(self, "_rig"):
+                self._rig.executors.shutdown()
+            self._loop.close()
+            self._folder.cleanup()
+
+    def _check_end(self) -> None:
+        rig = self._rig
+        rig.memory.clear_faults()
+        for _ in range(HEAL_ROUNDS):
+            rig.pass_ms(GRACE_MS)
+            self._run(rig.settle())
+        assert rig.log.end_offset == BATCH * len(rig.sent)
+        start = rig.log.log_start_offset
+        assert start >= self._start
+        assert self._run(rig.read_all(start)) == b"".join(rig.sent[start // BATCH :])
+        assert rig.statistics.copy_lag_segments == rig.statistics.deleting_segments == 0
+        found = compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0)
+        assert found.missing_keys == ()
+        delete_orphans(rig.store, found.orphans)
+        assert set(rig.data_keys()) == keys_of(rig.manifest)
+        if self._is_doomed:
+            rig.manager.delete_topic(rig.topic_info)
+            for _ in range(4):
+                self._run(rig.manager.run_once())
+                rig.pass_ms(GRACE_MS)
+            assert list(rig.store.list("topics/")) == []
+
+
+TieredPartition.TestCase.settings = settings(
+    max_examples=25,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.slow
+class TestTieredPartition(TieredPartition.TestCase):  # type: ignore[misc]  # made by Hypothesis
+    """The machine as pytest runs it."""
