@@ -180,8 +180,13 @@ class UnifiedLog:
 
     @property
     def earliest_pending_upload(self) -> Offset:
-        """First offset that is not archived (ListOffsets -6); -1 if the log is not tiered."""
+        """First offset that is not archived (ListOffsets -6).
+
+        -1 if the log is not tiered, or nobody knows yet what is archived (KIP-1023).
+        """
         if not self.is_tiered:
+            return -1
+        if self.highest_remote_offset < 0 and self.local_start_offset > self.log_start_offset:
             return -1
         return max(self.highest_remote_offset + 1, self.log_start_offset)
 

@@ -203,3 +203,17 @@ async def test_every_commit_of_the_manifest_raises_its_revision(tmp_path: Path) 
         assert seen == sorted(set(seen))
         assert load is not None
         assert rig.statistics.topic_partition == PARTITION
+
+
+@asynchronous
+async def test_what_is_pending_is_not_known_before_the_archive_is(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        assert (rig.log.highest_remote_offset, rig.log.earliest_pending_upload) == (-1, 0)
+        rig.produce_segments(3)
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert (rig.log.highest_remote_offset, rig.log.earliest_pending_upload) == (29, 30)
+        rig.memory.add_fault(Fault(operation="get", error=TierUnavailable, times=-1))
+        await rig.crash()
+        assert rig.log.local_start_offset > rig.log.log_start_offset
+        assert (rig.log.highest_remote_offset, rig.log.earliest_pending_upload) == (-1, -1)
