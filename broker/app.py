@@ -8,7 +8,8 @@
     stop    1 stop accepting, drop connections   3 flush and close the logs
             2 end the tasks                      4 write the checkpoints, mark the stop as clean
 
-Threads, all bounded:  disk (1)  log folders, fsync, checkpoints
+Threads, all bounded:  disk (1)  log folders, checkpoints
+                       syncs (8)  flushes of logs; those of different logs share the device
                        metadata (1)  appends to the metadata log
                        manifests (4)  manifests, deletes, the mirror of the metadata log
                        lookups (2)  offsets by time
@@ -39,6 +40,7 @@ from strandline.broker.cluster import controller
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers, is_tiered
@@ -123,6 +125,8 @@ CLAIM_RETRY_S_MAX = 5.0
 MANIFEST_THREADS = 4
 # ListOffsets by time decompresses a batch of each partition.
 LOOKUP_THREADS = 2
+# An fsync waits for the device and for nobody else; ten at once take little longer than one.
+SYNC_THREADS = 8
 # Codecs let go of the interpreter while they work, so a second thread helps; each may hold a whole
 # decompressed batch.
 RECORD_THREADS = 2
@@ -135,6 +139,7 @@ class _Workers:
     """The broker's threads."""
 
     disk: ThreadPoolExecutor
+    syncs: ThreadPoolExecutor
     metadata: ThreadPoolExecutor
     copier: ThreadPoolExecutor
     lookups: ThreadPoolExecutor
@@ -149,6 +154,7 @@ class _Workers:
     def start(cls, config: BrokerConfig) -> _Workers:
         return cls(
             disk=ThreadPoolExecutor(1, "disk"),
+            syncs=ThreadPoolExecutor(SYNC_THREADS, "syncs"),
             metadata=ThreadPoolExecutor(1, "metadata"),
             copier=ThreadPoolExecutor(config.remote_log_manager_copier_thread_pool_size, "copier"),
             lookups=ThreadPoolExecutor(LOOKUP_THREADS, "lookups"),
@@ -171,6 +177,7 @@ class _Workers:
             self.manifests,
             self.moves,
             self.metadata,
+            self.syncs,
             self.disk,
         )
         for pool in pools:
@@ -281,6 +288,7 @@ class Broker:
             self._make_tiers(),
             topic_defaults=lambda: self._running.topic_defaults.properties,
             disk=self._workers.disk,
+            syncs=self._workers.syncs,
         )
         self._replicas.take_over(logs, image)  # 6
         self._metadata = Metadata(
@@ -674,24 +682,27 @@ class Broker:
         while True:
             await asyncio.sleep(FLUSH_CHECK_S)
             now_ms = self._clock.now_ms()
-            for partition in self._replicas.partitions():
-                local = partition.log.local
-                closed_end = local.active_segment.base_offset
-                if local.failure is not None:
-                    continue
-                if local.recovery_point < closed_end or local.flush_is_due(now_ms):
-                    try:
-                        await partition.flush()
-                    except DiskError as error:
-                        log.error(
-                            "flush failed",
-                            extra={
-                                "fields": {
-                                    "partition": str(partition.topic_partition),
-                                    "error": str(error),
-                                }
-                            },
-                        )
+            due = [
+                partition
+                for partition in self._replicas.partitions()
+                if _must_be_flushed(partition.log.local, now_ms)
+            ]
+            for start in range(0, len(due), SYNC_THREADS):
+                together = due[start : start + SYNC_THREADS]
+                await asyncio.gather(*(self._flush_one(partition) for partition in together))
+
+    async def _flush_one(self, partition: Partition) -> None:
+        try:
+            await partition.flush()
+        except DiskError as error:
+            if partition.is_gone:
+                return
+            log.error(
+                "flush failed",
+                extra={
+                    "fields": {"partition": str(partition.topic_partition), "error": str(error)}
+                },
+            )
 
     async def _checkpoint_forever(self) -> None:
         while True:
@@ -791,6 +802,9 @@ class Broker:
                     {p.topic_partition: p.log.log_start_offset for p in partitions},
                     {p.topic_partition: p.high_watermark for p in partitions},
                 )
+                # A flush must not find its file closed: those that have begun end first.
+                end_syncs = partial(self._workers.syncs.shutdown, wait=True, cancel_futures=True)
+                await self._in(self._workers.disk, end_syncs)
                 await self._in(self._workers.disk, close)
         finally:
             if self._tiering is not None:
@@ -854,6 +868,13 @@ def _warn_of_unreachable_archive(image: MetadataImage) -> None:
             " strandline.remote.url",
             extra={"fields": {"topics": len(tiered), "first": tiered[0]}},
         )
+
+
+def _must_be_flushed(local: LocalLog, now_ms: int) -> bool:
+    """Whether closed segments wait for their fsync, or flush.messages or flush.ms ask for one."""
+    if local.failure is not None:
+        return False
+    return local.recovery_point < local.active_segment.base_offset or local.flush_is_due(now_ms)
 
 
 def _raise_descriptor_limit() -> None:

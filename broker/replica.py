@@ -102,6 +102,7 @@ class ReplicaBroker(Broker):
             ),
             topic_defaults=lambda: self._running.topic_defaults.properties,
             disk=self._workers.disk,
+            syncs=self._workers.syncs,
         )
         self._following = FollowingMetadata(
             origin,

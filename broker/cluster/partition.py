@@ -42,10 +42,10 @@ class Partition:
     """The leader's side of one partition; used on the event loop only."""
 
     __slots__ = (
-        "_disk",
         "_flushing",
         "_is_gone",
         "_last_prepared",
+        "_syncs",
         "_waiters",
         "is_internal",
         "leader_epoch",
@@ -62,11 +62,11 @@ class Partition:
         log: UnifiedLog,
         leader_epoch: int,
         *,
-        disk: Executor,
+        syncs: Executor,
         traffic: TopicTraffic,
     ) -> None:
-        """`disk` runs the fsyncs; `traffic` is that of the topic."""
-        self._disk = disk
+        """`syncs` runs the flushes; `traffic` is that of the topic."""
+        self._syncs = syncs
         self._flushing: asyncio.Future[None] | None = None
         # The append that was asked for last among those that are still being prepared.
         self._last_prepared: asyncio.Future[None] | None = None
@@ -155,6 +155,11 @@ class Partition:
                 before.add_done_callback(lambda _: mine.set_result(None))
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the partition was deleted."""
+        return self._is_gone
+
+    @property
     def must_flush(self) -> bool:
         """True if `flush.messages` asks for an fsync before the last append is answered."""
         local = self.log.local
@@ -170,7 +175,7 @@ class Partition:
         while self.log.local.recovery_point < wanted_end:
             if self._flushing is None:
                 loop = asyncio.get_running_loop()
-                self._flushing = loop.run_in_executor(self._disk, self.log.local.flush)
+                self._flushing = loop.run_in_executor(self._syncs, self.log.local.flush)
                 try:
                     await asyncio.shield(self._flushing)
                 finally:

@@ -43,8 +43,13 @@ class ReplicaManager:
         *,
         topic_defaults: Callable[[], Mapping[str, str]],
         disk: Executor,
+        syncs: Executor,
     ) -> None:
-        """`disk` has one worker: it owns the log folders. `topic_defaults` may be altered."""
+        """`disk` has one worker: it owns the log folders. `syncs` runs the flushes of logs.
+
+        `topic_defaults` may be altered.
+        """
+        self._syncs = syncs
         self._log_dirs = log_dirs
         self._tiers = tiers
         self._topic_defaults = topic_defaults
@@ -235,7 +240,7 @@ class ReplicaManager:
             topic.topic_id,
             self._tiers.join(local, topic, partition, is_new=is_new),
             partition.leader_epoch,
-            disk=self._disk,
+            syncs=self._syncs,
             traffic=self._traffic.setdefault(topic.topic_id, TopicTraffic()),
         )
         self._partitions[topic_partition] = served

@@ -446,6 +446,9 @@ class LogDirs:
         """
         directory = self._directory_of(deleted)
         key = deleted.topic_partition
+        # A flush that is under way may find its folder gone; that is no fault of the disk.
+        deleted.on_failure = None
+        deleted.stop(DiskError(f"{key} was deleted"))
         del directory.logs[key]
         for offsets in (
             directory.recovery_points,
