@@ -102,7 +102,7 @@ def test_a_batch_that_grows_beyond_the_limit_is_refused(
     assert end_offset(client, topic) == 0
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_a_decompression_bomb_is_refused_and_costs_little_memory(
     broker: BrokerProcess, client: WireClient, make_topic: MakeTopic, codec: Codec
 ) -> None:

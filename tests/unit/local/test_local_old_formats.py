@@ -16,7 +16,7 @@ from tests.unit.local.builders import NOW_MS, batch, open_log, read_bytes
 
 SHAPES = list(product((0, 1), CODECS.values()))
 SET_RECORDS = 7
-SETS = 25
+SETS = 15
 
 
 def write_old_segment(folder: Path, magic: int, codec: int) -> list[Record]:
@@ -49,10 +49,10 @@ def read_records(content: bytes) -> list[Record]:
 
 
 @pytest.mark.parametrize(("magic", "codec"), SHAPES)
-@pytest.mark.parametrize("clean", [True, False])
 def test_an_old_segment_is_taken_over_read_and_appended_to(
-    tmp_path: Path, magic: int, codec: int, clean: bool
+    tmp_path: Path, magic: int, codec: int
 ) -> None:
+    clean = codec != CODECS["snappy"]
     expected = write_old_segment(tmp_path / "topic-0", magic, codec)
     log = open_log(tmp_path / "topic-0", clean_shutdown=clean)
     assert not log.recovery_report.lost_data
