@@ -24,7 +24,7 @@ import tempfile
 import time
 import tomllib
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,13 @@ PYTEST_SECONDS_MAX = 600
 TEST_SECONDS_MAX = 120
 # Left out of the quick choice: they wait for sessions to end.
 SLOW_KAFKA_PYTHON = ("test_group", "test_heartbeat_thread", "test_kafka_consumer__blocking")
+# librdkafka's scenarios are brokers that are set up in different ways.
+DEFAULT_SCENARIO = "default"
+SCENARIOS: Mapping[str, Mapping[str, str]] = {
+    DEFAULT_SCENARIO: {},
+    "noautocreate": {"auto.create.topics.enable": "false"},
+}
+
 # These of librdkafka's call kafka-topics.sh; kafka/bin has a stand-in that calls strandline.
 WANT_SCRIPTS = ("0045", "0052", "0077")
 
@@ -50,7 +57,8 @@ SETTINGS = {
     # The broker that kafka-python's tests assign partitions to.
     "node.id": "0",
     "num.partitions": "4",
-    "group.initial.rebalance.delay.ms": "0",
+    # Without any, two consumers that begin together would see a rebalance that 0118 does not await.
+    "group.initial.rebalance.delay.ms": "300",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "5",
 }
@@ -136,9 +144,9 @@ def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> I
 
 
 def run_librdkafka(
-    broker: BrokerProcess, *, left_out: Sequence[str], only: Sequence[str] = ()
+    broker: BrokerProcess, *, scenario: str, left_out: Sequence[str], only: Sequence[str] = ()
 ) -> Iterator[Outcome]:
-    """Those of its tests that want a real broker, each in a process of its own."""
+    """Those of its tests that want such a broker, each in a process of its own."""
     folder = sources("librdkafka")
     work = broker.folder / "librdkafka"
     work.mkdir(exist_ok=True)
@@ -149,7 +157,7 @@ def run_librdkafka(
         "STRANDLINE_PYTHON": sys.executable,
     }
     libraries = f"{folder / 'src'}:{folder / 'src-cpp'}"
-    for test in librdkafka_tests(folder):
+    for test in librdkafka_tests(folder, scenario):
         if test in left_out or (only and test not in only):
             continue
         began_s = time.monotonic()
@@ -162,6 +170,7 @@ def run_librdkafka(
                     **os.environ,
                     "LD_LIBRARY_PATH": libraries,
                     "TESTS": test,
+                    "TEST_SCENARIO": scenario,
                     **(scripts if test.startswith(WANT_SCRIPTS) else {}),
                 },
                 stdout=log_file,
@@ -183,13 +192,19 @@ def run_librdkafka(
         )
 
 
-def librdkafka_tests(folder: Path) -> list[str]:
-    """Names of the tests for a real broker, in the runner's order."""
+def librdkafka_tests(folder: Path, scenario: str = DEFAULT_SCENARIO) -> list[str]:
+    """Names of the tests for a real broker of this scenario, in the runner's order."""
     table = (folder / "tests" / "test.c").read_text()
     table = table[table.index("struct test tests[]") :]
-    rows = re.findall(r"_TEST\(\s*(\d{4}_\w+)\s*,\s*([\w|\s]+?)\s*[,)]", table)
+    rows = re.split(r"_TEST\(", table[: table.index("\n};")])[1:]
     unwanted = ("TEST_F_LOCAL", "TEST_F_MANUAL", "TEST_F_SOCKEM", "TEST_F_KNOWN_ISSUE")
-    return [name for name, flags in rows if not any(flag in flags for flag in unwanted)]
+    found = []
+    for row in rows:
+        scenarios = re.search(r'\.scenario = "([^"]*)"', row)
+        wanted = scenarios[1].split(",") if scenarios else [DEFAULT_SCENARIO]
+        if scenario in wanted and not any(flag in row for flag in unwanted):
+            found.append(row[: row.index(",")].strip())
+    return found
 
 
 def _judged(said: str, test: str) -> str:
@@ -274,17 +289,26 @@ def page(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def start_broker(folder: Path) -> BrokerProcess:
+def start_broker(folder: Path, scenario: str = DEFAULT_SCENARIO) -> BrokerProcess:
     """A broker as the suites want it, not started yet."""
     port = free_port()
     settings = {
         **SETTINGS,
+        **SCENARIOS[scenario],
         "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
         "listeners": f"PLAINTEXT://127.0.0.1:{port}",
         # kafka-python looks whether it is said to be set.
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
     }
     return BrokerProcess(folder, settings=settings)
+
+
+def _print(console: Console, outcome: Outcome) -> None:
+    colour = {"passed": "green", "failed": "red"}.get(outcome.result, "yellow")
+    console.print(
+        f"[{colour}]{outcome.result:8}[/] {outcome.suite} {outcome.test} {outcome.seconds:.1f} s"
+        + (f"  {outcome.detail}" if outcome.detail else "")
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -298,26 +322,28 @@ def main(arguments: Sequence[str]) -> int:
     outcomes: list[Outcome] = []
     for suite in options.suite or SUITES:
         sources(suite)
-        with (
-            tempfile.TemporaryDirectory(prefix="strandline-compat-") as name,
-            start_broker(Path(name)) as broker,
-        ):
-            runs = (
-                run_kafka_python(broker, without=SLOW_KAFKA_PYTHON if options.fast else ())
-                if suite == "kafka-python"
-                else run_librdkafka(broker, left_out=list(left_out(suite)), only=options.only)
-            )
-            for outcome in runs:
-                outcomes.append(outcome)
-                colour = {"passed": "green", "failed": "red"}.get(outcome.result, "yellow")
-                console.print(
-                    f"[{colour}]{outcome.result:8}[/] {suite} {outcome.test}"
-                    f" {outcome.seconds:.1f} s" + (f"  {outcome.detail}" if outcome.detail else ""),
+        for scenario in SCENARIOS if suite == "librdkafka" else (DEFAULT_SCENARIO,):
+            with (
+                tempfile.TemporaryDirectory(prefix="strandline-compat-") as name,
+                start_broker(Path(name), scenario) as broker,
+            ):
+                runs = (
+                    run_kafka_python(broker, without=SLOW_KAFKA_PYTHON if options.fast else ())
+                    if suite == "kafka-python"
+                    else run_librdkafka(
+                        broker,
+                        scenario=scenario,
+                        left_out=list(left_out(suite)),
+                        only=options.only,
+                    )
                 )
-            assert broker.running, broker.log_text()[-4000:]
-            if "Traceback" in broker.log_text():
-                console.print(broker.log_text()[-6000:], markup=False)
-                raise AssertionError("the broker logged a traceback")
+                for outcome in runs:
+                    outcomes.append(outcome)
+                    _print(console, outcome)
+                assert broker.running, broker.log_text()[-4000:]
+                if "Traceback" in broker.log_text():
+                    console.print(broker.log_text()[-6000:], markup=False)
+                    raise AssertionError("the broker logged a traceback")
     if options.write_page and not options.only and not options.fast and not options.suite:
         PAGE.write_text(page(outcomes))
     found = surprises(outcomes)

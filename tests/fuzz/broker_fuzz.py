@@ -34,7 +34,7 @@ from rich.console import Console
 
 from tests.integration.calls import append, batch, create_topic, end_offset, read_all
 from tests.integration.test_bad_input_fuzz import fire, mutated, recorded_frames
-from tests.support.broker import BrokerProcess
+from tests.support.broker import REPOSITORY, BrokerProcess
 from tests.support.wire import WireClient
 
 # A broker that has seen everything once may grow by this much: caches fill up to their bounds.
@@ -45,6 +45,7 @@ FRAMES_PER_VERSION_MAX = 12
 FRAME_BYTES_MAX = 64 * 1024
 # The ordinary client must be answered within its time-out, which is in tests/support/wire.py.
 LAST_FRAMES_KEPT = 200
+KEPT_FOLDER = REPOSITORY / "bench-data" / "fuzz"
 CLEAN_UP_SECONDS = 20.0
 TOPIC = "fuzzed"
 ORDINARY = "ordinary"
@@ -335,7 +336,8 @@ def run(seconds: float, seed: int, console: Console) -> None:
             try:
                 watch(broker, ordinary, firing, before_mib, seconds, console)
             except Failed:
-                kept = Path(f"fuzz-{seed}-{uuid.uuid4().hex[:8]}.txt")
+                KEPT_FOLDER.mkdir(parents=True, exist_ok=True)
+                kept = KEPT_FOLDER / f"{seed}-{uuid.uuid4().hex[:8]}.txt"
                 kept.write_text("\n".join(frame.hex() for frame in firing.last))
                 console.print(f"[red]the last {len(firing.last)} frames are in {kept}")
                 raise
