@@ -40,6 +40,7 @@ def make_admin_handlers(
         ApiKey.DESCRIBE_LOG_DIRS: folders.describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: quotas.describe_user_scram_credentials,
         ApiKey.UPDATE_FEATURES: features.update_features,
         ApiKey.UNREGISTER_BROKER: features.unregister_broker,
         ApiKey.ELECT_LEADERS: partitions.elect_leaders,

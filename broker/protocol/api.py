@@ -189,6 +189,7 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.OFFSET_DELETE, 0, 0, flexible_from=_NEVER),
             _row(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, flexible_from=1),
             _row(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, flexible_from=1),
+            _row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, flexible_from=0),
             _row(ApiKey.UPDATE_FEATURES, 0, 2, flexible_from=0),
             _row(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_from=0),
             _row(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0),

@@ -87,6 +87,10 @@ from strandline.broker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsTopic,
 )
+from strandline.broker.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
 from strandline.broker.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersTopic,
@@ -391,6 +395,7 @@ def admin_requests() -> Sequence[Request]:
             validate_only=True,
         ),
         UnregisterBrokerRequest(broker_id=9),
+        DescribeUserScramCredentialsRequest(users=[UserName(name="alice")]),
         ListPartitionReassignmentsRequest(
             topics=[ListPartitionReassignmentsTopic(name=TOPIC, partition_indexes=[0])]
         ),

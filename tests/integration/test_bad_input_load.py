@@ -10,13 +10,14 @@ import resource
 import socket
 import struct
 import threading
-import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 import prometheus_client.parser
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -36,13 +37,16 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from strandline.broker.protocol.messages.produce import ProduceResponse
 from strandline.broker.protocol.schema import Request
 from tests.integration.calls import (
     KEEP_EVERYTHING,
     assert_serves,
+    batch,
     create_topic,
     fetch_request,
     frame_of,
+    produce_request,
     software,
 )
 from tests.support.broker import BrokerProcess, eventually
@@ -50,6 +54,7 @@ from tests.support.wire import WireClient
 
 pytestmark = pytest.mark.slow
 
+UNKNOWN_TOPIC_OR_PARTITION = 3
 CLIENTS = 2000
 IDLE_MS = 1000
 MIB = 1024 * 1024
@@ -361,20 +366,37 @@ def test_http_clients_that_do_not_go_on_harm_nobody(broker: BrokerProcess) -> No
 
 
 def test_numbers_are_what_happened(broker: BrokerProcess) -> None:
-    topic = f"counted-{time.monotonic_ns()}"
+    topic = f"counted-{uuid.uuid4().hex[:8]}"
     create_topic_once(broker, topic)
-    labels = {"topic": topic}
-    assert metric(broker, "kafka_server_brokertopicmetrics_messagesin_total", **labels) == 0
+    messages_in = "kafka_server_brokertopicmetrics_messagesin_total"
+    requests = "kafka_network_requestmetrics_requests_total"
+    asked = {"request": "ApiVersions", "version": "3"}
+    assert metric(broker, messages_in, topic=topic) == 0
     with WireClient(broker.port) as client:
-        before = metric(
-            broker,
-            "kafka_network_requestmetrics_requests_total",
-            request="ApiVersions",
-            version="3",
-        )
+        client.ask(software(), ApiVersionsResponse, 3)
+        before = metric(broker, requests, **asked)
         for _ in range(3):
             client.ask(software(), ApiVersionsResponse, 3)
-    after = metric(
-        broker, "kafka_network_requestmetrics_requests_total", request="ApiVersions", version="3"
-    )
-    assert after == before + 3
+        assert metric(broker, requests, **asked) == before + 3
+        produced = client.ask(produce_request(topic, batch(5)), ProduceResponse, 9)
+        assert produced.topics[0].partitions[0].error_code == 0
+        refused = client.ask(produce_request(topic, batch(1), partition=7), ProduceResponse, 9)
+        assert refused.topics[0].partitions[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
+    assert metric(broker, messages_in, topic=topic) == 5
+    errors = "kafka_network_requestmetrics_errors_total"
+    wrong = metric(broker, errors, request="Produce", error="UNKNOWN_TOPIC_OR_PARTITION")
+    assert wrong == 1
+
+
+@pytest.mark.clients
+def test_the_lag_of_a_group_is_told_by_partition(broker: BrokerProcess) -> None:
+    topic = f"lag-{uuid.uuid4().hex[:8]}"
+    create_topic_once(broker, topic)
+    with WireClient(broker.port) as client:
+        client.ask(produce_request(topic, batch(5)), ProduceResponse, 9)
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "lagging"})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+    consumer.close()
+    where = {"consumergroup": "lagging", "topic": topic, "partition": "0"}
+    assert metric(broker, "kafka_consumergroup_current_offset", **where) == 2
+    assert metric(broker, "kafka_consumergroup_lag", **where) == 3

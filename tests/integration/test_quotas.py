@@ -40,6 +40,11 @@ from strandline.broker.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasResponse,
     QuotaComponent,
 )
+from strandline.broker.protocol.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    UserName,
+)
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from strandline.broker.protocol.messages.produce import ProduceResponse
@@ -66,6 +71,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.clients]
 INVALID_REQUEST = 42
 UNSUPPORTED_VERSION = 35
 THROTTLING_QUOTA_EXCEEDED = 89
+RESOURCE_NOT_FOUND = 91
+DUPLICATE_RESOURCE = 92
 # A pause is kept to the millisecond by the broker; the clocks of two processes are read.
 CLOCKS_S = 0.05
 
@@ -201,6 +208,23 @@ def test_a_filter_that_makes_no_sense_is_refused(
         DescribeClientQuotasRequest(components=components), DescribeClientQuotasResponse, 1
     )
     assert (response.error_code, response.entries) == (code, None)
+
+
+def test_nobody_has_scram_credentials(admin: WireClient) -> None:
+    """Kafka's tools ask for them whenever they describe a user."""
+    everybody, named = (
+        admin.ask(
+            DescribeUserScramCredentialsRequest(users=users),
+            DescribeUserScramCredentialsResponse,
+            0,
+        )
+        for users in (None, [UserName(name="alice"), UserName(name="bob"), UserName(name="bob")])
+    )
+    assert (everybody.error_code, list(everybody.results)) == (0, [])
+    assert {r.user: r.error_code for r in named.results} == {
+        "alice": RESOURCE_NOT_FOUND,
+        "bob": DUPLICATE_RESOURCE,
+    }
 
 
 def test_quotas_outlive_a_kill(tmp_path: Path) -> None:
