@@ -5,19 +5,16 @@ Each sentence is shown over real sockets: the broker stays up, its memory bounde
 
 from __future__ import annotations
 
-import re
 import resource
 import socket
 import struct
 import threading
 import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-import prometheus_client.parser
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -50,6 +47,7 @@ from tests.integration.calls import (
     software,
 )
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.metrics import METRICS_ON, get, metric, metrics_port
 from tests.support.wire import WireClient
 
 pytestmark = pytest.mark.slow
@@ -67,33 +65,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         **KEEP_EVERYTHING,
         "connections.max.idle.ms": str(IDLE_MS),
         "quota.window.num": "2",
-        "strandline.metrics.listener": "http://127.0.0.1:0",
+        **METRICS_ON,
     }
     with BrokerProcess(tmp_path_factory.mktemp("load"), settings=settings) as running:
         yield running
         assert running.running, running.log_text()[-4000:]
         assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
-
-
-def metrics_port(broker: BrokerProcess) -> int:
-    found = re.search(r"metrics are served host=\S+ port=(\d+)", broker.log_text())
-    assert found is not None
-    return int(found[1])
-
-
-def get(broker: BrokerProcess, path: str) -> str:
-    url = f"http://127.0.0.1:{metrics_port(broker)}{path}"
-    with urllib.request.urlopen(url, timeout=15) as response:
-        return str(response.read().decode())
-
-
-def metric(broker: BrokerProcess, name: str, **labels: str) -> float:
-    """One number of the page; labels must be the sample's."""
-    for family in prometheus_client.parser.text_string_to_metric_families(get(broker, "/metrics")):
-        for sample in family.samples:
-            if sample.name == name and sample.labels == labels:
-                return float(sample.value)
-    raise AssertionError(f"no {name}{labels}")
 
 
 @pytest.fixture
@@ -395,8 +372,18 @@ def test_the_lag_of_a_group_is_told_by_partition(broker: BrokerProcess) -> None:
     with WireClient(broker.port) as client:
         client.ask(produce_request(topic, batch(5)), ProduceResponse, 9)
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "lagging"})
-    consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
-    consumer.close()
+
+    def commits() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
+        except KafkaException:
+            return False  # The first group of a broker makes the topic of the offsets.
+        return True
+
+    try:
+        assert eventually(commits)
+    finally:
+        consumer.close()
     where = {"consumergroup": "lagging", "topic": topic, "partition": "0"}
     assert metric(broker, "kafka_consumergroup_current_offset", **where) == 2
     assert metric(broker, "kafka_consumergroup_lag", **where) == 3
