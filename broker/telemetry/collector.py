@@ -53,9 +53,9 @@ from strandline.storage.tiering.partition_tiering import PartitionStatistics
 
 TOPICS_MAX = 2000
 # Samples between two looks at the loop: a page must not hold up clients.
-SAMPLES_PER_TURN = 100
+SAMPLES_PER_TURN = 50
 # The same for partitions and groups whose state is worked out first.
-LOOKED_UP_PER_TURN = 50
+LOOKED_UP_PER_TURN = 5
 # `running` of Kafka's BrokerState.
 BROKER_RUNNING = 3
 ALL_TOPICS = ""
