@@ -48,8 +48,16 @@ class SegmentList:
 
     def find_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the highest timestamp; None without timestamps."""
-        latest = max(self.segments, key=lambda segment: segment.max_timestamp_ms)
-        return latest.find_max_timestamp()
+        best: TimestampOffset | None = None
+        # The first of equals comes first. A compacted segment may no longer hold the record that
+        # gave it its time; then another one's may be later.
+        for segment in sorted(self.segments, key=lambda s: s.max_timestamp_ms, reverse=True):
+            if best is not None and segment.max_timestamp_ms <= best.timestamp_ms:
+                break
+            found = segment.find_max_timestamp()
+            if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
+                best = found
+        return best
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start_offset, end_offset)."""

@@ -314,8 +314,21 @@ class SegmentReader:
             return None
         batch = next(self._walk(start.position))
         header = self._header_at(batch.position)
+        if header.record_count == 0:
+            # Compaction took its records and left the header, which keeps their time.
+            return max(
+                filter(None, map(self._latest, self._walk(0))),
+                key=lambda found: found.timestamp_ms,
+                default=None,
+            )
+        return self._latest(batch)
+
+    def _latest(self, batch: WalkedBatch) -> TimestampOffset | None:
+        header = self._header_at(batch.position)
         # max() keeps the first of equals. The header's own maximum is the client's word only.
-        latest = max(self._records(batch), key=lambda record: record.timestamp_ms)
+        latest = max(self._records(batch), key=lambda record: record.timestamp_ms, default=None)
+        if latest is None:
+            return None
         return TimestampOffset(latest.timestamp_ms, latest.offset, header.leader_epoch)
 
     def _records(self, batch: WalkedBatch) -> Iterator[Record]:

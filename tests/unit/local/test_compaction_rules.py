@@ -312,3 +312,20 @@ def test_a_log_that_was_compacted_once_may_have_gaps_whatever_its_policy_is(
     assert log.log.recovery_report.bytes_cut == 0
     assert log.log.recovery_report.segments_removed == 0
     assert [r.offset for r in log.records()] == [9, 10, 11]
+
+
+def test_the_latest_record_is_found_behind_an_emptied_batch_of_a_later_time(
+    tmp_path: Path,
+) -> None:
+    log = CompactedLog(tmp_path)
+    log.append((b"b", b"1"))
+    log.clock.advance_ms(1000)
+    log.append((b"a", b"late"), producer_id=5, producer_epoch=0, base_sequence=0)
+    log.clock.advance_ms(-500)
+    log.append((b"a", b"early"))
+    log.seal_and_clean()
+    assert [h.record_count for h in log.headers()] == [1, 0, 1]
+    found = log.log.max_timestamp()
+    assert found is not None
+    assert found.offset == 2
+    assert log.log.find_timestamp(log.clock.now_ms() + 1) is None
