@@ -399,3 +399,20 @@ def test_the_frame_of_an_old_request_is_the_one_of_old_clients() -> None:
     """No transactional id in front, written out: Kafka 4 no longer has a table of it."""
     body = wire_codec.join(wire_codec.encode_request(produce_request("t", b"xyz", acks=1), 0))
     assert body == bytes.fromhex("0001 00001388 00000001 0001 74 00000001 00000000 00000003 78797a")
+
+
+def test_records_without_a_key_are_refused_by_a_compacted_topic_one_by_one(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(configs={"cleanup.policy": "compact"})
+    keys = [b"k", None, b"k", None]
+    records = [
+        Record(offset=i, timestamp_ms=int(time.time() * 1000), key=key, value=b"v")
+        for i, key in enumerate(keys)
+    ]
+    for version in (7, 8, 9):
+        answer = produce(client, topic, encode_batch(records), version=version)
+        assert answer.error_code == INVALID_RECORD
+        named = [wrong.batch_index for wrong in answer.record_errors]
+        assert named == ([1, 3] if version >= 8 else [])
+    assert produce(client, topic, encode_batch(records[:1]), version=9).error_code == 0
