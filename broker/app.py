@@ -247,7 +247,7 @@ class Broker:
         self._limits: ServerLimits | None = None
         self._limits_of: BrokerConfig | None = None
         self._metrics: MetricsServer | None = None
-        self._counters = MetricRegistry()
+        self._tiering_counters = MetricRegistry()
         self._cold_reader: ColdReader | None = None
         self._fetch: FetchHandler
         self._sessions: FetchSessionCache
@@ -327,7 +327,6 @@ class Broker:
             executor=self._workers.cleaner,
             clock=clock,
             settings=lambda: _cleaner_settings(self._running.current),
-            metrics=self._counters,
         )
         self._moves = ReplicaMoves(
             self._replicas,
@@ -472,7 +471,7 @@ class Broker:
             ),
             clock=self._clock,
             config=tiering,
-            metrics=self._counters,
+            metrics=self._tiering_counters,
             on_topic_purged=lambda info: self._on_purged(info.topic_id),
         )
 
@@ -632,7 +631,7 @@ class Broker:
                 log_dirs=self._log_dirs,
                 partitions_max=self._config.metrics_partitions_max,
                 tiering=self._tiering,
-                counters=self._counters,
+                tiering_counters=self._tiering_counters,
                 cold_reader=self._cold_reader,
                 store_requests=self._store_requests,
                 cleaner=self._cleaner.figures,

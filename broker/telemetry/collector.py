@@ -34,7 +34,7 @@ from strandline.broker.telemetry.exposition import (
     end_of,
     write_family,
 )
-from strandline.broker.telemetry.families import CLEANER, FAMILIES
+from strandline.broker.telemetry.families import FAMILIES
 from strandline.broker.telemetry.process import (
     collections_by_generation,
     process_figures,
@@ -60,7 +60,6 @@ LOOKED_UP_PER_TURN = 5
 BROKER_RUNNING = 3
 ALL_TOPICS = ""
 
-_CLEANER_NAMES = frozenset(family.name for family in CLEANER)
 # Counters of the tiering, by the name under which Kafka has them.
 _TIERING_COUNTERS = {
     "strandline_remote_copy_bytes_total": "remotecopybytes",
@@ -85,7 +84,7 @@ _TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The parts of a broker that are asked. Without an object store the tiers are None."""
+    """The parts of a broker that are asked. Without an object store the last four are None."""
 
     clock: Clock
     requests: RequestTraffic
@@ -98,7 +97,7 @@ class Sources:
     log_dirs: LogDirs
     partitions_max: int
     tiering: TieringManager | None = None
-    counters: MetricRegistry | None = None
+    tiering_counters: MetricRegistry | None = None
     cold_reader: ColdReader | None = None
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     cleaner: CleanerFigures | None = None
@@ -155,7 +154,6 @@ class _Page:
             self._cleaner,
             self._replicas,
             self._groups,
-            self._cleaner,
             self._process,
         ):
             yield from rows()
@@ -283,7 +281,7 @@ class _Page:
 
     def _tiering_counters(self) -> Iterator[_Row]:
         by_name: dict[str, dict[str, float]] = defaultdict(dict)
-        for counter in self._sources.counters or ():
+        for counter in self._sources.tiering_counters or ():
             by_name[counter.name][dict(counter.labels).get("topic", ALL_TOPICS)] = counter.value
         shown = set(self._topics)
         for ours, kafkas in _TIERING_COUNTERS.items():
@@ -469,11 +467,6 @@ class _Page:
                     if served is None
                     else max(0, served.high_watermark - committed.offset),
                 )
-
-    def _cleaner(self) -> Iterator[_Row]:
-        for figure in self._sources.counters or ():
-            if figure.name in _CLEANER_NAMES:
-                yield _one(figure.name, figure.value)
 
     # --- the process ---------------------------------------------------------------------------
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.telemetry.exposition import Family, Kind
-from strandline.storage.local.cleaner_metrics import CleanerMetrics
-from strandline.storage.metrics import MetricRegistry
 
 _C, _G, _S = Kind.COUNTER, Kind.GAUGE, Kind.SUMMARY
 _TOPIC = ("topic",)
@@ -308,14 +306,6 @@ GROUPS = (
     ),
 )
 
-# The cleaner keeps its figures in a registry and says there what they are.
-_CLEANER_FIGURES = MetricRegistry()
-CleanerMetrics(_CLEANER_FIGURES)
-CLEANER = tuple(
-    _family(figure.name, _C if figure.name.endswith("_total") else _G, figure.help)
-    for figure in _CLEANER_FIGURES
-)
-
 PROCESS = (
     _family("process_cpu_seconds_total", _C, "CPU time of the broker's process."),
     _family("process_resident_memory_bytes", _G, "Memory of the process that is in RAM."),
@@ -342,7 +332,6 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     "Partitions": PARTITIONS,
     "Broker": REPLICAS,
     "Consumer groups": GROUPS,
-    "Compaction": CLEANER,
     "Process": PROCESS,
 }
 
