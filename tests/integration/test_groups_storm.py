@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -57,11 +56,14 @@ class Bystander:
         assert self.failure is None, self.failure
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     # Members that still come prolong it, so that all of them are in the first generation.
-    settings = {"group.initial.rebalance.delay.ms": "1000", "max.connections": str(MEMBERS + 100)}
-    with BrokerProcess(tmp_path, settings=settings) as running:
+    settings = {
+        "group.initial.rebalance.delay.ms": "1000",
+        "max.connections": str(2 * MEMBERS + 100),
+    }
+    with BrokerProcess(tmp_path_factory.mktemp("storm"), settings=settings) as running:
         with WireClient(running.port) as client:
             create_topic(client, "t", PARTITIONS)
             commit(client, "bystander", {("t", 0): 0})
@@ -71,7 +73,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 def test_a_storm_of_classic_members(broker: BrokerProcess) -> None:
     before_mib = broker.resident_mib()
-    members = [GroupMember(broker.port, "storm", topics=["t"]) for _ in range(MEMBERS)]
+    members = [GroupMember(broker.port, "classic-storm", topics=["t"]) for _ in range(MEMBERS)]
     bystander = Bystander(broker)
     try:
         for member in members:
