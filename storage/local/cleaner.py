@@ -127,6 +127,8 @@ class LogCleaner:
         self._busy: dict[TopicPartition, CleanerProcess] = {}
         # How often somebody asked to leave a log alone.
         self._paused: dict[TopicPartition, int] = {}
+        # Logs whose cleaning was ended in the middle because somebody asked to leave them alone.
+        self._abandoned: set[TopicPartition] = set()
         self._uncleanable: dict[TopicPartition, TopicId] = {}
         self._retry_at_ms: dict[TopicPartition, int] = {}
 
@@ -169,6 +171,7 @@ class LogCleaner:
         self._paused[topic_partition] = self._paused.get(topic_partition, 0) + 1
         process = self._busy.get(topic_partition)
         if process is not None:
+            self._abandoned.add(topic_partition)
             process.abandon()
         try:
             yield
@@ -246,22 +249,31 @@ class LogCleaner:
         try:
             await self._clean(process, candidate)
         except _RoundEnded:
-            await self._in(process.stop)
+            await self._stop(process, opened)
         except DiskError as error:
-            await self._in(process.stop)
-            if self._is_wanted(opened):
+            await self._stop(process, opened)
+            if self._is_wanted(opened) and key not in self._abandoned:
                 self._retry_at_ms[key] = self._clock.now_ms() + RETRY_MS
                 _warn("log not compacted, will be tried again", key, error)
         except Exception as error:  # whatever it is, the other logs go on
-            await self._in(process.stop)
-            if self._is_wanted(opened):
+            await self._stop(process, opened)
+            if self._is_wanted(opened) and key not in self._abandoned:
                 self._give_up(opened, error)
         except BaseException:
             process.abandon()
             raise
         finally:
             del self._busy[key]
+            self._abandoned.discard(key)
         return True
+
+    async def _stop(self, process: CleanerProcess, opened: LocalLog) -> None:
+        """Ends the child and removes what it wrote, as far as that can be done."""
+        await self._in(process.stop)
+        try:
+            await self._in(partial(swap.clear_unfinished, opened.directory))
+        except DiskError as error:
+            _warn("files of a compaction not removed", opened.topic_partition, error)
 
     async def _clean(self, process: CleanerProcess, candidate: _Candidate) -> None:
         opened, plan = candidate.log, candidate.plan

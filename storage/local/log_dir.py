@@ -48,6 +48,7 @@ from strandline.storage.local.log_folder import (
     probe,
     read_state,
     write_checkpoints,
+    write_cleaned_offsets,
 )
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
@@ -477,6 +478,9 @@ class LogDirs:
         target.logs[key] = self._watched(target, new)
         for offsets in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
             offsets.pop(key, None)
+        if key in directory.cleaned_offsets:
+            target.cleaned_offsets[key] = directory.cleaned_offsets.pop(key)
+            target.is_cleaning_noted = directory.is_cleaning_noted = False
         removed = old.directory.with_name(_renamed(old.directory.name, DELETE_SUFFIX))
         files.rename(old.directory, removed, sync=False)
         self._deleted.append(
@@ -516,9 +520,7 @@ class LogDirs:
             if directory is None or directory.failure is not None:
                 return
             directory.cleaned_offsets[opened.topic_partition] = offset
-            checkpoint.write_offsets(
-                directory.path / checkpoint.CLEANED_OFFSETS, dict(directory.cleaned_offsets)
-            )
+            write_cleaned_offsets(directory)
 
     def _find_directory(self, opened: LocalLog) -> LogDir | None:
         for directory in self.directories:

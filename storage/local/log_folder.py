@@ -35,6 +35,8 @@ class LogDir:
         self.high_watermarks: dict[TopicPartition, int] = {}
         # Up to where each compacted log is clean; logs that were compacted once stay in here.
         self.cleaned_offsets: dict[TopicPartition, int] = {}
+        # Whether the checkpoint of them is as they are here.
+        self.is_cleaning_noted = True
         self.failure: DiskError | None = None
         # Whether the last checkpoint found no room; only so that it is said once.
         self.is_full = False
@@ -150,3 +152,13 @@ def write_checkpoints(
     checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
     checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
     checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)
+    if not directory.is_cleaning_noted:
+        write_cleaned_offsets(directory)
+
+
+def write_cleaned_offsets(directory: LogDir) -> None:
+    """Replaces the cleaner's checkpoint and syncs it. Raises DiskError."""
+    checkpoint.write_offsets(
+        directory.path / checkpoint.CLEANED_OFFSETS, dict(directory.cleaned_offsets)
+    )
+    directory.is_cleaning_noted = True

@@ -27,8 +27,9 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.files import OpenFile
+from strandline.storage.local import folder
 from strandline.storage.local.cleaned_segment import CleanedFacts, cleaned_path
-from strandline.storage.local.folder import SWAP_SUFFIX
+from strandline.storage.local.folder import CLEANED_SUFFIX, SWAP_SUFFIX
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
@@ -93,7 +94,22 @@ def _swap_path(directory: Path, base_offset: int, suffix: str) -> Path:
 
 def withdraw(directory: Path, base_offset: int) -> None:
     """Takes steps 2 and 3 back: the sources changed meanwhile. Blocks. Raises DiskError."""
-    # The log first: without it the other files count for nothing.
-    for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+    # The log last: a log alone is swapped in by the next start, which makes its indexes anew. The
+    # indexes alone would be taken for those of the old log.
+    for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
         files.remove(_swap_path(directory, base_offset, suffix))
     files.sync_directory(directory)
+
+
+def clear_unfinished(directory: Path) -> None:
+    """Removes what a cleaning that ended early has left. Blocks. Raises DiskError."""
+    if not directory.is_dir():
+        return
+    names = folder.file_names(directory)
+    committed = {name[:20] for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)}
+    for name in names:
+        if name.endswith(SWAP_SUFFIX) and name[:20] not in committed:
+            files.remove(directory / name)
+    for name in names:
+        if name.endswith(CLEANED_SUFFIX):
+            files.remove(directory / name)

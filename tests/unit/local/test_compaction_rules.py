@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.crash_points import (
+    CLEAN_AFTER_INDEXES,
+    SimulatedCrash,
+    simulated_crash,
+)
 from strandline.storage.errors import DiskError
+from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedSegment
 from strandline.storage.local.cleaning import CleaningRequest
 from strandline.storage.local.producer_state import MarkerType
@@ -329,3 +335,16 @@ def test_the_latest_record_is_found_behind_an_emptied_batch_of_a_later_time(
     assert found is not None
     assert found.offset == 2
     assert log.log.find_timestamp(log.clock.now_ms() + 1) is None
+
+
+def test_a_cleaning_that_ends_early_leaves_no_file_behind(tmp_path: Path) -> None:
+    log = CompactedLog(tmp_path)
+    log.append((b"a", b"1"))
+    log.append((b"a", b"2"))
+    log.seal()
+    # The index is renamed, then the log's new name cannot be made durable.
+    with simulated_crash(CLEAN_AFTER_INDEXES), pytest.raises(SimulatedCrash):
+        log.clean()
+    swap.clear_unfinished(log.directory)
+    assert not [p for p in log.directory.iterdir() if p.suffix in (".cleaned", ".swap")]
+    assert [r.offset for r in log.records()] == [0, 1]
