@@ -29,16 +29,20 @@ class ChildFailed(StorageError):
     retriable = True
 
 
+def program_of(module: str) -> str:
+    """Python that runs `main()` of a module of ours."""
+    # Not `-m`: the module would be `__main__` in the child, and its classes others than ours.
+    return f"from {module} import main; main()"
+
+
 class ChildProcess:
     """One process and our end of the socket to it. Every method may be called from any thread."""
 
-    def __init__(self, module: str) -> None:
-        """Starts `main()` of `module`. Raises ChildFailed."""
+    def __init__(self, program: str) -> None:
+        """Starts a `program_of` some module. Raises ChildFailed."""
         self.connection, theirs = Pipe(duplex=True)
         # The child must find the same code, also where the package is on a path of the caller's.
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-        # Not `-m`: the module would be `__main__` in the child, and its classes others than ours.
-        program = f"from {module} import main; main()"
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", program, str(theirs.fileno())],

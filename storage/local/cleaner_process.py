@@ -16,7 +16,12 @@ from __future__ import annotations
 import threading
 from multiprocessing.connection import Connection
 
-from strandline.storage.child_process import ChildFailed, ChildProcess, connect_to_parent
+from strandline.storage.child_process import (
+    ChildFailed,
+    ChildProcess,
+    connect_to_parent,
+    program_of,
+)
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.local.cleaning import (
@@ -51,7 +56,7 @@ class CleanerProcess:
         """Starts a cleaning. Raises ChildFailed."""
         if self._closed.is_set():
             raise ChildFailed("the broker stops")
-        child = self._child = self._child or ChildProcess(__name__)
+        child = self._child = self._child or ChildProcess(program_of(__name__))
         self._send(child, request)
 
     def next(self) -> CleanedGroup | CleaningStatistics:

@@ -11,15 +11,17 @@ by itself when the broker does, however that happens: its end of the socket clos
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+from strandline.storage.child_process import (
+    ChildFailed,
+    ChildProcess,
+    connect_to_parent,
+    program_of,
+)
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.model import Offset
@@ -27,12 +29,7 @@ from strandline.storage.tiering.inspection import AdaptiveBounds, SegmentFacts, 
 
 # Long enough to serve a burst of segments with one child, short enough to give the memory back.
 IDLE_S = 60.0
-# A child that does not end within this after its socket is closed is killed.
-GOODBYE_S = 2.0
-# Reading and decompressing yields to everything that serves clients.
-NICENESS = 10
-# Not `-m`: the module would be `__main__` in the child, and its classes others than ours.
-CHILD_PROGRAM = f"from {__name__} import main; main()"
+CHILD_PROGRAM = program_of(__name__)
 
 
 class InspectionFailed(StorageError):
@@ -56,7 +53,7 @@ class SegmentInspector:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._child: ChildProcess | None = None
         self._used_s = clock.monotonic_s()
         self._closed = False
 
@@ -68,9 +65,9 @@ class SegmentInspector:
         with self._lock:
             if self._closed:
                 raise InspectionFailed("the broker stops")
-            child = self._child = self._child or _Child()
+            child = self._child = self._child or _start()
             try:
-                answer = child.ask(request, timeout_s=timeout_s)
+                answer = _ask(child, request, timeout_s=timeout_s)
             except InspectionFailed:
                 self._child = None
                 child.kill()
@@ -107,60 +104,26 @@ class SegmentInspector:
         return f"<SegmentInspector child={self._child}>"
 
 
-class _Child:
-    """One process and our end of the socket to it."""
+def _start() -> ChildProcess:
+    try:
+        return ChildProcess(CHILD_PROGRAM)
+    except ChildFailed as error:
+        raise InspectionFailed(str(error)) from error
 
-    def __init__(self) -> None:
-        self._connection, theirs = Pipe(duplex=True)
-        # The child must find the same code, also where the package is on a path of the caller's.
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", CHILD_PROGRAM, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-            )
-        except OSError as error:
-            self._connection.close()
-            raise InspectionFailed(f"cannot start the inspection process: {error}") from error
-        finally:
-            theirs.close()
 
-    def ask(
-        self, request: InspectionRequest, *, timeout_s: float
-    ) -> SegmentFacts | StrandlineError:
-        try:
-            self._connection.send(request)
-            if not self._connection.poll(timeout_s):
-                raise InspectionFailed(f"{request.path} took longer than {timeout_s:g} s")
-            answer = self._connection.recv()
-        except (EOFError, OSError) as error:
-            raise InspectionFailed(
-                f"the inspection process died with status {self._process.poll()}"
-            ) from error
-        assert isinstance(answer, SegmentFacts | StrandlineError), answer
-        return answer
-
-    def end(self) -> None:
-        self._connection.close()
-        try:
-            self._process.wait(GOODBYE_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def abandon(self) -> None:
-        """Kills the process while somebody may be waiting for its answer: he gets EOF."""
-        self._process.kill()
-
-    def kill(self) -> None:
-        self._connection.close()
-        self._process.kill()
-        self._process.wait()
-
-    def __repr__(self) -> str:
-        return f"pid {self._process.pid}"
+def _ask(
+    child: ChildProcess, request: InspectionRequest, *, timeout_s: float
+) -> SegmentFacts | StrandlineError:
+    """Raises InspectionFailed."""
+    try:
+        child.connection.send(request)
+        if not child.connection.poll(timeout_s):
+            raise InspectionFailed(f"{request.path} took longer than {timeout_s:g} s")
+        answer = child.connection.recv()
+    except (EOFError, OSError) as error:
+        raise InspectionFailed(str(child.died())) from error
+    assert isinstance(answer, SegmentFacts | StrandlineError), answer
+    return answer
 
 
 def serve(connection: Connection) -> None:
@@ -189,8 +152,5 @@ def serve(connection: Connection) -> None:
 
 
 def main() -> None:
-    """The child's program; its argument is the descriptor of its end of the socket."""
-    # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
-    serve(Connection(int(sys.argv[1])))
+    """The child's program."""
+    serve(connect_to_parent())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -265,10 +266,10 @@ def test_a_child_that_dies_is_replaced(path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(batch(0, [BASE_MS]))
     request = InspectionRequest(path=path, base_offset=0, end_offset=1)
     try:
-        monkeypatch.setattr(inspector_module.sys, "executable", "/bin/false")
+        monkeypatch.setattr(sys, "executable", "/bin/false")
         with pytest.raises(InspectionFailed, match="died"):
             inspector.inspect(request, timeout_s=30)
-        monkeypatch.setattr(inspector_module.sys, "executable", "/nowhere/python")
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
         with pytest.raises(InspectionFailed, match="cannot start"):
             inspector.inspect(request, timeout_s=30)
         monkeypatch.undo()
