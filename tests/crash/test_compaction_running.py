@@ -150,3 +150,16 @@ def test_a_cleaner_that_dies_leaves_one_log_alone_and_cleans_the_others(tmp_path
         assert eventually(lambda: is_compacted(broker, "other"), timeout_s=40)
         assert len(consume(broker, "victim")) > len(KEYS)
         assert last_values(consume(broker, "victim")) == expected(ROUNDS - 1)
+
+
+def test_a_topic_may_be_compacted_and_deleted_by_age(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, settings=SETTINGS) as broker:
+        both = {"cleanup.policy": "compact,delete", "segment.ms": "300"}
+        create(broker, "both", **both, **{"retention.ms": "1500"})
+        create(broker, "kept", **COMPACTED, **{"retention.ms": "1500"})
+        for topic in ("both", "kept"):
+            produce(broker, topic)
+        assert eventually(lambda: is_compacted(broker, "both"))
+        assert eventually(lambda: consume(broker, "both") == {})
+        assert eventually(lambda: is_compacted(broker, "kept"))
+        assert last_values(consume(broker, "kept")) == expected(ROUNDS - 1)
