@@ -173,12 +173,16 @@ def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_n
     unarchived.copy_data(broker)
     # The first commit makes the manifest; the other steps then happen to an archive that exists.
     deaths = {COPY_AFTER_COMMIT: 2, COPY_AFTER_LOG: 3, COPY_BEFORE_COMMIT: 5}
+    # Nothing is freed before it is looked at, however slow the machine is.
+    delay_ms = broker.settings["log.initial.task.delay.ms"]
+    broker.settings["log.initial.task.delay.ms"] = "3600000"
     for point, uploaded_count in deaths.items():
         broker.start_to_crash_at(point)
         wait_for_death(broker)
         check_uploads(archive)
         assert len(uploaded_keys(archive)) == uploaded_count
         assert len(archive.segments(TOPIC)) == 1
+    broker.settings["log.initial.task.delay.ms"] = delay_ms
     broker.start_to_crash_at(DELETE_BEFORE_LOCAL)
     wait_for_death(broker)
     # It was about to free what is archived, and had not done so.
