@@ -143,7 +143,7 @@ class ReplicaBroker(Broker):
 
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         assert self._tiering is not None
-        return {
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
             "connection sweep": self._server.sweep_forever,
             "flush": self._flush_forever,
             "checkpoint": self._checkpoint_forever,
@@ -151,7 +151,12 @@ class ReplicaBroker(Broker):
             "retention": self._retain_forever,
             "tiering": self._tiering.run,
             "following": self._follow_forever,
+            "moves": self._moves.run,
         }
+        if self._config.log_cleaner_enable:
+            # Of all logs only those of the replica's own groups are compacted.
+            loops["cleaner"] = self._clean_forever
+        return loops
 
     async def _follow_forever(self) -> None:
         state = RetryState("follow", "metadata", policy=RetryPolicy(), clock=self._clock)

@@ -167,22 +167,19 @@ def clamped(
     at its old offset would skip those. `end_of` answers None for a partition that is not there.
     """
     for live in records:
-        try:
-            key = decode_key(live.key)
-        except UnreadableRecord:
-            yield live
-            continue
+        yield _clamped(live, end_of)
+
+
+def _clamped(live: LiveRecord, end_of: Callable[[TopicPartition], Offset | None]) -> LiveRecord:
+    try:
+        key = decode_key(live.key)
         if not isinstance(key, OffsetCommitKey):
-            yield live
-            continue
-        end_offset = end_of(TopicPartition(key.topic, key.partition))
-        if end_offset is not None:
-            yield _clamped_commit(live, end_offset)
-
-
-def _clamped_commit(live: LiveRecord, end_offset: Offset) -> LiveRecord:
-    value: OffsetCommitValue = decode_offset_commit(live.value)
-    if value.offset <= end_offset:
+            return live
+        value: OffsetCommitValue = decode_offset_commit(live.value)
+    except UnreadableRecord:
+        return live
+    end_offset = end_of(TopicPartition(key.topic, key.partition))
+    if end_offset is None or value.offset <= end_offset:
         return live
     return replace(live, value=encode_offset_commit(replace(value, offset=end_offset)))
 
