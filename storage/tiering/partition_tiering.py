@@ -144,6 +144,9 @@ class PartitionStatistics:
     manifest_known: bool
     copy_failure: FailureInfo | None
     delete_failure: FailureInfo | None
+    # Where the records end that would outlive this machine, the open segment included.
+    restorable_end_offset: Offset | None = None
+    merge_failure: FailureInfo | None = None
 
 
 class PartitionTiering:
@@ -642,6 +645,8 @@ class PartitionTiering:
             manifest_known=self.remote.known,
             copy_failure=self._copying.failure,
             delete_failure=self._deleting.failure,
+            restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
+            merge_failure=self._merging.failure,
         )
 
     def _pending(self, segment: SegmentVerdict) -> PendingSegment:

@@ -1,4 +1,4 @@
-"""The broker dies at each named step of copying and deleting: nothing is lost or left half done.
+"""The broker dies at each named step of copying, merging and deleting: nothing is lost or left half done.
 
     1  a broker that dies at the step        what lies where at that moment is looked at
     2  a broker after it                     everything acknowledged is read from the log start on,
@@ -28,6 +28,10 @@ from strandline.storage.crash_points import (
     DELETE_AFTER_OBJECTS,
     DELETE_BEFORE_LOCAL,
     EXIT_STATUS_KILLED,
+    MERGE_AFTER_COMMIT,
+    MERGE_AFTER_LOG,
+    MERGE_AFTER_META,
+    MERGE_BEFORE_COMMIT,
 )
 from strandline.storage.records.batch import read_header
 from strandline.storage.remote.keys import ObjectKind
@@ -52,6 +56,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash]
 TOPIC = "crashing"
 COPY_POINTS = [COPY_AFTER_LOG, COPY_AFTER_META, COPY_BEFORE_COMMIT, COPY_AFTER_COMMIT]
 DELETE_POINTS = [DELETE_AFTER_LOG_START, DELETE_AFTER_MARK, DELETE_AFTER_OBJECTS]
+MERGE_POINTS = [MERGE_AFTER_LOG, MERGE_AFTER_META, MERGE_BEFORE_COMMIT, MERGE_AFTER_COMMIT]
 CLOSED_SEGMENTS = 3
 OFFSET_OUT_OF_RANGE = 1
 BATCHES = make_batches(size_bytes=CLOSED_SEGMENTS * SEGMENT_BYTES + SEGMENT_BYTES // 2)
@@ -231,6 +236,28 @@ def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes
     assert gone.isdisjoint(archive.keys())
     assert archive.segments(TOPIC) == before[2:]
     assert archive.orphans() == ()
+
+
+@pytest.mark.parametrize("point", MERGE_POINTS)
+def test_a_merge_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
+    make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
+) -> None:
+    # Two segments are less than half of it, all three are more.
+    target_bytes = 4 * SEGMENT_BYTES
+    broker = make_broker(settings={"strandline.remote.merge.target.bytes": str(target_bytes)})
+    unarchived.copy_data(broker)
+    broker.start_to_crash_at(point)
+    wait_for_death(broker)
+    is_committed = point == MERGE_AFTER_COMMIT
+    assert len(archive.segments(TOPIC)) == (1 if is_committed else CLOSED_SEGMENTS)
+
+    broker.start()
+    settle(broker)
+    eventually(lambda: len(archive.segments(TOPIC)) == 1 and is_clean(archive), timeout_s=WAIT_S)
+    settle(broker)
+    spare = uploaded_keys(archive) - live_keys(archive)
+    assert orphan_keys(archive) == spare
+    assert len(spare) == {MERGE_AFTER_LOG: 1, MERGE_AFTER_COMMIT: 0}.get(point, 2)
 
 
 def is_clean(archive: Archive) -> bool:
