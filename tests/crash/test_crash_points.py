@@ -1,4 +1,6 @@
-"""The broker dies at each named step of copying, merging and deleting: nothing is lost or left half done.
+"""The broker dies at each named step of copying, merging and deleting, and nothing is lost.
+
+Each test looks twice:
 
     1  a broker that dies at the step        what lies where at that moment is looked at
     2  a broker after it                     everything acknowledged is read from the log start on,
