@@ -47,7 +47,7 @@ from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
 BUCKET = "bench"
 URL = f"s3://{BUCKET}/archive"
 MIB = 1024 * 1024
-SEGMENT_BYTES = 32 * MIB
+SEGMENT_BYTES = 16 * MIB
 HOUR_MS = 3_600_000
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
 
@@ -490,21 +490,26 @@ def main() -> None:
     parser.add_argument("--jars", type=Path, default=Path("bench-data/jars"))
     parser.add_argument("parts", nargs="*", default=["rate", "year", "plan", "memory"])
     options = parser.parse_args()
-    console = Console()
     figures: list[Figure] = []
+
+    def took(made: Iterator[Figure]) -> None:
+        for figure in made:
+            figures.append(figure)
+            line = f"{figure.part}: {figure.name} {figure.value:.2f} {figure.unit}"
+            print(line, file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory(prefix="bench-lake-") as name:
         folder = Path(name)
         if "year" in options.parts:
-            figures += run_year(folder)
+            took(run_year(folder))
         if "plan" in options.parts:
-            figures += run_plan(folder)
+            took(run_plan(folder))
         if "memory" in options.parts:
-            figures += run_memory(folder)
-        report(figures, console)
+            took(run_memory(folder))
         if "rate" in options.parts:
             jars = fetch_jars(options.jars)
-            figures += run_rates(folder, jars, options.mb * 1_000_000, options.runs)
-            report(figures, console)
+            took(run_rates(folder, jars, options.mb * 1_000_000, options.runs))
+    report(figures, Console())
 
 
 if __name__ == "__main__":
