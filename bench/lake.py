@@ -49,6 +49,7 @@ URL = f"s3://{BUCKET}/archive"
 MIB = 1024 * 1024
 SEGMENT_BYTES = 16 * MIB
 HOUR_MS = 3_600_000
+TOPICS = "100-none,100-zstd,1000-none,1000-zstd"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
 
 MAVEN = "https://repo1.maven.org/maven2/"
@@ -127,7 +128,9 @@ def spark_session(jars: list[Path], endpoint: str) -> Iterator[Any]:
         spark.stop()
 
 
-def run_rates(folder: Path, jars: list[Path], total_bytes: int, runs: int) -> Iterator[Figure]:
+def run_rates(
+    folder: Path, jars: list[Path], topics: list[str], total_bytes: int, runs: int
+) -> Iterator[Figure]:
     with null_s3() as endpoint:
         client = s3_client(endpoint)
         client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
@@ -142,11 +145,11 @@ def run_rates(folder: Path, jars: list[Path], total_bytes: int, runs: int) -> It
             BrokerProcess(folder / "broker", settings=settings) as broker,
             spark_session(jars, endpoint) as spark,
         ):
-            for record_bytes in (100, 1000):
-                for codec in ("none", "zstd"):
-                    yield from _rates(
-                        spark, broker, endpoint, record_bytes, codec, total_bytes, runs
-                    )
+            for topic in topics:
+                record_bytes, codec = topic.split("-")
+                yield from _rates(
+                    spark, broker, endpoint, int(record_bytes), codec, total_bytes, runs
+                )
 
 
 def _rates(
@@ -158,7 +161,7 @@ def _rates(
     total_bytes: int,
     runs: int,
 ) -> Iterator[Figure]:
-    topic = f"r{record_bytes}-{codec}"
+    topic = f"{record_bytes}-{codec}"
     end_offsets = _archived(broker, endpoint, topic, record_bytes, codec, total_bytes)
     count = sum(end_offsets.values())
     ends = json.dumps({topic: {str(p): end for p, end in end_offsets.items()}})
@@ -485,7 +488,10 @@ def report(figures: list[Figure], console: Console) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mb", type=int, default=400, help="of each of the four topics [400]")
+    parser.add_argument("--mb", type=int, default=400, help="of each topic of part `rate` [400]")
+    parser.add_argument(
+        "--topics", default=TOPICS, help=f"record bytes and codec, joined by commas [{TOPICS}]"
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--jars", type=Path, default=Path("bench-data/jars"))
     parser.add_argument("parts", nargs="*", default=["rate", "year", "plan", "memory"])
@@ -508,7 +514,8 @@ def main() -> None:
             took(run_memory(folder))
         if "rate" in options.parts:
             jars = fetch_jars(options.jars)
-            took(run_rates(folder, jars, options.mb * 1_000_000, options.runs))
+            topics = options.topics.split(",")
+            took(run_rates(folder, jars, topics, options.mb * 1_000_000, options.runs))
     report(figures, Console())
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from strandline.spark_lake.objects import _s3_arguments
 from strandline.spark_lake.options import (
     SPLIT_BYTES,
     Assign,
@@ -211,3 +212,18 @@ def test_importing_the_lake_is_cheap() -> None:
 def test_columns_are_named_in_their_order_and_no_headers_come_beside_them() -> None:
     options = parse(columns="offset, key", includeHeaders="true")
     assert options.columns == ("offset", "key")
+
+
+def test_s3_options_reach_s3fs() -> None:
+    options = parse(
+        **{"s3.profile": "history", "s3.requester.pays": "true", "s3.endpoint.url": "http://s3"}
+    )
+    arguments = _s3_arguments(options.s3)
+    assert (arguments["profile"], arguments["requester_pays"]) == ("history", True)
+    assert arguments["endpoint_url"] == "http://s3"
+
+
+@pytest.mark.parametrize("name", ["groupIdPrefix", "fetchoffset.numretries", "kafka.group.id"])
+def test_options_about_brokers_are_refused_because_they_would_do_nothing(name: str) -> None:
+    with pytest.raises(InvalidConfig, match="has no meaning here"):
+        parse(**{name: "3"})
