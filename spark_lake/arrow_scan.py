@@ -16,7 +16,6 @@ and the compiled loops let go of the interpreter:
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
 import queue
 import threading
@@ -30,13 +29,12 @@ from strandline.spark_lake.options import COLUMNS, LakeOptions
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator, Predicate, taken
 from strandline.spark_lake.query import Query
+from strandline.spark_lake.query_log import tell
 from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 # Two threads keep the network and a core busy; more than four wait for each other's interpreter.
 THREADS_MAX = 4
@@ -130,15 +128,13 @@ def read_in_order(
                 yield batch
     finally:
         statistics = reader.statistics()
-        log.info(
+        tell(
             "scan read",
-            extra={
-                "fields": {
-                    "rows": rows,
-                    "plan": str(plan),
-                    "requests": statistics.request_count,
-                    "bytes_read": statistics.bytes_read,
-                }
+            {
+                "rows": rows,
+                "plan": str(plan),
+                "requests": statistics.request_count,
+                "bytes_read": statistics.bytes_read,
             },
         )
 

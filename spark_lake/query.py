@@ -11,7 +11,6 @@ comparisons that only drop rows. Each plan and each end of reading is one line o
 from __future__ import annotations
 
 import gc
-import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from strandline.spark_lake.planner import (
 )
 from strandline.spark_lake.predicate import Comparison, Predicate
 from strandline.spark_lake.pruning import prune_selections
+from strandline.spark_lake.query_log import tell
 from strandline.spark_lake.report import ReportWriter, TaskReport
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.split_scan import SplitScan
@@ -39,8 +39,6 @@ from strandline.spark_lake.splits import Split, SplitSizes
 from strandline.spark_lake.values.decoder import ValueColumns
 from strandline.spark_lake.values.plan import plan_values
 from strandline.storage.model import TopicPartition
-
-log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -181,15 +179,13 @@ class Query:
 
     def _tell_plan(self, made: ScanPlan, reader: ObjectReader) -> None:
         statistics = reader.statistics()
-        log.info(
+        tell(
             "scan planned",
-            extra={
-                "fields": {
-                    "scan": self._scan_id,
-                    "plan": str(made),
-                    "requests": statistics.request_count,
-                    "bytes_read": statistics.bytes_read,
-                }
+            {
+                "scan": self._scan_id,
+                "plan": str(made),
+                "requests": statistics.request_count,
+                "bytes_read": statistics.bytes_read,
             },
         )
         if self.options.scan_report is not None:
@@ -198,9 +194,6 @@ class Query:
             )
 
     def _tell_task(self, split: Split, report: TaskReport) -> None:
-        log.info(
-            "split read",
-            extra={"fields": {"scan": self._scan_id, "split": split.index, **report.fields()}},
-        )
+        tell("split read", {"scan": self._scan_id, "split": split.index, **report.fields()})
         if self.options.scan_report is not None:
             ReportWriter(self.options.scan_report, self._scan_id).write_task(split.index, report)

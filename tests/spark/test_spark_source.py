@@ -92,6 +92,23 @@ def test_other_filters_stay_with_spark(spark: SparkSession, archive: ArchiveBuil
     )
 
 
+def test_a_query_logs_what_it_reads_of_how_much(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "true")
+    try:
+        assert load(spark, archive).where("partition = 0 and offset < 150").count() == 150
+        told = {
+            row["msg"]: row["context"]
+            for row in spark.tvf.python_worker_logs().select("msg", "context").collect()
+        }
+    finally:
+        spark.conf.unset("spark.sql.pyspark.worker.logging.enabled")
+    assert told["scan planned"]["plan"].startswith("2 of 6 segments, 2 of 6 chunks, ")
+    assert told["split read"]["rows"] == "150"
+    assert told["split read"]["segments_read"] == "2"
+
+
 def test_queries_without_rows_and_limits_work(spark: SparkSession, archive: ArchiveBuilder) -> None:
     assert load(spark, archive).where("offset > 100000").count() == 0
     assert len(load(spark, archive).limit(5).collect()) == 5
