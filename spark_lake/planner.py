@@ -205,7 +205,7 @@ def _partition_plan(manifest: Manifest, selection: Selection | None) -> Partitio
             _reckoned_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
             for one in candidates
         ),
-        chunks_total=_reckoned_chunks(manifest.size_bytes),
+        chunks_total=max(manifest.segment_count, _reckoned_chunks(manifest.size_bytes)),
         bytes_planned=sum(one.size_bytes for one in candidates),
         bytes_total=manifest.size_bytes,
     )
