@@ -329,7 +329,7 @@ def test_a_parked_fetch_is_throttled_when_its_records_come(
     broker: BrokerProcess, admin: WireClient, client_id: str
 ) -> None:
     create_topic(admin, "parked", 1)
-    alter(admin, of(client_id), {"consumer_byte_rate": 10_000})
+    alter(admin, of(client_id), {"consumer_byte_rate": 20_000})
     with WireClient(broker.port, client_id=client_id) as client:
         waiting = client.send(
             fetch_request(fetch_topic("parked", {0: 0}), max_wait_ms=10_000, min_bytes=1), 12
@@ -448,7 +448,7 @@ def test_librdkafka_keeps_to_its_rate_and_others_are_not_slowed(
     done = threading.Event()
 
     def send_slowly() -> None:
-        for _ in range(40):
+        for _ in range(25):
             slow.produce("rdkafka", b"s" * 10_000)
             slow.poll(0)
         slow.flush(30)
@@ -457,7 +457,7 @@ def test_librdkafka_keeps_to_its_rate_and_others_are_not_slowed(
     began_s = time.monotonic()
     sender = threading.Thread(target=send_slowly)
     sender.start()
-    # Acknowledged one by one while the other is held up: thirty answers in its three seconds.
+    # Acknowledged one by one while the other is held up: many answers in its one and a half seconds.
     with WireClient(broker.port) as fast:
         answered_meanwhile = 0
         while not done.is_set():
@@ -466,9 +466,9 @@ def test_librdkafka_keeps_to_its_rate_and_others_are_not_slowed(
     sender.join()
     elapsed_s = time.monotonic() - began_s
     assert throttled
-    assert answered_meanwhile >= 30
-    # 400 KB at 100 KB/s, the first second free.
-    assert elapsed_s >= 400_000 / rate - 1 - 0.5
+    assert answered_meanwhile >= 10
+    # 250 KB at 100 KB/s, the first second free.
+    assert elapsed_s >= 250_000 / rate - 1 - 0.5
 
 
 def test_kafka_python_reads_everything_however_slowly(
