@@ -175,7 +175,7 @@ def main() -> None:
     size = QUICK_SIZE if arguments.quick else FULL_SIZE
     runs = arguments.runs or (1 if arguments.quick else 3)
     console = Console()
-    results = Results(RESULTS / ("quick" if arguments.quick else "full"), size=size)
+    results = Results(RESULTS / ("quick" if arguments.quick else "full"), ROWS, size=size)
     rows = [row for row in ROWS if not arguments.only or row.name in arguments.only]
     if any(row.load for row in rows) and not _peak(results):
         rows = [row for row in ROWS if row in rows or row.name == "peak"]

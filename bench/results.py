@@ -1,17 +1,23 @@
 """The figures of all runs, one JSON file per row, so that an interrupted run goes on where it was.
 
-    <folder>/<row>.json   {"size": 1.0, "figures": {"Kafka": [{metric: figure}, …], …}}
+    <folder>/<row>.json   {"measured": "…", "figures": {"Kafka": [{metric: figure}, …], …}}
 
-A file of another size (a quick run before a full one) is begun anew.
+`measured` says what: the row without its words and goals, and the size of the run. Figures of
+anything else are not read, and the row is begun anew.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+
+from bench.rows import Row
+
+# What a row is called and should be does not change what was measured.
+_WORDS = ("section", "title", "goals", "peers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +33,14 @@ class Spread:
 class Results:
     """What was measured, in memory and in its files."""
 
-    def __init__(self, folder: Path, *, size: float) -> None:
+    def __init__(self, folder: Path, rows: Sequence[Row], *, size: float) -> None:
         self._folder = folder
-        self._size = size
+        self._measured = {row.name: f"{_essence(row)}, size={size:g}" for row in rows}
         self._figures: dict[str, dict[str, list[Mapping[str, float]]]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*.json"):
             document = json.loads(path.read_text())
-            if document["size"] == size:
+            if document.get("measured") == self._measured.get(path.stem):
                 self._figures[path.stem] = document["figures"]
 
     def runs(self, row: str, peer: str) -> int:
@@ -42,7 +48,7 @@ class Results:
 
     def add(self, row: str, peer: str, figures: Mapping[str, float]) -> None:
         self._figures.setdefault(row, {}).setdefault(peer, []).append(dict(figures))
-        document = {"size": self._size, "figures": self._figures[row]}
+        document = {"measured": self._measured[row], "figures": self._figures[row]}
         temporary = self._folder / f"{row}.json.new"
         temporary.write_text(json.dumps(document, indent=1))
         temporary.replace(self._folder / f"{row}.json")
@@ -70,3 +76,11 @@ class Results:
         if ours is None or theirs is None or theirs.median == 0:
             return None
         return ours.median / theirs.median
+
+
+def _essence(row: Row) -> str:
+    return ", ".join(
+        f"{field.name}={getattr(row, field.name)}"
+        for field in fields(row)
+        if field.name not in _WORDS
+    )
