@@ -474,6 +474,8 @@ class LogDirs:
         target = self.directory_at(new.directory.parent)
         assert target is not None, new
         key = old.topic_partition
+        # As in delete_log: what is still under way in the old folder is no fault of its disk.
+        old.on_failure = None
         del directory.logs[key]
         target.logs[key] = self._watched(target, new)
         for offsets in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
