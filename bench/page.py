@@ -61,8 +61,8 @@ METHOD = """\
   (the row "peak").
 - **Fetches** ask for up to 1 MB of a partition and wait 10 ms at most (500 ms in the rows of
   latency): their consumers are behind all the time.
-- **Partitions** have taken one record each before they are measured: both brokers write and sync
-  files at the first.
+- **Partitions** have taken one record each before they are measured, and where there are many of
+  them the whole load once: both brokers make and sync files at the first.
 - **Start** ends when every partition has acknowledged a record.
 - **Kafka's second tier** is LocalTieredStorage, the only one it comes with: a folder. For that row
   strandline's second tier is a folder too. Aiven's plugin for S3 is not on Maven Central (tried:

@@ -49,6 +49,9 @@ _FLUSH_TIMEOUT_MS = 300_000
 # Bytes that one process keeps in its producers' queues: enough for the requests of many
 # connections in flight, and small beside the memory of a machine that also runs two brokers.
 OUTSTANDING_BYTES = 64 * 1024 * 1024
+BATCH_HEADER_BYTES = 61
+# Lengths, deltas and attributes of a record at their longest.
+RECORD_OVERHEAD_BYTES = 36
 # Distinct records of a producer. Larger than any batch, so that no codec finds the same record
 # twice in a batch and packs better than it would on real data.
 POOL_BYTES = 8 * 1024 * 1024
@@ -415,7 +418,10 @@ class Producers:
             self._handles.append(_new_handle(_PRODUCER, settings, self._counters))
         self._topics += [_new_topic(handle, load.topic) for handle in self._handles]
         self._pool = record_pool(load.record_bytes)
-        per_batch = max(load.batch_bytes // load.record_bytes, 1)
+        # As many as librdkafka puts into one batch, by its own reckoning of what they take: one
+        # more would wait for linger.ms in each partition and go as a batch of one.
+        record_bytes_max = load.record_bytes + RECORD_OVERHEAD_BYTES
+        per_batch = max((load.batch_bytes - BATCH_HEADER_BYTES) // record_bytes_max, 1)
         self._messages = np.zeros((per_batch, MESSAGE_WORDS), dtype=np.int64)
         # A call with nothing to do compiles the loop; so do the other clients.
         self._send(0)

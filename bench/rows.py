@@ -139,8 +139,8 @@ ROWS: tuple[Row, ...] = (
     _move("zstd", "zstd", codec="zstd"),
     _move("acks-0", "acks=0", acks=0),
     _move("acks-all", "acks=all", acks=-1),
-    _move("partitions-100", "100 partitions", partitions=100),
-    _move("partitions-1000", "1,000 partitions", partitions=1000),
+    _move("partitions-100", "100 partitions", partitions=100, megabytes=200),
+    _move("partitions-1000", "1,000 partitions", partitions=1000, megabytes=200),
     _move("connections-50", "50 connections", connections=50),
     _move("connections-500", "500 connections", connections=500),
     _move(

@@ -142,16 +142,18 @@ def produce_load(row: Row, topic: str, count: int) -> ProduceLoad:
 def move(site: Site, row: Row, peer: Peer) -> Figures:
     """Produces a topic, then reads all of it.
 
-    Before, each partition takes one record: a broker writes and syncs files of a partition at its
-    first, which would be most of what is measured with 1,000 of them.
+    Before, each partition takes one record, and many partitions the whole load once: what a broker
+    does for a partition at its first records would be most of what is measured with 1,000 of them.
     """
     count = site.count(row)
+    rounds = 2 if row.partitions > 1 else 1
     with topic_of(peer, row.partitions) as topic:
         await_serving(peer, topic, row.partitions)
-        made = producers(peer.bootstrap, produce_load(row, topic, count))
-        with made as ready, measuring(peer.pid) as produced:
-            ready.run()
-        load = ConsumeLoad(topic=topic, count=count, partitions=row.partitions)
+        for _ in range(rounds):
+            made = producers(peer.bootstrap, produce_load(row, topic, count))
+            with made as ready, measuring(peer.pid) as produced:
+                ready.run()
+        load = ConsumeLoad(topic=topic, count=count * rounds, partitions=row.partitions)
         # acks=0 tells nobody when the broker has the last record.
         if row.acks == 0:
             with consumer(peer.bootstrap, load) as ready:
@@ -160,7 +162,7 @@ def move(site: Site, row: Row, peer: Peer) -> Figures:
     value_bytes = count * row.record_bytes
     return {
         **_moved("produce", produced, value_bytes),
-        **_moved("consume", consumed, value_bytes * row.consumers),
+        **_moved("consume", consumed, value_bytes * rounds * row.consumers),
     }
 
 
