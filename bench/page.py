@@ -68,8 +68,8 @@ METHOD = """\
   strandline's second tier is a folder too. Aiven's plugin for S3 is not on Maven Central (tried:
   io.aiven:tiered-storage-for-apache-kafka, io.aiven:core, io.aiven.kafka.tieredstorage:core), so
   the rows with S3 have no peer.
-- **Spark's Kafka source** is missing: the connector that belongs to the Spark which strandline is
-  tested with (spark-sql-kafka-0-10_2.13, 4.3.0) is not on Maven Central.
+- **Spark's Kafka source** reads from strandline beside its own archive in `make bench-lake`; here
+  it would measure Spark.
 - **No fsync.** Both brokers leave writing back to the system, as Kafka does by default.
 
 One thing is varied in each row; the rest is as in the first: records of 1 KB, batches of 16 KB, no
