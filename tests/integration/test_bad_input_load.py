@@ -261,8 +261,9 @@ def test_a_huge_array_holds_up_nobody(
             other.ask(software(), ApiVersionsResponse, 3)
             answered_meanwhile += 1
         sender.join()
-    # On the loop it would be two or three: one before, one behind, one between.
-    assert answered_meanwhile >= 10, answered_meanwhile
+    # On the loop it would be two or three: one before, one behind, one between. Beside it there are
+    # as many as the machine has time for.
+    assert answered_meanwhile >= 5, answered_meanwhile
     assert broker.resident_mib() - before_mib < 160
 
 
