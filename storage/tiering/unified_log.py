@@ -265,17 +265,20 @@ class UnifiedLog:
         end_offset = (
             None if isolation is Isolation.READ_UNCOMMITTED else self.local.last_stable_offset
         )
-        try:
-            entry = await remote.find_entry(offset)
-            if entry is None:
-                # Not "out of range": that would make consumers skip what may only be misplaced.
-                raise ObjectNotFound(str(self.topic_partition), "read", f"{offset} not archived")
-            found = await remote.read(entry, offset, bytes_max=bytes_max, end_offset=end_offset)
-        except ObjectNotFound:
-            # Deleted under the reader: that is an answer if the log start has moved, else a loss.
-            if offset < self.log_start_offset:
-                raise self._out_of_range(offset) from None
-            raise
+        entry = await self._entry_for(remote, offset)
+        while True:
+            try:
+                found = await remote.read(entry, offset, bytes_max=bytes_max, end_offset=end_offset)
+                break
+            except ObjectNotFound:
+                # Deleted under the reader: that is an answer if the log start has moved, or if a
+                # merge has put another object in its place; else a loss. Each turn needs a merge
+                # that was committed since the last one, so there are few.
+                if offset < self.log_start_offset:
+                    raise self._out_of_range(offset) from None
+                replaced, entry = entry, await self._entry_for(remote, offset)
+                if entry.log_key == replaced.log_key:
+                    raise
         aborted: Sequence[AbortedTransaction] = ()
         if isolation is Isolation.READ_COMMITTED:
             aborted = await self._aborted_from(remote, entry, offset, found.next_offset)
@@ -285,6 +288,15 @@ class UnifiedLog:
             next_offset=found.next_offset,
             aborted=aborted,
         )
+
+    async def _entry_for(self, remote: RemoteLog, offset: Offset) -> SegmentEntry:
+        entry = await remote.find_entry(offset)
+        if entry is None:
+            if offset < self.log_start_offset:
+                raise self._out_of_range(offset)
+            # Not "out of range": that would make consumers skip what may only be misplaced.
+            raise ObjectNotFound(str(self.topic_partition), "read", f"{offset} not archived")
+        return entry
 
     def read_remote_from_memory(
         self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
