@@ -246,9 +246,11 @@ def test_a_huge_array_holds_up_nobody(
     ended = threading.Event()
 
     def send_hostile() -> None:
-        with WireClient(broker.port) as hostile:
-            hostile.send_raw(frame)
-            hostile.closed_by_broker()
+        # Twice, so that a busy machine has the time for as many answers as are asked for below.
+        for _ in range(2):
+            with WireClient(broker.port) as hostile:
+                hostile.send_raw(frame)
+                hostile.closed_by_broker()
         ended.set()
 
     before_mib = broker.resident_mib()
@@ -261,9 +263,8 @@ def test_a_huge_array_holds_up_nobody(
             other.ask(software(), ApiVersionsResponse, 3)
             answered_meanwhile += 1
         sender.join()
-    # On the loop it would be two or three: one before, one behind, one between. Beside it there are
-    # as many as the machine has time for.
-    assert answered_meanwhile >= 5, answered_meanwhile
+    # On the loop it would be two or three for each: one before, one behind, one between.
+    assert answered_meanwhile >= 10, answered_meanwhile
     assert broker.resident_mib() - before_mib < 160
 
 
