@@ -243,27 +243,31 @@ def test_a_huge_array_holds_up_nobody(
 ) -> None:
     frame = frame_of(make(), version)
     assert MIB < len(frame) < 2.1 * MIB
-    ended = threading.Event()
 
-    def send_hostile() -> None:
-        # Twice, so that a busy machine has the time for as many answers as are asked for below.
-        for _ in range(2):
+    def answers_meanwhile(other: WireClient) -> int:
+        ended = threading.Event()
+
+        def send_hostile() -> None:
             with WireClient(broker.port) as hostile:
                 hostile.send_raw(frame)
                 hostile.closed_by_broker()
-        ended.set()
+            ended.set()
+
+        sender = threading.Thread(target=send_hostile)
+        sender.start()
+        answered = 0
+        while not ended.is_set():
+            other.ask(software(), ApiVersionsResponse, 3)
+            answered += 1
+        sender.join()
+        return answered
 
     before_mib = broker.resident_mib()
     with WireClient(broker.port) as other:
         other.ask(software(), ApiVersionsResponse, 3)
-        sender = threading.Thread(target=send_hostile)
-        sender.start()
-        answered_meanwhile = 0
-        while not ended.is_set():
-            other.ask(software(), ApiVersionsResponse, 3)
-            answered_meanwhile += 1
-        sender.join()
-    # On the loop it would be two or three for each: one before, one behind, one between.
+        # A busy machine may give this process no turn meanwhile: the best of three counts.
+        answered_meanwhile = max(answers_meanwhile(other) for _ in range(3))
+    # On the loop it would be two or three: one before, one behind, one between.
     assert answered_meanwhile >= 10, answered_meanwhile
     assert broker.resident_mib() - before_mib < 160
 
