@@ -32,6 +32,8 @@ BROKER_SETTINGS = {
     "log.initial.task.delay.ms": "1000",
     "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
+    # The segments are small on purpose; merged into a few large ones they would show no pruning.
+    "strandline.remote.merge.target.bytes": "0",
 }
 
 # Each wait ends in an error instead of for ever. Starting takes about a second on an idle machine.
