@@ -29,6 +29,8 @@ closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3
 _NOTES = """
 Produce 0 to 2, which Kafka 4 advertises and refuses, are served: their messages are stored as a
 batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch 0 to 3 gives old messages.
+The other versions that Kafka 4 dropped (KIP-896), such as ListOffsets 0, are served too: clients
+from before Kafka 0.10 work.
 
 AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
 [configuration.md](configuration.md) calls dynamic; the other keys are read at the start and refused

@@ -1,6 +1,6 @@
 """DescribeConfigs: what topics and this broker run with, and where each value comes from.
 
-    1-4   1 sources and synonyms; 3 types and documentation; 4 flexible
+    0-4   1 sources and synonyms; 3 types and documentation; 4 flexible
 
 Rows are made in `broker/config_rows.py` from the tables that also check and document the
 properties, so the three cannot differ. Sensitive values are null.
@@ -96,6 +96,7 @@ def _entry(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsEn
         name=row.name,
         value=None if row.sensitive else row.value,
         read_only=row.read_only,
+        is_default=row.is_default,
         config_source=row.source,
         is_sensitive=row.sensitive,
         synonyms=[

@@ -1,8 +1,10 @@
 """The offsets of groups: committing, fetching and deleting them.
 
-OffsetCommit  2-10  5 no retention time any more, 6 leader epoch, 7 static members, 8 flexible,
+OffsetCommit  0-10  1 membership, 2 without the commit timestamps of 1, which are not used,
+                    5 no retention time any more, 6 leader epoch, 7 static members, 8 flexible,
                     9 GROUP_ID_NOT_FOUND and KIP-848, 10 topics by id
-OffsetFetch   1-10  2 everything at once, and a top-level error, 5 leader epoch, 6 flexible,
+OffsetFetch   0-10  1 nothing committed is no error any more,
+                    2 everything at once, and a top-level error, 5 leader epoch, 6 flexible,
                     7 require stable, 8 several groups, 9 KIP-848, 10 topics by id
 OffsetDelete  0
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.coordination.faults import CoordinatorFault
@@ -61,6 +63,7 @@ FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 FIRST_FETCH_BY_TOPIC_ID = 10
 FIRST_FETCH_OF_SEVERAL_GROUPS = 8
 FIRST_FETCH_WITH_TOP_LEVEL_ERROR = 2
+FIRST_FETCH_WITH_NOTHING_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,10 +201,12 @@ class GroupOffsetHandlers:
         if request.topics is None:
             topics = [_fetched_topic(name, found) for name, found in _everything(offsets)]
         else:
-            topics = [
-                _fetched_topic(topic.name, _look_up(offsets, topic.name, topic.partition_indexes))
-                for topic in request.topics
-            ]
+            topics = []
+            for topic in request.topics:
+                found = _look_up(offsets, topic.name, topic.partition_indexes)
+                if version < FIRST_FETCH_WITH_NOTHING_COMMITTED:
+                    found = [_as_error_where_nothing_is_committed(entry) for entry in found]
+                topics.append(_fetched_topic(topic.name, found))
         return OffsetFetchResponse(topics=topics)
 
     def _fetch_group(
@@ -316,6 +321,12 @@ def _fetch_named(
             ]
         topics.append(_fetched_topics(wanted.name, wanted.topic_id, found))
     return topics
+
+
+def _as_error_where_nothing_is_committed(found: _Found) -> _Found:
+    if found.offset != NO_OFFSET or found.error_code is not ErrorCode.NONE:
+        return found
+    return replace(found, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _fetched_topic(name: str, found: Iterable[_Found]) -> OffsetFetchResponseTopic:

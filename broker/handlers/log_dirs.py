@@ -1,8 +1,8 @@
 """DescribeLogDirs and AlterReplicaLogDirs: what lies in which folder, and moves between them.
 
-DescribeLogDirs      1-5   2 flexible; 3 a top-level error; 4 size of the volume; 5 cordoned folders
+DescribeLogDirs      0-5   2 flexible; 3 a top-level error; 4 size of the volume; 5 cordoned folders
                            (none are)
-AlterReplicaLogDirs  1-2   2 flexible; answers when the move is noted, not when it is done: that is
+AlterReplicaLogDirs  0-2   2 flexible; answers when the move is noted, not when it is done: that is
                            seen in DescribeLogDirs, where the copy is a future replica until then
 
 Sizes are of the local tier: what only the archive has takes no room here. A folder that is offline

@@ -1,6 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things begin and end.
 
-ListOffsets  1  first served, one offset per partition
+ListOffsets  0  borders of segments before a time; gone in Kafka 4, served for old clients
+             1  one offset per partition
              2  isolation level: latest means the last stable offset for read_committed
              4  leader epochs; 6 flexible; 7 -3; 8 -4; 9 -5; 10 timeout; 11 -6
 
@@ -13,7 +14,7 @@ ListOffsets  1  first served, one offset per partition
            -6   the first offset that is not yet uploaded          KIP-1023
          >= 0   the first record at or after that time             both tiers
 
-OffsetForLeaderEpoch 2-4   4 flexible
+OffsetForLeaderEpoch 0-4   1 the epoch of the answer; 4 flexible
 DeleteRecords        0-2   2 flexible
 """
 
@@ -50,6 +51,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
 )
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Isolation, TimestampOffset
+from strandline.storage.tiering.borders import offsets_before
 
 LATEST = -1
 EARLIEST = -2
@@ -57,6 +59,8 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+# The version that knows no timestamps of records.
+VERSION_OF_BORDERS = 0
 # The first version whose clients know what each special timestamp means.
 _FIRST_VERSION = {
     MAX_TIMESTAMP: 7,
@@ -120,6 +124,8 @@ class OffsetHandlers:
                     answer = _no_offset(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
                 elif refusal := _refusal(partition, wanted, context.api_version):
                     answer = _no_offset(wanted, refusal)
+                elif context.api_version == VERSION_OF_BORDERS:
+                    answer = self._borders(partition, wanted)
                 elif wanted.timestamp in _IN_MEMORY:
                     found = _known_offset(partition, wanted.timestamp, request.isolation_level)
                     answer = _offset(wanted, found)
@@ -130,6 +136,24 @@ class OffsetHandlers:
             topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
         response = ListOffsetsResponse(topics=topics)
         return self._look_up_all(response, lookups) if lookups else response
+
+    def _borders(
+        self, partition: Partition, wanted: ListOffsetsPartition
+    ) -> ListOffsetsResponsePartition:
+        """The answer of version 0: where segments begin that were complete at that time."""
+        if wanted.timestamp == EARLIEST:
+            offsets = [partition.log.log_start_offset][: max(0, wanted.max_num_offsets)]
+        else:
+            offsets = offsets_before(
+                partition.log,
+                None if wanted.timestamp == LATEST else wanted.timestamp,
+                end_offset=partition.high_watermark,
+                now_ms=self._services.clock.now_ms(),
+                count_max=wanted.max_num_offsets,
+            )
+        return ListOffsetsResponsePartition(
+            partition_index=wanted.partition_index, old_style_offsets=offsets
+        )
 
     async def _look_up_all(
         self, response: ListOffsetsResponse, lookups: Sequence[_Lookup]

@@ -1,8 +1,8 @@
 """CreateTopics, DeleteTopics, CreatePartitions: decide on the image, append, follow, answer.
 
-CreateTopics      2-7  4 counts of -1 mean the defaults; 5 flexible, answers with configs (KIP-525);
+CreateTopics      0-7  4 counts of -1 mean the defaults; 5 flexible, answers with configs (KIP-525);
                        7 answers with topic ids
-DeleteTopics      1-6  4 flexible; 5 error messages; 6 by topic id
+DeleteTopics      0-6  4 flexible; 5 error messages; 6 by topic id
 CreatePartitions  0-3  2 flexible
 
 Each answers when the change is durable and in force on this broker, so `timeout_ms` is not needed.

@@ -65,6 +65,7 @@ class Connection:
         "_loop",
         "_mute",
         "_on_close",
+        "_on_refused",
         "_outgoing",
         "_pending",
         "_reading",
@@ -90,7 +91,9 @@ class Connection:
         clock: Clock,
         frame_bytes_max: int,
         on_close: Callable[[Connection], None],
+        on_refused: Callable[[str, str], None],
     ) -> None:
+        """`on_refused` is told peer and reason when a client is cut off for what it sent."""
         self._socket = connected
         self._handler = handler
         self._loop = loop
@@ -104,6 +107,7 @@ class Connection:
         self._writing = False
         self._reading = True
         self._on_close = on_close
+        self._on_refused = on_refused
         self.peer = peer
         self.peer_address = peer.rpartition(":")[0]
         self.closed = False
@@ -182,7 +186,7 @@ class Connection:
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
             self._flush()
-            self.close(str(error))
+            self._refuse(error)
             return
         except Exception:
             # A handler's mistake costs its client the connection, never the broker its life.
@@ -196,7 +200,7 @@ class Connection:
         try:
             parts = await answer
         except CloseConnectionError as error:
-            self.close(str(error))
+            self._refuse(error)
         except asyncio.CancelledError:
             self.close("broker is stopping")
             raise
@@ -340,6 +344,11 @@ class Connection:
     def shrink(self) -> None:
         if not self._busy and not self._writing:
             self._frames.shrink()
+
+    def _refuse(self, error: FrameError | CloseConnectionError) -> None:
+        if not self.closed:
+            self._on_refused(self.peer, str(error))
+        self.close(str(error))
 
     def close(self, reason: str) -> None:
         """Closes the socket; calling it again does nothing."""

@@ -39,6 +39,8 @@ LISTEN_BACKLOG = 512
 # Sockets that are held because their client connects too often; further ones are closed at once.
 HELD_MAX = 1000
 HELD_S_MAX = 10.0
+# At most one line in this time about clients that were cut off: they may be many, and hostile.
+REFUSAL_LOG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,8 @@ class Server:
         self._by_address: Counter[str] = Counter()
         self._accepted_total = 0
         self._refused_total = 0
+        self._refusal_logged_s = -REFUSAL_LOG_S
+        self._refusals_unlogged = 0
         self._closed_idle_total = 0
         self._closed_stalled_total = 0
 
@@ -160,8 +164,27 @@ class Server:
                     clock=self._clock,
                     frame_bytes_max=limits.request_bytes_max,
                     on_close=self._forget,
+                    on_refused=self._log_refusal,
                 )
             )
+
+    def _log_refusal(self, peer: str, reason: str) -> None:
+        """Says why a client was cut off, which nothing on the wire can; not for every one."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._refusal_logged_s < REFUSAL_LOG_S:
+            self._refusals_unlogged += 1
+            return
+        log.warning(
+            "client cut off for what it sent",
+            extra={
+                "fields": {
+                    "peer": peer,
+                    "reason": reason,
+                    "others_since_last_line": self._refusals_unlogged,
+                }
+            },
+        )
+        self._refusal_logged_s, self._refusals_unlogged = now_s, 0
 
     def _hold(self, connected: socket.socket, held_ms: int) -> None:
         """Neither reads nor answers for a while; then closes."""

@@ -155,13 +155,14 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
         row.key: row
         for row in (
             # librdkafka up to 2.11.0 compresses only for a broker that offers Produce v0 to v2.
-            # Kafka 4 advertises them and refuses them on use (KAFKA-18659); here they are served.
+            # Kafka 4 advertises them and refuses them on use (KAFKA-18659); here they are served,
+            # and with them every other version that Kafka 4 has dropped (KIP-896).
             _row(ApiKey.PRODUCE, 0, 13, flexible_from=9),
             _row(ApiKey.FETCH, 0, 18, flexible_from=12),
-            _row(ApiKey.LIST_OFFSETS, 1, 11, flexible_from=6),
+            _row(ApiKey.LIST_OFFSETS, 0, 11, flexible_from=6),
             _row(ApiKey.METADATA, 0, 13, flexible_from=9),
-            _row(ApiKey.OFFSET_COMMIT, 2, 10, flexible_from=8),
-            _row(ApiKey.OFFSET_FETCH, 1, 10, flexible_from=6),
+            _row(ApiKey.OFFSET_COMMIT, 0, 10, flexible_from=8),
+            _row(ApiKey.OFFSET_FETCH, 0, 10, flexible_from=6),
             _row(ApiKey.FIND_COORDINATOR, 0, 6, flexible_from=3),
             _row(ApiKey.JOIN_GROUP, 0, 9, flexible_from=6),
             _row(ApiKey.HEARTBEAT, 0, 4, flexible_from=4),
@@ -170,16 +171,16 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.DESCRIBE_GROUPS, 0, 6, flexible_from=5),
             _row(ApiKey.LIST_GROUPS, 0, 5, flexible_from=3),
             _row(ApiKey.API_VERSIONS, 0, 4, flexible_from=3),
-            _row(ApiKey.CREATE_TOPICS, 2, 7, flexible_from=5),
-            _row(ApiKey.DELETE_TOPICS, 1, 6, flexible_from=4),
+            _row(ApiKey.CREATE_TOPICS, 0, 7, flexible_from=5),
+            _row(ApiKey.DELETE_TOPICS, 0, 6, flexible_from=4),
             _row(ApiKey.DELETE_RECORDS, 0, 2, flexible_from=2),
             # v6 (two-phase commit) is not stable in Kafka 4.3 and not advertised by it.
             _row(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2),
-            _row(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible_from=4),
-            _row(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_from=4),
+            _row(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, flexible_from=4),
+            _row(ApiKey.DESCRIBE_CONFIGS, 0, 4, flexible_from=4),
             _row(ApiKey.ALTER_CONFIGS, 0, 2, flexible_from=2),
-            _row(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, flexible_from=2),
-            _row(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, flexible_from=2),
+            _row(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, flexible_from=2),
+            _row(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, flexible_from=2),
             _row(ApiKey.CREATE_PARTITIONS, 0, 3, flexible_from=2),
             _row(ApiKey.DELETE_GROUPS, 0, 2, flexible_from=2),
             _row(ApiKey.ELECT_LEADERS, 0, 2, flexible_from=2),

@@ -83,6 +83,7 @@ class DescribeConfigsEntry(Struct):
     name: str = wire(string)
     value: str | None = wire(string, nullable="0+")
     read_only: bool = wire(boolean, default=False)
+    is_default: bool = wire(boolean, "0", default=False)
     config_source: int = wire(int8, "1+", default=-1)
     is_sensitive: bool = wire(boolean, default=False)
     synonyms: Sequence[DescribeConfigsSynonym] = wire(

@@ -1,5 +1,6 @@
 """ListOffsets: the offset at a timestamp, or at one of the special positions.
 
+v0  borders of segments below a time, newest first, as many as asked for (gone in Kafka 4)
 v1  one offset per partition   v6  flexible              v9   -5, latest tiered
 v2  isolation level            v7  -3, max timestamp     v10  timeout
 v4  leader epochs              v8  -4, earliest local    v11  -6, earliest pending upload
@@ -30,6 +31,7 @@ class ListOffsetsPartition(Struct):
     partition_index: int = wire(int32)
     current_leader_epoch: int = wire(int32, "4+", default=-1)
     timestamp: int = wire(int64)
+    max_num_offsets: int = wire(int32, "0", default=1)
 
 
 class ListOffsetsTopic(Struct):
@@ -49,8 +51,9 @@ class ListOffsetsResponsePartition(Struct):
 
     partition_index: int = wire(int32)
     error_code: int = wire(int16, default=0)
-    timestamp: int = wire(int64, default=-1)
-    offset: int = wire(int64, default=-1)
+    old_style_offsets: Sequence[int] = wire(array(int64), "0", default=())
+    timestamp: int = wire(int64, "1+", default=-1)
+    offset: int = wire(int64, "1+", default=-1)
     leader_epoch: int = wire(int32, "4+", default=-1)
 
 

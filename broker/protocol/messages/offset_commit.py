@@ -1,5 +1,7 @@
 """OffsetCommit: a member, or a consumer without a group membership, stores where it is.
 
+v0  no membership; v1  commit timestamps (both gone in Kafka 4)
+
 v3  throttle time        v7  static members (group.instance.id)    v9   member epochs (KIP-848)
 v5  no retention time    v8  flexible                              v10  topics by id
 v6  leader epoch
@@ -27,11 +29,12 @@ from strandline.broker.protocol.schema import (
 
 
 class OffsetCommitRequestPartition(Struct):
-    """`committed_metadata` None is stored as the empty text."""
+    """`committed_metadata` None is stored as the empty text; `commit_timestamp` is in ms."""
 
     partition_index: int = wire(int32)
     committed_offset: int = wire(int64)
     committed_leader_epoch: int = wire(int32, "6+", default=-1)
+    commit_timestamp: int = wire(int64, "1", default=-1)
     committed_metadata: str | None = wire(string, nullable="0+", default=None)
 
 

@@ -44,6 +44,22 @@ _LETTERS = "abcxyz0189._- äß€\U0001f30a\x00"
 _INTEGER_BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 
 
+# The first version of an API that Kafka 4 still has, where that is not 0.
+DROPPED_BELOW = {
+    ApiKey.PRODUCE: 3,
+    ApiKey.FETCH: 4,
+    ApiKey.LIST_OFFSETS: 1,
+    ApiKey.OFFSET_COMMIT: 2,
+    ApiKey.OFFSET_FETCH: 1,
+    ApiKey.CREATE_TOPICS: 2,
+    ApiKey.DELETE_TOPICS: 1,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 2,
+    ApiKey.DESCRIBE_CONFIGS: 1,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 1,
+    ApiKey.DESCRIBE_LOG_DIRS: 1,
+}
+
+
 def every_message() -> list[tuple[type[Message], int]]:
     """All classes and versions that we have tables for."""
     return [
@@ -55,11 +71,11 @@ def every_message() -> list[tuple[type[Message], int]]:
 
 
 def messages_of_kio() -> list[tuple[type[Message], int]]:
-    """kio follows Kafka 4, which no longer has the versions of the old message formats."""
+    """kio follows Kafka 4, which dropped versions (KIP-896); those kafka-python knows alone."""
     return [
         (cls, version)
         for cls, version in every_message()
-        if version >= {ApiKey.PRODUCE: 3, ApiKey.FETCH: 4}.get(cls.spec.key, 0)
+        if version >= DROPPED_BELOW.get(cls.spec.key, 0)
     ]
 
 
