@@ -21,7 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from strandline.broker.config_foreign import IGNORED, REFUSED, find_foreign
-from strandline.broker.config_table import BROKER_CONFIGS, MIB
+from strandline.broker.config_keys.definition import MIB
+from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.listeners import (
     Listener,
     advertise,

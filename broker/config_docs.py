@@ -12,12 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from strandline.broker.config_foreign import IGNORED, REFUSED, ForeignKeys
-from strandline.broker.config_table import (
-    BROKER_CONFIGS,
-    SECTIONS,
-    TOPIC_DEFAULTS,
-    BrokerConfigDef,
-)
+from strandline.broker.config_keys.definition import SECTIONS, TOPIC_DEFAULTS, BrokerConfigDef
+from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.storage.files import write_atomically
 from strandline.storage.log_config import (
     INT_MAX,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.config_table import BROKER_CONFIGS, BrokerConfigDef
+from strandline.broker.config_keys.definition import BrokerConfigDef
+from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.running_config import RunningConfig
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 

@@ -1,7 +1,7 @@
 """One configuration property: its type, default and bounds, and how text becomes a value of it.
 
 Kafka's own rules decide what is a number or a list; the error names the property and what it takes.
-Tables of properties are made of this: topic_properties.py here, config_table.py of the broker.
+Tables of properties are made of this: topic_properties.py here, config_keys/ of the broker.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import pytest
 
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_foreign import IGNORED, REFUSED
-from strandline.broker.config_table import BROKER_CONFIGS, TOPIC_DEFAULTS
+from strandline.broker.config_keys.definition import TOPIC_DEFAULTS
+from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.listeners import Listener
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.log_config import LogConfig

@@ -1,0 +1,1 @@
+"""The broker's own keys, one module per area; `config_table.py` puts them together."""

@@ -1,0 +1,158 @@
+"""Who this broker is, where it listens, and how much one connection may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.broker.config_keys.definition import CONNECTIONS, MIB, NETWORK, BrokerConfigDef, key
+from strandline.broker.listeners import parse_connection_overrides, parse_metrics_listener
+from strandline.storage.log_config import INT_MAX, ConfigType
+
+
+def network_keys() -> Iterator[BrokerConfigDef]:
+    yield from _identity_keys()
+    yield from _connection_keys()
+
+
+def _identity_keys() -> Iterator[BrokerConfigDef]:
+    yield key(
+        NETWORK,
+        "node.id",
+        ConfigType.INT,
+        1,
+        "Number of this broker in its cluster. Kafka has no default; a lone broker needs none.",
+        minimum=0,
+    )
+    yield key(
+        NETWORK,
+        "broker.id",
+        ConfigType.INT,
+        None,
+        "Older name of node.id; both must agree.",
+        minimum=-1,
+    )
+    yield key(
+        NETWORK, "broker.rack", ConfigType.STRING, None, "Rack (zone) that Metadata tells clients."
+    )
+    # Kafka listens on every interface. A broker that cannot ask for a password yet must not.
+    yield key(
+        NETWORK,
+        "listeners",
+        ConfigType.LIST,
+        "PLAINTEXT://127.0.0.1:9092",
+        "Where to listen: NAME://host:port, comma separated. An empty host or 0.0.0.0 means every"
+        " interface, port 0 any free port. Only PLAINTEXT for now, therefore the default is this"
+        " machine alone.",
+    )
+    yield key(
+        NETWORK,
+        "advertised.listeners",
+        ConfigType.LIST,
+        None,
+        "What clients are told to connect to: NAME://host:port. Unset: the listeners, an empty host"
+        " replaced by this machine's name.",
+    )
+    yield key(
+        NETWORK,
+        "listener.security.protocol.map",
+        ConfigType.LIST,
+        "PLAINTEXT:PLAINTEXT",
+        "Protocol of each listener name, as NAME:PROTOCOL; names in use must be PLAINTEXT.",
+    )
+
+
+def _connection_keys() -> Iterator[BrokerConfigDef]:
+    yield key(
+        CONNECTIONS,
+        "socket.request.max.bytes",
+        ConfigType.INT,
+        100 * MIB,
+        "Largest request, in bytes; a larger one closes its connection.",
+        minimum=1,
+    )
+    yield key(
+        CONNECTIONS,
+        "connections.max.idle.ms",
+        ConfigType.LONG,
+        600_000,
+        "An idle connection is closed after this many ms; negative: never.",
+    )
+    yield key(
+        CONNECTIONS,
+        "max.connections",
+        ConfigType.INT,
+        INT_MAX,
+        "Open connections at one time; further ones are closed at once.",
+        minimum=0,
+        dynamic=True,
+    )
+    yield key(
+        CONNECTIONS,
+        "max.connections.per.ip",
+        ConfigType.INT,
+        INT_MAX,
+        "Open connections from one address at one time; further ones are closed at once.",
+        minimum=0,
+        dynamic=True,
+    )
+    yield key(
+        CONNECTIONS,
+        "max.connections.per.ip.overrides",
+        ConfigType.STRING,
+        "",
+        "max.connections.per.ip of single addresses: 10.0.0.1:100,10.0.0.2:20.",
+        dynamic=True,
+        check=parse_connection_overrides,
+    )
+    yield key(
+        CONNECTIONS,
+        "quota.window.num",
+        ConfigType.INT,
+        11,
+        "Windows over which a client's rate is taken for its quota.",
+        minimum=1,
+        maximum=1000,
+    )
+    yield key(
+        CONNECTIONS,
+        "quota.window.size.seconds",
+        ConfigType.INT,
+        1,
+        "Length of one of these windows.",
+        minimum=1,
+        maximum=3600,
+    )
+    yield key(
+        CONNECTIONS,
+        "strandline.metrics.listener",
+        ConfigType.STRING,
+        None,
+        "Where /metrics, /healthz and /readyz are served over HTTP: http://host:port. Unset:"
+        " nowhere. There is no password: choose an address that only the monitoring reaches.",
+        check=parse_metrics_listener,
+    )
+    yield key(
+        CONNECTIONS,
+        "strandline.metrics.partitions.max",
+        ConfigType.INT,
+        10_000,
+        "Partitions, and committed offsets, that /metrics lists one by one; further ones only"
+        " count in the totals.",
+        minimum=0,
+    )
+    yield key(
+        CONNECTIONS,
+        "fetch.max.bytes",
+        ConfigType.INT,
+        55 * MIB,
+        "Largest answer to a fetch, in bytes; one batch is sent even if larger.",
+        minimum=1024,
+    )
+    yield key(
+        CONNECTIONS,
+        "max.incremental.fetch.session.cache.slots",
+        ConfigType.INT,
+        1000,
+        "Incremental fetch sessions kept; further clients send full fetches.",
+        minimum=0,
+    )

@@ -1,0 +1,237 @@
+"""The remote tier: where it lies, how it is copied to, read from and tidied up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.broker.config_keys.definition import HOUR_MS, MIB, TIER, BrokerConfigDef, key
+from strandline.storage.log_config import LONG_MAX, ConfigType
+
+
+def tier_keys() -> Iterator[BrokerConfigDef]:
+    yield key(
+        TIER,
+        "remote.log.storage.system.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "Turn the remote tier on; topics still ask for it with remote.storage.enable. Needs"
+        " strandline.remote.url.",
+    )
+    yield key(
+        TIER,
+        "strandline.remote.url",
+        ConfigType.STRING,
+        None,
+        "Where the remote tier lies: s3://bucket/prefix or file:///folder. Credentials come by the"
+        " usual AWS chain.",
+    )
+    yield key(
+        TIER,
+        "strandline.remote.s3.endpoint.url",
+        ConfigType.STRING,
+        None,
+        "Address of an S3-compatible server, such as http://127.0.0.1:4566; unset: AWS.",
+    )
+    yield key(
+        TIER,
+        "strandline.remote.s3.region",
+        ConfigType.STRING,
+        None,
+        "Region of the bucket; unset: AWS_REGION and the like, else us-east-1.",
+    )
+    yield key(
+        TIER,
+        "remote.log.manager.task.interval.ms",
+        ConfigType.LONG,
+        30_000,
+        "Ms between two looks for segments to copy; a closing segment wakes the copier at once.",
+        minimum=1,
+    )
+    yield key(
+        TIER,
+        "remote.log.manager.copier.thread.pool.size",
+        ConfigType.INT,
+        10,
+        "Segments copied at the same time.",
+        minimum=1,
+        maximum=1000,
+    )
+    yield key(
+        TIER,
+        "remote.log.reader.threads",
+        ConfigType.INT,
+        10,
+        "Requests to the object store at the same time on behalf of readers.",
+        minimum=1,
+        maximum=1000,
+    )
+    yield key(
+        TIER,
+        "remote.log.reader.max.pending.tasks",
+        ConfigType.INT,
+        100,
+        "Remote reads waiting for a thread; further fetches get an empty answer.",
+        minimum=1,
+    )
+    for way, what in (("copy", "sent to"), ("fetch", "read from")):
+        yield key(
+            TIER,
+            f"remote.log.manager.{way}.max.bytes.per.second",
+            ConfigType.LONG,
+            LONG_MAX,
+            f"Bytes per second {what} the remote tier by this broker, over the quota's windows.",
+            minimum=1,
+            dynamic=True,
+        )
+        yield key(
+            TIER,
+            f"remote.log.manager.{way}.quota.window.num",
+            ConfigType.INT,
+            11,
+            f"Windows that the rate of the {way} quota is measured over.",
+            minimum=1,
+        )
+        yield key(
+            TIER,
+            f"remote.log.manager.{way}.quota.window.size.seconds",
+            ConfigType.INT,
+            1,
+            f"Seconds that a window of the {way} quota lasts.",
+            minimum=1,
+        )
+    yield key(
+        TIER,
+        "remote.log.manager.task.retry.backoff.ms",
+        ConfigType.INT,
+        500,
+        "Ms before the first repetition of what failed; each further wait is twice as long.",
+        minimum=0,
+    )
+    yield key(
+        TIER,
+        "remote.log.manager.task.retry.backoff.max.ms",
+        ConfigType.INT,
+        30_000,
+        "Longest such wait, in ms.",
+        minimum=0,
+    )
+    yield key(
+        TIER,
+        "remote.log.manager.task.retry.jitter",
+        ConfigType.DOUBLE,
+        0.2,
+        "Part of such a wait that is left to chance, so that partitions spread.",
+        minimum=0,
+        maximum=0.5,
+    )
+    yield key(
+        TIER,
+        "remote.fetch.max.wait.ms",
+        ConfigType.INT,
+        500,
+        "Longest wait of a fetch for the remote tier, in ms; the download goes on.",
+        minimum=1,
+        dynamic=True,
+    )
+    yield key(
+        TIER,
+        "remote.list.offsets.request.timeout.ms",
+        ConfigType.LONG,
+        30_000,
+        "Longest wait of ListOffsets for the remote tier, in ms.",
+        minimum=1,
+        dynamic=True,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.chunk.bytes",
+        ConfigType.INT,
+        8 * MIB,
+        "Bytes of a segment that are fetched at a time, rounded up to about a mebibyte.",
+        minimum=64 * 1024,
+        maximum=256 * MIB,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.cache.memory.bytes",
+        ConfigType.LONG,
+        128 * MIB,
+        "Memory for chunks of remote segments.",
+        minimum=0,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.cache.disk.bytes",
+        ConfigType.LONG,
+        0,
+        "Disk space for chunks of remote segments, which then outlive a restart; 0: none.",
+        minimum=0,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.cache.directory",
+        ConfigType.STRING,
+        None,
+        "Folder of the chunks on disk; unset: remote-cache in the first log folder.",
+    )
+    yield key(
+        TIER,
+        "strandline.remote.delete.grace.ms",
+        ConfigType.LONG,
+        HOUR_MS,
+        "Ms between taking a segment out of the manifest and deleting its objects, so that readers"
+        " who planned with the older manifest still find them.",
+        minimum=0,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.groups.upload.ms",
+        ConfigType.LONG,
+        60_000,
+        "Ms between two writes of changed group offsets to the bucket, from where a restore takes"
+        " them.",
+        minimum=1,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.orphan.grace.ms",
+        ConfigType.LONG,
+        24 * HOUR_MS,
+        "Objects that no manifest names are deleted when they are older than this many ms, and than"
+        " two copies and the delete grace may take.",
+        minimum=1,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.orphan.check.interval.ms",
+        ConfigType.LONG,
+        24 * HOUR_MS,
+        "Ms between two looks for objects that no manifest names; each lists the whole archive.",
+        minimum=1,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.replica.poll.ms",
+        ConfigType.LONG,
+        10_000,
+        "Ms between two looks of a read-only replica at the archive that it serves.",
+        minimum=10,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.merge.target.bytes",
+        ConfigType.LONG,
+        64 * MIB,
+        "Adjacent small segments are merged in the remote tier into objects of up to this size; 0:"
+        " never. One is held on the local disk while it is made.",
+        minimum=0,
+        maximum=1024 * MIB,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.copy.timeout.ms",
+        ConfigType.LONG,
+        900_000,
+        "A copy of one segment that takes longer is given up and tried again, in ms.",
+        minimum=1,
+    )
