@@ -20,7 +20,7 @@ import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.storage.errors import InvalidConfig
+from strandline.storage.errors import InvalidConfig, StrandlineError
 
 PORT_MAX = 65535
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
@@ -29,6 +29,10 @@ _LIMIT = re.compile(r"[0-9]{1,9}")
 _LISTENER = re.compile(
     r"(?P<name>[A-Za-z0-9_.-]+)://(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d+)"
 )
+
+
+class CannotListen(StrandlineError):
+    """An address of `listeners` cannot be bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from strandline.broker.app import Broker, tiering_config
+from strandline.broker.app import Broker
+from strandline.broker.background import delayed
 from strandline.broker.cluster.following import FollowedLog, FollowedTiers, FollowingMetadata
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.config import BrokerConfig
+from strandline.broker.opening import load_logs, open_archive
+from strandline.broker.part_settings import tiering_config
 from strandline.broker.restore import METADATA_FOLDER
 from strandline.storage import files
 from strandline.storage.clock import Clock
@@ -73,7 +76,7 @@ class ReplicaBroker(Broker):
     async def start(self) -> None:
         """Everything up to the ready line. Raises StrandlineError."""
         config, clock = self._config, self._clock
-        writable = self._open_store()
+        writable = open_archive(config, clock)
         assert writable is not None
         store = self._store = ReadOnlyStore(writable)
         self._cluster_id = await self._in(self._workers.manifests, partial(_cluster_of, store))  # 1
@@ -114,7 +117,9 @@ class ReplicaBroker(Broker):
         self._metadata = self._following
         image = self._following.image
         self._running.follow(image)
-        logs = await self._in(self._workers.disk, partial(self._load_logs, image))  # 4
+        logs = await self._in(
+            self._workers.disk, partial(load_logs, self._log_dirs, image, self._running.current)
+        )  # 4
         self._replicas.take_over(logs, image)
         await self.follow(image)
         self._make_services()
@@ -143,19 +148,20 @@ class ReplicaBroker(Broker):
 
     def _loops(self) -> dict[str, Callable[[], Awaitable[None]]]:
         assert self._tiering is not None
+        delay_ms = self._config.log_initial_task_delay_ms
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "connection sweep": self._server.sweep_forever,
-            "flush": self._flush_forever,
-            "checkpoint": self._checkpoint_forever,
+            "flush": self._upkeep.flush_forever,
+            "checkpoint": self._upkeep.checkpoint_forever,
             "groups": self._groups.run,
-            "retention": self._retain_forever,
+            "retention": delayed(delay_ms, self._enforcer.run),
             "tiering": self._tiering.run,
             "following": self._follow_forever,
             "moves": self._moves.run,
         }
         if self._config.log_cleaner_enable:
             # Of all logs only those of the replica's own groups are compacted.
-            loops["cleaner"] = self._clean_forever
+            loops["cleaner"] = delayed(delay_ms, self._cleaner.run)
         return loops
 
     async def _follow_forever(self) -> None:

@@ -1,0 +1,182 @@
+"""This broker's archive in the bucket: whose it is, and what keeps it up to date.
+
+    claim     cluster.json names this cluster, or is written if there is none
+    then      mirror    the metadata log, after each change
+              groups    the groups' offsets, every strandline.remote.groups.upload.ms
+              tiering   segments and manifests
+
+Nothing is written before the claim. A bucket that cannot be asked at the start is asked again
+later, so that a broker starts, and serves what is on its disk, while the store is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.coordination.group_archive import GroupArchive
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.workers import Workers
+from strandline.storage.clock import Clock
+from strandline.storage.errors import StorageError, StrandlineError, TierError, TierUnavailable
+from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.remote.object_store import ObjectStore, check_conditional_writes
+from strandline.storage.tiering.failures import RetryPolicy, RetryState
+from strandline.storage.tiering.manager import TieringManager
+
+log = logging.getLogger(__name__)
+
+# Start-up waits this long for the store to say whose archive it holds, and goes on without it.
+CLAIM_WAIT_S = 5.0
+# Then the store is asked again after this, doubling up to the maximum.
+CLAIM_RETRY_S = 0.5
+CLAIM_RETRY_S_MAX = 5.0
+# Costs no request while nothing has changed; what is not mirrored is lost with the machine.
+MIRROR_CHECK_S = 0.5
+
+
+class WrongArchive(StrandlineError):
+    """The bucket holds another cluster's archive."""
+
+
+class ArchiveClaim:
+    """Whether the bucket is known to be this cluster's."""
+
+    def __init__(self, store: ObjectStore, workers: Workers, *, cluster_id: str) -> None:
+        self._store = store
+        self._workers = workers
+        self._ours = ClusterInfo(cluster_id=cluster_id)
+        self._is_ours = False
+        # Why the archive could not be claimed so far, as far as it was logged.
+        self._noted_kind = ""
+
+    @property
+    def is_ours(self) -> bool:
+        return self._is_ours
+
+    async def attempt(self, *, wait_s: float | None = None) -> bool:
+        """Whether it is ours from now on; False if the store cannot be asked now.
+
+        After `wait_s` it is not waited for any more; None waits as long as the store does.
+
+        Raises WrongArchive if it is another's: nothing may be written there. Raises InvalidConfig
+        if the store cannot keep manifests safe.
+        """
+        claim = partial(_claim, self._store, self._ours)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(wait_s):
+                # Not in the metadata thread: while the store hangs, topics can still be created.
+                found = await loop.run_in_executor(self._workers.manifests, claim)
+        except TimeoutError:
+            self._note_failure(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
+            return False
+        except TierError as error:
+            self._note_failure(error)
+            return False
+        if found.cluster_id != self._ours.cluster_id:
+            raise WrongArchive(
+                f"{self._store.url} belongs to cluster {found.cluster_id}, the log folders to "
+                f"{self._ours.cluster_id}: point strandline.remote.url at an empty prefix, or "
+                f"log.dirs at the folders of {found.cluster_id}. If those are lost: "
+                "`strandline restore`"
+            )
+        self._is_ours = True
+        return True
+
+    async def wait(self) -> None:
+        """Asks until the answer is known. Raises WrongArchive, InvalidConfig."""
+        wait_s = CLAIM_RETRY_S
+        while not self._is_ours:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, CLAIM_RETRY_S_MAX)
+            await self.attempt()
+
+    def _note_failure(self, error: TierError) -> None:
+        """Says why the archive is not used yet, once per kind of reason."""
+        kind = type(error).__name__
+        log.log(
+            logging.DEBUG if kind == self._noted_kind else logging.WARNING,
+            "remote tier cannot be reached; archived records wait until it can",
+            extra={"fields": {"url": self._store.url, "error": str(error)}},
+        )
+        self._noted_kind = kind
+
+
+def _claim(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
+    """Whose archive it is, ours if it was nobody's; blocks.
+
+    Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked.
+    """
+    check_conditional_writes(store)
+    return create_cluster_info(store, ours)
+
+
+class ArchiveUpkeep:
+    """The loops that bring this broker's state to its archive."""
+
+    def __init__(
+        self,
+        claim: ArchiveClaim,
+        store: ObjectStore,
+        *,
+        tiering: TieringManager,
+        metadata_log: MetadataLog,
+        replicas: ReplicaManager,
+        workers: Workers,
+        clock: Clock,
+        groups_interval_ms: int,
+    ) -> None:
+        self._claim = claim
+        self._store = store
+        self._tiering = tiering
+        self._metadata_log = metadata_log
+        self._replicas = replicas
+        self._workers = workers
+        self._clock = clock
+        self._groups_interval_ms = groups_interval_ms
+
+    async def mirror_forever(self) -> None:
+        """Brings each change of the metadata to the bucket."""
+        loop = asyncio.get_running_loop()
+        mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
+        while True:
+            if self._claim.is_ours and mirroring.may_try:
+                try:
+                    await loop.run_in_executor(
+                        self._workers.manifests, self._metadata_log.mirror_once
+                    )
+                except StorageError as error:
+                    mirroring.failed(error)
+                else:
+                    mirroring.succeeded()
+            await asyncio.sleep(MIRROR_CHECK_S)
+
+    async def archive_groups_forever(self) -> None:
+        """Keeps the groups' offsets in the bucket up to date."""
+        archive = GroupArchive(
+            self._store,
+            lambda: (
+                partition.log
+                for partition in self._replicas.partitions()
+                if partition.topic_partition.topic == OFFSETS_TOPIC
+            ),
+            executor=self._workers.manifests,
+            clock=self._clock,
+        )
+        while True:
+            await asyncio.sleep(self._groups_interval_ms / 1000)
+            # A restore takes the topic from the mirror: its contents must not be there before it.
+            # And a mirror that has another history shows that this broker is not the only one.
+            if self._claim.is_ours and self._metadata_log.statistics().mirror_lag <= 0:
+                await archive.run_once()
+
+    async def tier_forever(self) -> None:
+        """Runs the tiering once the archive is known to be ours."""
+        if not self._claim.is_ours:
+            await self._claim.wait()
+            await self._tiering.start()
+        await self._tiering.run()

@@ -1,0 +1,178 @@
+"""What runs beside the connections: the loops over the logs, and how a loop is kept running.
+
+    flush       closed segments, and open ones whose flush.ms or flush.messages is due
+    checkpoint  log starts
+    revive      log folders that were offline and can be written again
+    expire      idempotent producers that were silent for too long
+    purges      deleted topics of which nothing is left
+
+A loop that fails is logged and begun again; it never takes the broker with it. `app.py` starts
+them; `archive_upkeep.py` has those of the bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from strandline.broker.cluster import controller
+from strandline.broker.cluster.metadata import Metadata
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.running_config import RunningConfig
+from strandline.broker.workers import SYNC_THREADS, Workers
+from strandline.storage.clock import Clock
+from strandline.storage.errors import DiskError, StrandlineError
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_dir import LogDirs, RevivedLog
+from strandline.storage.model import TopicId
+
+log = logging.getLogger(__name__)
+
+# A loop that fails begins again after this, doubling up to the maximum.
+RESTART_S = 1.0
+RESTART_S_MAX = 60.0
+# Closed segments are synced at the next turn; flush.ms is kept to this precision.
+FLUSH_CHECK_S = 1.0
+# Kafka's replica.high.watermark.checkpoint.interval.ms.
+CHECKPOINT_S = 5.0
+# An offline folder is probed with one small file, so often that nobody has to restart the broker.
+REVIVE_CHECK_S = 1.0
+PURGE_CHECK_S = 0.5
+# Kafka's producer.id.expiration.check.interval.ms.
+PRODUCER_CHECK_S = 600.0
+
+
+async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
+    """Runs a loop, and begins it again if it fails."""
+    wait_s = RESTART_S
+    while True:
+        try:
+            await begin()
+        except StrandlineError as error:
+            log.warning(
+                "background task failed, will be begun again",
+                extra={"fields": {"task": name, "wait_s": wait_s, "error": str(error)}},
+            )
+        except Exception:
+            log.exception("background task failed", extra={"fields": {"task": name}})
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, RESTART_S_MAX)
+
+
+def delayed(delay_ms: int, begin: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    """The same loop, begun `delay_ms` later."""
+
+    async def wait_and_begin() -> None:
+        await asyncio.sleep(delay_ms / 1000)
+        await begin()
+
+    return wait_and_begin
+
+
+class LogUpkeep:
+    """The loops over this broker's logs and their folders."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        log_dirs: LogDirs,
+        *,
+        metadata: Metadata,
+        running: RunningConfig,
+        workers: Workers,
+        clock: Clock,
+    ) -> None:
+        self._replicas = replicas
+        self._log_dirs = log_dirs
+        self._metadata = metadata
+        self._running = running
+        self._workers = workers
+        self._clock = clock
+
+    async def flush_forever(self) -> None:
+        """Syncs closed segments, and open ones whose flush.ms or flush.messages is due."""
+        while True:
+            await asyncio.sleep(FLUSH_CHECK_S)
+            now_ms = self._clock.now_ms()
+            due = [
+                partition
+                for partition in self._replicas.partitions()
+                if _must_be_flushed(partition.log.local, now_ms)
+            ]
+            for start in range(0, len(due), SYNC_THREADS):
+                together = due[start : start + SYNC_THREADS]
+                await asyncio.gather(*(_flush(partition) for partition in together))
+
+    async def checkpoint_forever(self) -> None:
+        """Writes down where the logs start."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_S)
+            await self._replicas.checkpoint_log_starts()
+
+    async def revive_folders_forever(self) -> None:
+        """Takes log folders into service again that went offline and can be written once more."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(REVIVE_CHECK_S)
+            revived: list[RevivedLog] = []
+            if self._log_dirs.has_failed:
+                revived = await loop.run_in_executor(self._workers.disk, self._log_dirs.revive)
+            if any(pair.lost_records for pair in revived) or (
+                self._replicas.has_uncreated and not self._log_dirs.has_failed
+            ):
+                # Offsets are given a second time: readers must be able to tell (KIP-320). And the
+                # change of the metadata makes the partitions that found no folder.
+                await self._metadata.change(
+                    partial(controller.start_broker, node_id=self._running.static.node_id)
+                )
+            self._replicas.replace_logs(revived)
+
+    async def expire_producers_forever(self) -> None:
+        """Forgets idempotent producers that were silent for `producer.id.expiration.ms`."""
+        while True:
+            await asyncio.sleep(PRODUCER_CHECK_S)
+            for partition in self._replicas.partitions():
+                partition.log.local.producers.expire(
+                    self._clock.now_ms(), self._running.current.producer_id_expiration_ms
+                )
+                await asyncio.sleep(0)
+
+
+async def _flush(partition: Partition) -> None:
+    try:
+        await partition.flush()
+    except DiskError as error:
+        if partition.is_gone:
+            return
+        log.error(
+            "flush failed",
+            extra={"fields": {"partition": str(partition.topic_partition), "error": str(error)}},
+        )
+
+
+def _must_be_flushed(local: LocalLog, now_ms: int) -> bool:
+    """Whether closed segments wait for their fsync, or flush.messages or flush.ms ask for one."""
+    if local.failure is not None:
+        return False
+    return local.recovery_point < local.active_segment.base_offset or local.flush_is_due(now_ms)
+
+
+class FinishedPurges:
+    """Deleted topics of which no tier has anything left, until the metadata log says so too."""
+
+    def __init__(self) -> None:
+        self._topic_ids: set[TopicId] = set()
+
+    def add(self, topic_id: TopicId) -> None:
+        self._topic_ids.add(topic_id)
+
+    async def note_forever(self, metadata: Metadata) -> None:
+        while True:
+            await asyncio.sleep(PURGE_CHECK_S)
+            while self._topic_ids:
+                topic_id = next(iter(self._topic_ids))
+                await metadata.change(partial(controller.finish_purge, topic_id=topic_id))
+                self._topic_ids.discard(topic_id)

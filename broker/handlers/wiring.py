@@ -1,0 +1,63 @@
+"""Every API that is served, with the handler that serves it, for the composition root.
+
+Produce and Fetch have ways of their own through the dispatcher; the others are a table by API key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from strandline.broker.cluster.replica_moves import ReplicaMoves
+from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.handlers.admin import make_admin_handlers
+from strandline.broker.handlers.configs import ConfigHandlers
+from strandline.broker.handlers.dispatch import Dispatcher, Handler
+from strandline.broker.handlers.fetch import FetchHandler
+from strandline.broker.handlers.groups import make_group_handlers
+from strandline.broker.handlers.metadata import MetadataHandlers
+from strandline.broker.handlers.offsets import OffsetHandlers
+from strandline.broker.handlers.produce import ProduceHandler
+from strandline.broker.handlers.producer_ids import ProducerIdHandler
+from strandline.broker.handlers.services import Services
+from strandline.broker.handlers.topics import TopicHandlers
+from strandline.broker.listeners import Listener
+from strandline.broker.protocol.api import ApiKey
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.tiering.manager import TieringManager
+
+
+def make_dispatcher(
+    services: Services,
+    fetch: FetchHandler,
+    *,
+    groups: GroupCoordinator,
+    log_dirs: LogDirs,
+    moves: ReplicaMoves,
+    tiering: TieringManager | None,
+    advertised: Callable[[], Listener],
+    decoding: Executor,
+) -> Dispatcher:
+    """`advertised` is where clients are sent, `decoding` runs what is large.
+
+    `tiering` is None without an object store.
+    """
+    topics = TopicHandlers(services)
+    offsets = OffsetHandlers(services)
+    metadata = MetadataHandlers(services, advertised)
+    handlers: dict[ApiKey, Handler] = {
+        ApiKey.METADATA: metadata.metadata,
+        ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+        ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+        ApiKey.CREATE_TOPICS: topics.create_topics,
+        ApiKey.DELETE_TOPICS: topics.delete_topics,
+        ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+        ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
+        ApiKey.INIT_PRODUCER_ID: ProducerIdHandler(services).init_producer_id,
+        ApiKey.LIST_OFFSETS: offsets.list_offsets,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+        ApiKey.DELETE_RECORDS: offsets.delete_records,
+        **make_group_handlers(services, groups),
+        **make_admin_handlers(services, log_dirs, moves, tiering),
+    }
+    return Dispatcher(services, ProduceHandler(services), fetch, handlers, decoding=decoding)

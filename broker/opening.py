@@ -1,0 +1,87 @@
+"""What start-up opens: the archive's store, the logs that the metadata knows, the cold reader.
+
+Each function takes the configuration and gives the part; `app.py` says in which order.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.tiers import is_tiered
+from strandline.broker.config import BrokerConfig
+from strandline.broker.workers import Workers
+from strandline.storage.clock import Clock
+from strandline.storage.errors import StrandlineError
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.remote.object_store import ObjectStore, open_store
+from strandline.storage.remote.reader import ColdReader
+
+log = logging.getLogger(__name__)
+
+
+class ArchiveUnknown(StrandlineError):
+    """The first start on empty folders cannot ask the bucket."""
+
+
+def open_archive(config: BrokerConfig, clock: Clock) -> ObjectStore | None:
+    """The store of the remote tier; None if the tier is off. Asks the store nothing."""
+    if not config.remote_log_storage_system_enable or config.remote_url is None:
+        return None
+    return open_store(
+        config.remote_url,
+        endpoint_url=config.remote_s3_endpoint_url,
+        region=config.remote_s3_region,
+        clock=clock,
+    )
+
+
+def load_logs(
+    log_dirs: LogDirs, image: MetadataImage, config: BrokerConfig
+) -> dict[TopicPartition, LocalLog]:
+    """The logs on the disk that `image` knows, recovered where needed; blocks.
+
+    A folder of a topic that is gone, or that exists anew under another id, gets no log.
+    """
+    defaults = config.topic_defaults()
+    configs = {
+        topic.name: LogConfig.resolve(topic.properties, defaults) for topic in image.topics.values()
+    }
+
+    def config_for(key: TopicPartition, topic_id: TopicId) -> LogConfig | None:
+        topic = image.topics.get(key.topic)
+        if topic is None or topic.topic_id != topic_id:
+            return None
+        if key.partition >= topic.partition_count:
+            return None
+        return configs[key.topic]
+
+    return log_dirs.load(config_for, threads_per_directory=config.num_recovery_threads_per_data_dir)
+
+
+def make_cold_reader(store: ObjectStore, config: BrokerConfig, workers: Workers) -> ColdReader:
+    """The reader of archived segments with its caches."""
+    return ColdReader(
+        store,
+        workers.reader,
+        chunk_bytes=config.remote_chunk_bytes,
+        parallel_downloads_max=config.remote_log_reader_threads,
+        memory_bytes_max=config.remote_cache_memory_bytes,
+        disk_bytes_max=config.remote_cache_disk_bytes,
+        disk_directory=config.remote_cache_directory if config.remote_cache_disk_bytes else None,
+    )
+
+
+def warn_of_unreachable_archive(image: MetadataImage) -> None:
+    """Kafka does not start then; here what is on the disk is served, and the rest is not lost."""
+    tiered = sorted(topic.name for topic in image.topics.values() if is_tiered(topic))
+    if tiered:
+        log.warning(
+            "topics have remote.storage.enable=true, but there is no remote tier: what is archived"
+            " cannot be read and nothing is copied; set remote.log.storage.system.enable=true and"
+            " strandline.remote.url",
+            extra={"fields": {"topics": len(tiered), "first": tiered[0]}},
+        )

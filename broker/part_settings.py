@@ -1,0 +1,89 @@
+"""What the parts of the broker are told of its configuration.
+
+Each part has settings of its own and knows no BrokerConfig; these functions translate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandline.broker.config import BrokerConfig
+from strandline.broker.listeners import parse_connection_overrides
+from strandline.broker.network.server import ServerLimits
+from strandline.storage.local.cleaner import CleanerSettings
+from strandline.storage.tiering.failures import RetryPolicy
+from strandline.storage.tiering.manager import TieringConfig
+from strandline.storage.tiering.quota import QuotaLimits
+
+
+def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    """What the configuration says of compaction."""
+    return CleanerSettings(
+        threads=config.log_cleaner_threads,
+        backoff_ms=config.log_cleaner_backoff_ms,
+        dedupe_buffer_bytes=config.log_cleaner_dedupe_buffer_size,
+        io_buffer_bytes=config.log_cleaner_io_buffer_size,
+        load_factor=config.log_cleaner_io_buffer_load_factor,
+        io_bytes_per_s=config.log_cleaner_io_max_bytes_per_second,
+    )
+
+
+def tiering_config(config: BrokerConfig) -> TieringConfig:
+    """What the configuration says of the remote tier's work."""
+    return TieringConfig(
+        task_interval_ms=config.remote_log_manager_task_interval_ms,
+        workers=config.remote_log_manager_copier_thread_pool_size,
+        copy_timeout_ms=config.remote_copy_timeout_ms,
+        delete_grace_ms=config.remote_delete_grace_ms,
+        merge_target_bytes=config.remote_merge_target_bytes,
+        orphan_grace_ms=config.remote_orphan_grace_ms,
+        orphan_interval_ms=config.remote_orphan_check_interval_ms,
+        retry=RetryPolicy(
+            backoff_ms=config.remote_log_manager_task_retry_backoff_ms,
+            backoff_ms_max=config.remote_log_manager_task_retry_backoff_max_ms,
+            jitter=config.remote_log_manager_task_retry_jitter,
+        ),
+        copy_quota=QuotaLimits(
+            bytes_per_second_max=config.remote_log_manager_copy_max_bytes_per_second,
+            window_count=config.remote_log_manager_copy_quota_window_num,
+            window_s=config.remote_log_manager_copy_quota_window_size_seconds,
+        ),
+        fetch_quota=QuotaLimits(
+            bytes_per_second_max=config.remote_log_manager_fetch_max_bytes_per_second,
+            window_count=config.remote_log_manager_fetch_quota_window_num,
+            window_s=config.remote_log_manager_fetch_quota_window_size_seconds,
+        ),
+        reads_max=config.remote_log_reader_threads + config.remote_log_reader_max_pending_tasks,
+    )
+
+
+def server_limits(config: BrokerConfig) -> ServerLimits:
+    """What the configuration says of connections."""
+    return ServerLimits(
+        request_bytes_max=config.socket_request_max_bytes,
+        connections_max=config.max_connections,
+        idle_ms_max=config.connections_max_idle_ms,
+        connections_per_address_max=config.max_connections_per_ip,
+        connections_by_address_max=parse_connection_overrides(
+            config.max_connections_per_ip_overrides
+        ),
+    )
+
+
+class CurrentServerLimits:
+    """The limits in force, made anew only when the configuration was altered.
+
+    They are asked for with each connection and request.
+    """
+
+    def __init__(self, current: Callable[[], BrokerConfig]) -> None:
+        self._current = current
+        self._made_of = current()
+        self._limits = server_limits(self._made_of)
+
+    def __call__(self) -> ServerLimits:
+        config = self._current()
+        if config is not self._made_of:
+            self._made_of = config
+            self._limits = server_limits(config)
+        return self._limits

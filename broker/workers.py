@@ -1,0 +1,84 @@
+"""The broker's threads, all bounded, each pool for one kind of waiting.
+
+    disk (1)       log folders, checkpoints
+    syncs (8)      flushes of logs; those of different logs share the device
+    metadata (1)   appends to the metadata log
+    manifests (4)  manifests, deletes, the mirror of the metadata log
+    lookups (2)    offsets by time
+    records (2)    appends that need decompression or a look at each record
+    copier (remote.log.manager.copier.thread.pool.size)  uploads
+    reader (remote.log.reader.threads)  cold reads
+    cleaner (log.cleaner.threads)  talks to a compacting child process each
+    decoding (1)   large requests
+    moves (1)      copies of partitions for another log folder
+
+`app.py` alone makes them; who works in one is given it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from strandline.broker.config import BrokerConfig
+
+# Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
+MANIFEST_THREADS = 4
+# ListOffsets by time decompresses a batch of each partition.
+LOOKUP_THREADS = 2
+# An fsync waits for the device and for nobody else; ten at once take little longer than one.
+SYNC_THREADS = 8
+# Codecs let go of the interpreter while they work, so a second thread helps; each may hold a whole
+# decompressed batch.
+RECORD_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Every pool of the broker; see the top of this file for what each does."""
+
+    disk: ThreadPoolExecutor
+    syncs: ThreadPoolExecutor
+    metadata: ThreadPoolExecutor
+    copier: ThreadPoolExecutor
+    lookups: ThreadPoolExecutor
+    records: ThreadPoolExecutor
+    manifests: ThreadPoolExecutor
+    reader: ThreadPoolExecutor
+    cleaner: ThreadPoolExecutor
+    decoding: ThreadPoolExecutor
+    moves: ThreadPoolExecutor
+
+    @classmethod
+    def start(cls, config: BrokerConfig) -> Workers:
+        return cls(
+            disk=ThreadPoolExecutor(1, "disk"),
+            syncs=ThreadPoolExecutor(SYNC_THREADS, "syncs"),
+            metadata=ThreadPoolExecutor(1, "metadata"),
+            copier=ThreadPoolExecutor(config.remote_log_manager_copier_thread_pool_size, "copier"),
+            lookups=ThreadPoolExecutor(LOOKUP_THREADS, "lookups"),
+            records=ThreadPoolExecutor(RECORD_THREADS, "records"),
+            manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
+            reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
+            cleaner=ThreadPoolExecutor(max(1, config.log_cleaner_threads), "cleaner"),
+            decoding=ThreadPoolExecutor(1, "decoding"),
+            moves=ThreadPoolExecutor(1, "moves"),
+        )
+
+    def stop(self) -> None:
+        """Ends the threads without waiting: what still runs is given up."""
+        pools = (
+            self.decoding,
+            self.reader,
+            self.lookups,
+            self.records,
+            self.copier,
+            self.cleaner,
+            self.manifests,
+            self.moves,
+            self.metadata,
+            self.syncs,
+            self.disk,
+        )
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
