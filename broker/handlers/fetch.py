@@ -74,7 +74,7 @@ from strandline.storage.errors import RecordsRejected, StorageError, TierUnavail
 from strandline.storage.files import FileRange
 from strandline.storage.model import Isolation, Offset, TopicPartition
 from strandline.storage.records.down_conversion import down_convert
-from strandline.storage.tiering.unified_log import RemoteRead
+from strandline.storage.tiering.cold_read import RemoteRead
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ Invariants: log start <= local start where the archive covers what lies between;
 at or above the local start; log start and remote end never go back.
 
 Reads at or above the local start are synchronous and never touch the network. Only offsets below
-it are cold, and those wait in the reader's own threads.
+it are cold (`cold_read.py`), and those wait in the reader's own threads.
 
 With one replica the high watermark is the end offset; the last stable offset limits what is copied
 and what `read_committed` sees.
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
-from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, TierUnavailable
+from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
 from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import LogConfig
@@ -40,26 +40,13 @@ from strandline.storage.model import (
     TopicPartition,
 )
 from strandline.storage.remote.manifest import SegmentEntry
-from strandline.storage.tiering import lifecycle
+from strandline.storage.tiering import cold_read, lifecycle
+from strandline.storage.tiering.cold_read import RemoteRead
 from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView, SegmentView
 from strandline.storage.tiering.remote_log import RemoteLog
 
 # DeleteRecords up to the high watermark.
 TO_HIGH_WATERMARK = -1
-OFFSET_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteRead:
-    """Whole batches from the archive, byte for byte; the first one holds the wanted offset.
-
-    `aborted` is filled for read_committed, ordered by first offset.
-    """
-
-    buffers: Sequence[memoryview]
-    size_bytes: int
-    next_offset: Offset
-    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +222,7 @@ class UnifiedLog:
         """
         local = self.local
         if offset < self.log_start_offset:
-            raise self._out_of_range(offset)
+            raise self.out_of_range(offset)
         if offset < local.start_offset:
             return None
         return local.read(
@@ -262,105 +249,21 @@ class UnifiedLog:
         is damaged (404, 403, timeout and bad checksum stay apart).
         """
         remote = self._remote_for(offset)
-        end_offset = (
-            None if isolation is Isolation.READ_UNCOMMITTED else self.local.last_stable_offset
-        )
-        entry = await self._entry_for(remote, offset)
-        while True:
-            try:
-                found = await remote.read(entry, offset, bytes_max=bytes_max, end_offset=end_offset)
-                break
-            except ObjectNotFound:
-                # Deleted under the reader: that is an answer if the log start has moved, or if a
-                # merge has put another object in its place; else a loss. Each turn needs a merge
-                # that was committed since the last one, so there are few.
-                if offset < self.log_start_offset:
-                    raise self._out_of_range(offset) from None
-                replaced, entry = entry, await self._entry_for(remote, offset)
-                if entry.log_key == replaced.log_key:
-                    raise
-        aborted: Sequence[AbortedTransaction] = ()
-        if isolation is Isolation.READ_COMMITTED:
-            aborted = await self._aborted_from(remote, entry, offset, found.next_offset)
-        return RemoteRead(
-            buffers=found.buffers,
-            size_bytes=found.size_bytes,
-            next_offset=found.next_offset,
-            aborted=aborted,
-        )
-
-    async def _entry_for(self, remote: RemoteLog, offset: Offset) -> SegmentEntry:
-        entry = await remote.find_entry(offset)
-        if entry is None:
-            if offset < self.log_start_offset:
-                raise self._out_of_range(offset)
-            # Not "out of range": that would make consumers skip what may only be misplaced.
-            raise ObjectNotFound(str(self.topic_partition), "read", f"{offset} not archived")
-        return entry
+        return await cold_read.read(self, remote, offset, bytes_max=bytes_max, isolation=isolation)
 
     def read_remote_from_memory(
         self, offset: Offset, *, bytes_max: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> RemoteRead | None:
-        """As `read_remote`, if neither the store nor a transaction index is needed; else None.
-
-        A consumer that reads on finds most of its chunks read ahead, so most of its fetches end
-        here, without a task.
-        """
-        remote = self.remote
-        if remote is None or not remote.known or offset < self.log_start_offset:
+        """As `read_remote`, if neither the store nor a transaction index is needed; else None."""
+        if self.remote is None or offset < self.log_start_offset:
             return None
-        entry = remote.known_entry(offset)
-        # The chunk may hold the head of a range whose batches are gone from the archive.
-        if entry is None or entry.base_offset > offset:
-            return None
-        is_committed_only = isolation is Isolation.READ_COMMITTED
-        if is_committed_only and entry.has_transactions:
-            return None
-        found = remote.read_from_memory(
-            entry,
-            offset,
-            bytes_max=bytes_max,
-            end_offset=self.local.last_stable_offset if is_committed_only else None,
+        return cold_read.read_from_memory(
+            self, self.remote, offset, bytes_max=bytes_max, isolation=isolation
         )
-        if found is None:
-            return None
-        if is_committed_only and found.next_offset > entry.end_offset:
-            touched = (
-                later for later in remote.following(entry) if later.base_offset < found.next_offset
-            )
-            if any(later.has_transactions for later in touched):
-                return None
-        return RemoteRead(
-            buffers=found.buffers, size_bytes=found.size_bytes, next_offset=found.next_offset
-        )
-
-    async def _aborted_from(
-        self, remote: RemoteLog, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
-    ) -> Sequence[AbortedTransaction]:
-        """Aborted transactions that touch [start_offset, end_offset), which begins in `entry`.
-
-        A transaction is listed where its marker lies, which may be segments later, so the search
-        goes on until an entry says that the last stable offset had passed the range by then. A
-        range without transactional batches needs no search: the manifest says so.
-        """
-        found: set[AbortedTransaction] = set()
-        is_transactional = False
-        async for later in remote.entries_from(entry.base_offset):
-            if later.base_offset >= end_offset and not is_transactional:
-                return []
-            is_transactional = is_transactional or later.has_transactions
-            if not later.has_transactions:
-                continue
-            listed = await remote.aborted_transactions(later, start_offset, OFFSET_MAX)
-            found.update(t for t in listed if t.first_offset < end_offset)
-            if any(t.last_stable_offset >= end_offset for t in listed):
-                return sorted(found, key=_first_offset)
-        found.update(self.local.aborted_transactions(start_offset, end_offset))
-        return sorted(found, key=_first_offset)
 
     def _remote_for(self, offset: Offset) -> RemoteLog:
         if offset < self.log_start_offset:
-            raise self._out_of_range(offset)
+            raise self.out_of_range(offset)
         if self.remote is None:
             # Archived by a broker with a remote tier, served by one without. "Out of range" would
             # make consumers skip records that are only out of reach.
@@ -369,7 +272,8 @@ class UnifiedLog:
             )
         return self.remote
 
-    def _out_of_range(self, offset: Offset) -> OffsetOutOfRange:
+    def out_of_range(self, offset: Offset) -> OffsetOutOfRange:
+        """The error of an offset that this log does not have, to be raised."""
         return OffsetOutOfRange(
             f"{self.topic_partition}: offset {offset} is outside "
             f"[{self.log_start_offset}, {self.local.end_offset}]"
@@ -443,7 +347,7 @@ class UnifiedLog:
         if before_offset == TO_HIGH_WATERMARK:
             before_offset = self.end_offset
         if not 0 <= before_offset <= self.end_offset:
-            raise self._out_of_range(before_offset)
+            raise self.out_of_range(before_offset)
         return self.move_log_start(before_offset)
 
     def move_log_start(self, offset: Offset) -> Offset:
@@ -542,10 +446,6 @@ class UnifiedLog:
             f"local={self.local.start_offset} remote_end={self.highest_remote_offset + 1} "
             f"end={self.local.end_offset}>"
         )
-
-
-def _first_offset(transaction: AbortedTransaction) -> Offset:
-    return transaction.first_offset
 
 
 def newest_ms(segment: LogSegment) -> TimestampMs:
