@@ -40,7 +40,9 @@ from bench.run import create_topic, null_s3, s3_client
 from strandline.spark_lake.arrow_scan import make_query
 from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote import keys
-from strandline.storage.remote.manifest import Manifest, SegmentEntry, encode_page, page_ref
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.manifest_page import encode_page, page_ref
 from tests.support.broker import BrokerProcess, eventually
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
 

@@ -28,7 +28,8 @@ from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore, checksum, open_store
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.remote.topic_info import TopicInfo, save_topic_info

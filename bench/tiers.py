@@ -48,7 +48,8 @@ from strandline.storage.errors import StrandlineError
 from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import new_unique, segment_keys
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
 from tests.support.broker import BrokerProcess, eventually
 

@@ -37,7 +37,7 @@ from strandline.storage.errors import StorageError
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import UNLIMITED
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
-from strandline.storage.remote.manifest import PageRef, SegmentEntry
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.tiering.unified_log import UnifiedLog, newest_ms
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from strandline.spark_lake.segments import LogReader, SegmentMeta, chunk_ranges
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.records.columns import RowLimits, RunBuilder, WantedColumns, decode
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 
 
 class BoundsResolver:

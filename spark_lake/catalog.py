@@ -30,7 +30,9 @@ from strandline.storage.remote.keys import (
     parse_topic_folder,
     topic_key,
 )
-from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry, decode_page
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest_page import decode_page
 from strandline.storage.remote.topic_info import TopicInfo
 
 T = TypeVar("T")

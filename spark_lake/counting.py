@@ -26,7 +26,7 @@ from strandline.spark_lake.query import Query
 from strandline.spark_lake.segments import SegmentMeta, chunk_ranges
 from strandline.spark_lake.splits import SegmentSlice, Split
 from strandline.storage.records.columns import RowLimits
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 
 
 def count(

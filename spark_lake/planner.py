@@ -26,7 +26,8 @@ from strandline.spark_lake.splits import Candidate, Split, SplitSizes, cut
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.records.columns import RowLimits
-from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 
 # What STATISTICS cuts a log into; chunks of segments whose statistics nobody read are reckoned.
 CHUNK_BYTES = 1024 * 1024

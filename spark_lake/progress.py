@@ -22,7 +22,8 @@ from strandline.spark_lake.catalog import ArchivedPartition
 from strandline.spark_lake.planner import OffsetRange, archived_range
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Offset, TopicId, TopicPartition
-from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from strandline.spark_lake.planner import Selection, Skip, Skipped
 from strandline.spark_lake.segments import SegmentMeta, chunk_ranges, whole_segment
 from strandline.spark_lake.splits import Candidate, ChunkRange, SegmentSlice
 from strandline.storage.records.columns import RowLimits
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 
 # Below this, reading the statistics costs about as much as the bytes they could save.
 PRUNED_SEGMENT_BYTES_MIN = 1024 * 1024

@@ -32,7 +32,7 @@ from strandline.storage.records.batch import CRC_START, LOG_OVERHEAD, LOG_OVERHE
 from strandline.storage.records.key_filter import KeyFilter
 from strandline.storage.records.vectorised import BatchRow, check_crc, scan_batches
 from strandline.storage.remote import segment_meta
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.segment_meta import (
     DirectoryOutsideTail,
     Section,

@@ -32,7 +32,7 @@ from strandline.storage.model import AbortedTransaction, Isolation
 from strandline.storage.records.batch import CONTROL_BIT
 from strandline.storage.records.columns import RowLimits, Run, RunBuilder, decode
 from strandline.storage.records.vectorised import BatchRow
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 
 
 @dataclass(slots=True, kw_only=True)

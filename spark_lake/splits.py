@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from strandline.storage.model import Offset, Position, TopicPartition
 from strandline.storage.records.columns import RowLimits
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@
     <log.dir>/meta.properties                      whose folder this is
     <log.dir>/<topic>-<partition>/                 a log, see log.py; with a mark one that is being
                                                    moved here, see log_move.py
-    <log.dir>/<topic>-<partition>.<id>-delete/     a removed one, until it is purged
-    <log.dir>/<topic>-<partition>.<id>-stray/      one that the cluster does not know; kept
+    <log.dir>/<topic>-<partition>.<id>-<why>/      one that is none any more, see folder_names.py
     <log.dir>/*-checkpoint                         see checkpoint.py
     <log.dir>/.kafka_cleanshutdown                 there if the last stop was clean
 
-Start:  1 lock  2 meta.properties  3 read and remove the clean-shutdown mark  4 open the logs
+Start:  1 lock  2 meta.properties  3 read and remove the clean-shutdown mark
+        4 open the logs, see log_loading.py
 Stop:   1 close every log  2 checkpoints  3 clean-shutdown mark, last  4 unlock
 
 The mark is removed before anything else is touched, so a crash at any later point is unclean.
@@ -25,21 +25,19 @@ Folders with names that are none of the above are somebody's and stay.
 from __future__ import annotations
 
 import logging
-import re
 import threading
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from strandline.storage import files
 from strandline.storage.clock import Clock
-from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked
-from strandline.storage.local import checkpoint, log_move
+from strandline.storage.errors import DiskError, LogDirLocked
+from strandline.storage.local import checkpoint
+from strandline.storage.local.folder_names import DELETE_SUFFIX, put_aside
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import (
     LogDir,
@@ -50,24 +48,15 @@ from strandline.storage.local.log_folder import (
     write_checkpoints,
     write_cleaned_offsets,
 )
+from strandline.storage.local.log_loading import ConfigFor, load_logs
 from strandline.storage.log_config import LogConfig
-from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
+from strandline.storage.model import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-DELETE_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
-FUTURE_SUFFIX = "-future"
-# File systems end names at 255 bytes; a removed folder's name loses the end of its topic instead.
-NAME_BYTES_MAX = 255
 # Each log is synced by itself, and a file system writes what several threads wait for in one go:
 # creating or closing 2,000 logs takes a fraction of the time.
 SYNC_THREADS = 8
-
-_PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
-_RENAMED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
-
-ConfigFor: TypeAlias = Callable[[TopicPartition, TopicId], LogConfig | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,30 +171,22 @@ class LogDirs:
         to -stray and kept. A topic id of zeros stands for a folder that has none. Raises
         CorruptFile if two folders hold the same partition.
         """
-        self._settle_moves()
-        places: dict[TopicPartition, Path] = {}
-        with ExitStack() as pools:
-            loading = []
-            for directory in self.directories:
-                try:
-                    folders = self._partition_folders(directory, places)
-                except DiskError as error:
-                    self._take_offline(directory, error)
-                    continue
-                pool = pools.enter_context(
-                    ThreadPoolExecutor(threads_per_directory, f"load-{directory.path.name}")
-                )
-                load = partial(self._load_log, directory, config_for)
-                loading.append((directory, pool.map(load, folders.values(), folders)))
-            for directory, opened_logs in loading:
-                try:
-                    directory.logs |= {
-                        opened.topic_partition: self._watched(directory, opened)
-                        for opened in opened_logs
-                        if opened is not None
-                    }
-                except DiskError as error:
-                    self._take_offline(directory, error)
+        loaded = load_logs(
+            self.directories,
+            config_for,
+            clock=self._clock,
+            threads_per_directory=threads_per_directory,
+        )
+        now_ms = self._clock.now_ms()
+        self._deleted += [_DeletedFolder(path, now_ms) for path in loaded.removable]
+        for directory in self.directories:
+            if directory in loaded.failures:
+                self._take_offline(directory, loaded.failures[directory])
+                continue
+            directory.logs |= {
+                opened.topic_partition: self._watched(directory, opened)
+                for opened in loaded.logs[directory]
+            }
         for directory in self.directories:
             # What is not opened is gone for good, and must not come back through a checkpoint.
             for offsets in (
@@ -216,71 +197,6 @@ class LogDirs:
                 for key in [key for key in offsets if key not in directory.logs]:
                     del offsets[key]
         return self.logs
-
-    def _settle_moves(self) -> None:
-        """Removes copies that never took over, and logs that a copy took over from."""
-        folders: list[Path] = []
-        for directory in self.directories:
-            with suppress(DiskError):  # loading it takes it offline, and says why
-                folders += _subfolders(directory.path)
-        folders = [path for path in folders if partition_of(path.name) is not None]
-        moved = {path.name: path for path in folders if log_move.has_taken_over(path)}
-        for path in folders:
-            if log_move.is_unfinished(path) or moved.get(path.name, path) != path:
-                target = path.with_name(_renamed(path.name, DELETE_SUFFIX))
-                files.rename(path, target)
-                log.info(
-                    "folder of a move between log folders removed",
-                    extra={"fields": {"folder": str(path), "finished": path.name in moved}},
-                )
-
-    def _partition_folders(
-        self, directory: LogDir, places: dict[TopicPartition, Path]
-    ) -> dict[TopicPartition, Path]:
-        """The folders of partitions in `directory`, which are noted in `places` as well."""
-        found: dict[TopicPartition, Path] = {}
-        for path in _subfolders(directory.path):
-            renamed = _RENAMED_FOLDER.fullmatch(path.name)
-            if renamed is not None:
-                if renamed[1] != "stray":
-                    self._deleted.append(_DeletedFolder(path, self._clock.now_ms()))
-                continue
-            key = partition_of(path.name)
-            if key is None:
-                log.debug("folder is no partition", extra={"fields": {"folder": str(path)}})
-                continue
-            if key in places:
-                raise CorruptFile(f"{key} lies in {path} and in {places[key]}; remove one of them")
-            found[key] = places[key] = path
-        return found
-
-    def _load_log(
-        self, directory: LogDir, config_for: ConfigFor, path: Path, key: TopicPartition
-    ) -> LocalLog | None:
-        topic_id = checkpoint.read_topic_id(path) or ZERO_TOPIC_ID
-        marked = log_move.marked_log_start(path)
-        if marked:
-            directory.log_starts[key] = max(marked, directory.log_starts.get(key, 0))
-        config = config_for(key, topic_id)
-        if config is None:
-            target = path.with_name(_renamed(path.name, STRAY_SUFFIX))
-            files.rename(path, target)
-            log.warning(
-                "partition is unknown to the cluster, folder kept as stray",
-                extra={"fields": {"folder": str(target)}},
-            )
-            return None
-        return LocalLog.open(
-            path,
-            topic_partition=key,
-            topic_id=topic_id,
-            config=config,
-            clock=self._clock,
-            recovery_point=directory.recovery_points.get(key, 0),
-            log_start_offset=directory.log_starts.get(key, 0),
-            clean_shutdown=directory.was_clean,
-            was_compacted=key in directory.cleaned_offsets,
-        )
 
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
         opened.on_failure = partial(self._take_offline, directory)
@@ -458,12 +374,7 @@ class LogDirs:
             directory.cleaned_offsets,
         ):
             offsets.pop(key, None)
-        path = deleted.directory
-        target = path.with_name(_renamed(path.name, DELETE_SUFFIX))
-        files.rename(path, target)
-        self._deleted.append(
-            _DeletedFolder(target, self._clock.now_ms() + deleted.config.file_delete_delay_ms)
-        )
+        self._put_aside(deleted, sync=True)
 
     def replace_log(self, old: LocalLog, new: LocalLog) -> None:
         """A copy in another folder takes the log's place; the old folder goes as a deleted one.
@@ -483,10 +394,14 @@ class LogDirs:
         if key in directory.cleaned_offsets:
             target.cleaned_offsets[key] = directory.cleaned_offsets.pop(key)
             target.is_cleaning_noted = directory.is_cleaning_noted = False
-        removed = old.directory.with_name(_renamed(old.directory.name, DELETE_SUFFIX))
-        files.rename(old.directory, removed, sync=False)
+        self._put_aside(old, sync=False)
+
+    def _put_aside(self, removed: LocalLog, *, sync: bool) -> None:
+        path = removed.directory
+        target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
+        files.rename(path, target, sync=sync)
         self._deleted.append(
-            _DeletedFolder(removed, self._clock.now_ms() + old.config.file_delete_delay_ms)
+            _DeletedFolder(target, self._clock.now_ms() + removed.config.file_delete_delay_ms)
         )
 
     def directory_at(self, path: Path) -> LogDir | None:
@@ -496,9 +411,8 @@ class LogDirs:
 
     def _directory_of(self, opened: LocalLog) -> LogDir:
         directory = self._find_directory(opened)
-        if directory is not None:
-            return directory
-        raise AssertionError(f"{opened} is not one of ours")
+        assert directory is not None, f"{opened} is not one of ours"
+        return directory
 
     def purge_deleted(self, now_ms: int) -> int:
         """Unlinks files and folders whose delay is over; how many. May run in a worker thread."""
@@ -580,25 +494,7 @@ class LogDirs:
         return f"<LogDirs {list(self.directories)}>"
 
 
-def partition_of(name: str) -> TopicPartition | None:
-    """The partition whose folder has this name; None if it is no such name."""
-    match = _PARTITION_FOLDER.fullmatch(name)
-    return TopicPartition(match[1], int(match[2])) if match else None
-
-
 def _discard(path: Path) -> None:
     """Half a folder would be in the way of the next attempt."""
     with suppress(DiskError):
         files.remove_tree(path)
-
-
-def _renamed(name: str, suffix: str) -> str:
-    ending = f".{uuid.uuid4().hex}{suffix}"
-    return name[: NAME_BYTES_MAX - len(ending)] + ending
-
-
-def _subfolders(path: Path) -> list[Path]:
-    try:
-        return sorted(entry for entry in path.iterdir() if entry.is_dir())
-    except OSError as error:
-        raise DiskError(f"cannot list {path}: {error.strerror}") from error

@@ -34,8 +34,8 @@ from strandline.storage.errors import (
 from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint, folder
 from strandline.storage.local.epoch_cache import LeaderEpochCache
+from strandline.storage.local.folder_names import partition_of
 from strandline.storage.local.index import iter_offset_entries, iter_time_entries, read_whole
-from strandline.storage.local.log_dir import partition_of
 from strandline.storage.local.log_folder import LOCK_FILE
 from strandline.storage.local.producer_state import ProducerState, iter_snapshot
 from strandline.storage.local.recovery import aborted_entry

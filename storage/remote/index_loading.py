@@ -21,7 +21,7 @@ from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.any_batch import read_header
 from strandline.storage.records.batch import HEADER_BYTES, BatchHeader
 from strandline.storage.records.old_messages import is_old, message_bytes
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import SegmentIndex
 from strandline.storage.remote.segment_meta import (

@@ -13,10 +13,10 @@ Invariants, held by every transition and checked again by `decode`:
   object keys move to `deleting` in the same step: no object is ever forgotten;
 * log start, leader epoch and revision never go back.
 
-The root holds the newest entries; when it grows, `manifest_store` seals the oldest of them into a
-page object that is never changed again. A page whose first entries were deleted stays as it is:
-its PageRef counts them in `dropped_count` and begins later. So a commit costs the same however
-long the archive is.
+What it is made of is in `manifest_entries.py`. The root holds the newest entries; when it grows,
+`manifest_store` seals the oldest of them into a page (`manifest_page.py`), an object that is never
+changed again. A page whose first entries were deleted stays as it is: its PageRef counts them in
+`dropped_count` and begins later. So a commit costs the same however long the archive is.
 """
 
 from __future__ import annotations
@@ -27,95 +27,36 @@ from dataclasses import dataclass, replace
 
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import (
-    NO_EPOCH,
     Buffer,
     Epoch,
-    EpochStart,
     Offset,
     TimestampMs,
     TopicId,
     TopicIdPartition,
 )
 from strandline.storage.remote.json_document import (
-    Fields,
     Json,
     decode_document,
     encode_document,
 )
+from strandline.storage.remote.manifest_entries import (
+    DeletedEntry,
+    PageRef,
+    SegmentEntry,
+    deleted_fields,
+    deleted_from,
+    entry_fields,
+    entry_from,
+    page_fields,
+    page_from,
+    replaced_marks,
+)
+from strandline.storage.remote.manifest_page import page_without_first
 from strandline.storage.remote.tail import TailPart, are_adjacent, tail_fields, tail_from
 
 FORMAT_NAME = "strandline-manifest"
-PAGE_FORMAT_NAME = "strandline-manifest-page"
 FORMAT_VERSION = 1
 FORMAT_VERSIONS = range(1, 2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentEntry:
-    """One archived segment. Times are exact over its records, not taken from batch headers."""
-
-    base_offset: Offset
-    end_offset: Offset
-    leader_epochs: tuple[EpochStart, ...]
-    size_bytes: int
-    record_count: int
-    min_timestamp_ms: TimestampMs
-    max_timestamp_ms: TimestampMs
-    log_key: str
-    meta_key: str
-    log_crc32c: int
-    meta_size_bytes: int
-    meta_crc32c: int
-    has_transactions: bool
-    uploaded_ms: TimestampMs
-
-    def epoch_for(self, offset: Offset) -> Epoch:
-        """The leader epoch that `offset` was written under; -1 if the entry does not know it."""
-        found = NO_EPOCH
-        for epoch, start_offset in self.leader_epochs:
-            if start_offset > offset:
-                break
-            found = epoch
-        return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageRef:
-    """A sealed page: an object with the entries of [base_offset, end_offset).
-
-    The first `dropped_count` entries of the object are deleted already; `base_offset`,
-    `segment_count` and `size_bytes` (of the segments, not the page) are of the others. The time
-    bounds may be wider than what is left.
-    """
-
-    key: str
-    base_offset: Offset
-    end_offset: Offset
-    min_timestamp_ms: TimestampMs
-    max_timestamp_ms: TimestampMs
-    segment_count: int
-    size_bytes: int
-    crc32c: int
-    dropped_count: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletedEntry:
-    """Objects that nothing refers to any more and that go after the grace time.
-
-    A deleted page is one object: its key stands in both fields.
-    """
-
-    log_key: str
-    meta_key: str
-    marked_ms: TimestampMs
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The distinct object keys."""
-        if self.log_key == self.meta_key:
-            return (self.log_key,)
-        return (self.log_key, self.meta_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,7 +219,7 @@ class Manifest:
                 page = pages.pop(0)
                 marks.append(DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms))
             else:
-                pages[0] = _page_without_first(pages[0], entry)
+                pages[0] = page_without_first(pages[0], entry)
         return replace(
             self,
             pages=tuple(pages),
@@ -342,9 +283,9 @@ class Manifest:
             "revision": self.revision,
             "leader_epoch": self.leader_epoch,
             "log_start_offset": self.log_start_offset,
-            "segments": [_entry_fields(entry) for entry in self.segments],
-            "pages": [_page_fields(page) for page in self.pages],
-            "deleting": [_deleted_fields(mark) for mark in self.deleting],
+            "segments": [entry_fields(entry) for entry in self.segments],
+            "pages": [page_fields(page) for page in self.pages],
+            "deleting": [deleted_fields(mark) for mark in self.deleting],
         }
         if self.tail:
             fields["tail"] = [tail_fields(part) for part in self.tail]
@@ -363,94 +304,14 @@ class Manifest:
             revision=fields.integer("revision"),
             leader_epoch=fields.integer("leader_epoch"),
             log_start_offset=fields.integer("log_start_offset"),
-            segments=tuple(_entry_from(f) for f in fields.objects("segments")),
-            pages=tuple(_page_from(f) for f in fields.objects("pages")),
-            deleting=tuple(_deleted_from(f) for f in fields.objects("deleting")),
+            segments=tuple(entry_from(f) for f in fields.objects("segments")),
+            pages=tuple(page_from(f) for f in fields.objects("pages")),
+            deleting=tuple(deleted_from(f) for f in fields.objects("deleting")),
             # Manifests of before have none.
             tail=tuple(tail_from(f) for f in fields.objects("tail")) if "tail" in fields else (),
         )
         _check_order(manifest, source or FORMAT_NAME)
         return manifest
-
-
-def replaced_marks(
-    old: Sequence[SegmentEntry], new: Sequence[SegmentEntry], *, marked_ms: TimestampMs
-) -> tuple[DeletedEntry, ...]:
-    """Marks for the objects of `old` that no entry of `new` names."""
-    kept = {key for entry in new for key in (entry.log_key, entry.meta_key)}
-    marks: list[DeletedEntry] = []
-    for entry in old:
-        gone = [key for key in (entry.log_key, entry.meta_key) if key not in kept]
-        if gone:
-            marks.append(DeletedEntry(log_key=gone[0], meta_key=gone[-1], marked_ms=marked_ms))
-    return tuple(marks)
-
-
-# --- pages -----------------------------------------------------------------------------------
-
-
-def encode_page(partition: TopicIdPartition, entries: Sequence[SegmentEntry]) -> bytes:
-    """The page object of `entries`."""
-    fields: dict[str, Json] = {
-        "topic": partition.topic,
-        "topic_id": str(partition.topic_id),
-        "partition": partition.partition,
-        "segments": [_entry_fields(entry) for entry in entries],
-    }
-    return encode_document(PAGE_FORMAT_NAME, FORMAT_VERSION, fields)
-
-
-def page_ref(key: str, entries: Sequence[SegmentEntry], *, crc32c: int) -> PageRef:
-    """What the root says of a page of `entries`; `crc32c` is of the page object.
-
-    The entries leave no gap between them (`contiguous_count`): that is what lets a PageRef count
-    its deleted entries and know where the others begin without reading the page.
-    """
-    assert contiguous_count(entries, len(entries)) == len(entries), key
-    return PageRef(
-        key=key,
-        base_offset=entries[0].base_offset,
-        end_offset=entries[-1].end_offset,
-        min_timestamp_ms=min(entry.min_timestamp_ms for entry in entries),
-        max_timestamp_ms=max(entry.max_timestamp_ms for entry in entries),
-        segment_count=len(entries),
-        size_bytes=sum(entry.size_bytes for entry in entries),
-        crc32c=crc32c,
-    )
-
-
-def contiguous_count(entries: Sequence[SegmentEntry], count_max: int) -> int:
-    """How many of the first `count_max` entries follow each other without a gap."""
-    for index in range(1, min(count_max, len(entries))):
-        if entries[index].base_offset != entries[index - 1].end_offset:
-            return index
-    return min(count_max, len(entries))
-
-
-def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
-    """The entries of `page` that are not deleted. Raises CorruptFile if it is another page."""
-    fields = decode_document(
-        content, format_name=PAGE_FORMAT_NAME, versions=FORMAT_VERSIONS, source=page.key
-    )
-    entries = tuple(_entry_from(f) for f in fields.objects("segments"))[page.dropped_count :]
-    if len(entries) != page.segment_count:
-        raise CorruptFile(f"{page.key}: {len(entries)} entries, {page.segment_count} expected")
-    if (entries[0].base_offset, entries[-1].end_offset) != (page.base_offset, page.end_offset):
-        raise CorruptFile(
-            f"{page.key}: holds [{entries[0].base_offset}, {entries[-1].end_offset}), "
-            f"expected [{page.base_offset}, {page.end_offset})"
-        )
-    return entries
-
-
-def _page_without_first(page: PageRef, entry: SegmentEntry) -> PageRef:
-    return replace(
-        page,
-        base_offset=entry.end_offset,
-        segment_count=page.segment_count - 1,
-        size_bytes=page.size_bytes - entry.size_bytes,
-        dropped_count=page.dropped_count + 1,
-    )
 
 
 # --- checks ----------------------------------------------------------------------------------
@@ -483,84 +344,3 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[Offset, Offset]]:
         yield page.base_offset, page.end_offset
     for entry in manifest.segments:
         yield entry.base_offset, entry.end_offset
-
-
-# --- fields ----------------------------------------------------------------------------------
-
-
-def _entry_fields(entry: SegmentEntry) -> dict[str, Json]:
-    return {
-        "base_offset": entry.base_offset,
-        "end_offset": entry.end_offset,
-        "leader_epochs": [[start.epoch, start.start_offset] for start in entry.leader_epochs],
-        "size_bytes": entry.size_bytes,
-        "record_count": entry.record_count,
-        "min_timestamp_ms": entry.min_timestamp_ms,
-        "max_timestamp_ms": entry.max_timestamp_ms,
-        "log_key": entry.log_key,
-        "meta_key": entry.meta_key,
-        "log_crc32c": f"{entry.log_crc32c:08x}",
-        "meta_size_bytes": entry.meta_size_bytes,
-        "meta_crc32c": f"{entry.meta_crc32c:08x}",
-        "has_transactions": entry.has_transactions,
-        "uploaded_ms": entry.uploaded_ms,
-    }
-
-
-def _entry_from(fields: Fields) -> SegmentEntry:
-    return SegmentEntry(
-        base_offset=fields.integer("base_offset"),
-        end_offset=fields.integer("end_offset"),
-        leader_epochs=tuple(EpochStart(*pair) for pair in fields.integer_pairs("leader_epochs")),
-        size_bytes=fields.integer("size_bytes"),
-        record_count=fields.integer("record_count"),
-        min_timestamp_ms=fields.integer("min_timestamp_ms"),
-        max_timestamp_ms=fields.integer("max_timestamp_ms"),
-        log_key=fields.text("log_key"),
-        meta_key=fields.text("meta_key"),
-        log_crc32c=fields.crc("log_crc32c"),
-        meta_size_bytes=fields.integer("meta_size_bytes"),
-        meta_crc32c=fields.crc("meta_crc32c"),
-        has_transactions=fields.boolean("has_transactions"),
-        uploaded_ms=fields.integer("uploaded_ms"),
-    )
-
-
-def _page_fields(page: PageRef) -> dict[str, Json]:
-    return {
-        "key": page.key,
-        "base_offset": page.base_offset,
-        "end_offset": page.end_offset,
-        "min_timestamp_ms": page.min_timestamp_ms,
-        "max_timestamp_ms": page.max_timestamp_ms,
-        "segment_count": page.segment_count,
-        "size_bytes": page.size_bytes,
-        "crc32c": f"{page.crc32c:08x}",
-        "dropped_count": page.dropped_count,
-    }
-
-
-def _page_from(fields: Fields) -> PageRef:
-    return PageRef(
-        key=fields.text("key"),
-        base_offset=fields.integer("base_offset"),
-        end_offset=fields.integer("end_offset"),
-        min_timestamp_ms=fields.integer("min_timestamp_ms"),
-        max_timestamp_ms=fields.integer("max_timestamp_ms"),
-        segment_count=fields.integer("segment_count"),
-        size_bytes=fields.integer("size_bytes"),
-        crc32c=fields.crc("crc32c"),
-        dropped_count=fields.integer("dropped_count"),
-    )
-
-
-def _deleted_fields(mark: DeletedEntry) -> dict[str, Json]:
-    return {"log_key": mark.log_key, "meta_key": mark.meta_key, "marked_ms": mark.marked_ms}
-
-
-def _deleted_from(fields: Fields) -> DeletedEntry:
-    return DeletedEntry(
-        log_key=fields.text("log_key"),
-        meta_key=fields.text("meta_key"),
-        marked_ms=fields.integer("marked_ms"),
-    )

@@ -31,11 +31,9 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import manifest_key, manifest_page_key, new_unique
-from strandline.storage.remote.manifest import (
-    DeletedEntry,
-    Manifest,
-    PageRef,
-    SegmentEntry,
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import DeletedEntry, PageRef, SegmentEntry
+from strandline.storage.remote.manifest_page import (
     contiguous_count,
     decode_page,
     encode_page,

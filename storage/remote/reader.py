@@ -32,7 +32,7 @@ from strandline.storage.records.any_batch import iter_batches, iter_records
 from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.downloads import ChunkDownloads, open_disk_cache
 from strandline.storage.remote.index_loading import load_index, load_txn_index
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import SegmentIndex
 

@@ -18,7 +18,8 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import Epoch, EpochStart, Offset, TimestampMs, TopicIdPartition
-from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, load
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import TopicInfo, list_topics

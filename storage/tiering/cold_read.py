@@ -17,7 +17,7 @@ from typing import Protocol
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.tiering.remote_log import RemoteLog
 
 OFFSET_MAX = 2**63 - 1

@@ -54,7 +54,7 @@ from strandline.storage.model import (
 )
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import FileBody, ObjectOptions, ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering.inspection import SegmentFacts

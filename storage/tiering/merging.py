@@ -38,7 +38,8 @@ from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.model import AbortedTransaction, Epoch, Offset, TopicIdPartition
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import (
     FileBody,
     ObjectOptions,

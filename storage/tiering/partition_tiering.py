@@ -54,7 +54,8 @@ from strandline.storage.metrics import Counter, MetricRegistry
 from strandline.storage.model import Epoch, EpochStart, Offset, TopicPartition
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.keys import manifest_key
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section

@@ -31,7 +31,8 @@ from strandline.storage.model import (
     TopicIdPartition,
 )
 from strandline.storage.remote.keys import manifest_key
-from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
 from strandline.storage.remote.reader import ColdRead, ColdReader
 from strandline.storage.tiering.quota import ReadGate

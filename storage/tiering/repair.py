@@ -21,7 +21,8 @@ from strandline.storage.errors import ObjectCorrupt, ObjectNotFound
 from strandline.storage.model import Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
-from strandline.storage.remote.manifest import Manifest, SegmentEntry, replaced_marks
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry, replaced_marks
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore, checksum
 from strandline.storage.tiering.inspection import AdaptiveBounds, inspect_segment

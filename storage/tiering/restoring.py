@@ -25,7 +25,8 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store, segment_meta
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section

@@ -38,7 +38,8 @@ from strandline.storage.errors import (
 from strandline.storage.model import NO_EPOCH, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
-from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics

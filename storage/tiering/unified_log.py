@@ -39,7 +39,7 @@ from strandline.storage.model import (
     TopicId,
     TopicPartition,
 )
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.tiering import cold_read, lifecycle
 from strandline.storage.tiering.cold_read import RemoteRead
 from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView, SegmentView

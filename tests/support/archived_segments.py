@@ -13,7 +13,7 @@ from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import new_unique, segment_keys
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
 

@@ -19,7 +19,8 @@ from strandline.storage.remote.keys import (
     parse_partition_object,
     topic_folder,
 )
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.topic_info import list_topics
 from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare

@@ -18,7 +18,9 @@ from strandline.storage.records.key_filter import KeyFilterBuilder
 from strandline.storage.records.record import Header, Record, encode_batch, iter_records
 from strandline.storage.remote import keys, segment_meta
 from strandline.storage.remote.cluster_info import ClusterInfo
-from strandline.storage.remote.manifest import Manifest, SegmentEntry, encode_page, page_ref
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.manifest_page import encode_page, page_ref
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
 from strandline.storage.remote.topic_info import TopicInfo

@@ -33,7 +33,7 @@ from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, with_crc
 from strandline.storage.remote import keys
 from strandline.storage.remote.json_document import encode_document
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 

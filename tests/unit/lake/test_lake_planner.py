@@ -27,7 +27,9 @@ from strandline.spark_lake.splits import SplitSizes
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import EpochStart, TopicPartition
 from strandline.storage.records.columns import RowLimits
-from strandline.storage.remote.manifest import Manifest, PageRef, SegmentEntry, page_ref
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest_page import page_ref
 
 MIB = 1 << 20
 TOPIC_ID = uuid.UUID(int=7)

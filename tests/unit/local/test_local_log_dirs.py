@@ -14,8 +14,9 @@ from strandline.storage import files
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
 from strandline.storage.local import checkpoint
+from strandline.storage.local.folder_names import partition_of
 from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_dir import LogDirs, partition_of
+from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
 from tests.unit.local.builders import NOW_MS, TOPIC_ID, assert_dense, fill, read_bytes

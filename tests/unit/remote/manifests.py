@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from strandline.storage.model import EpochStart
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 
 TOPIC_ID = UUID("7f8c9a52-6d0c-4a4e-9f5b-0d6a3f1b2c3d")
 RECORDS = 10

@@ -13,15 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import EpochStart
 from strandline.storage.remote.json_document import encode_document
-from strandline.storage.remote.manifest import (
-    FORMAT_NAME,
-    DeletedEntry,
-    Manifest,
-    SegmentEntry,
-    decode_page,
-    encode_page,
-    page_ref,
-)
+from strandline.storage.remote.manifest import FORMAT_NAME, Manifest
+from strandline.storage.remote.manifest_entries import DeletedEntry, SegmentEntry
+from strandline.storage.remote.manifest_page import decode_page, encode_page, page_ref
 
 TOPIC_ID = uuid.UUID("00000000-0000-4000-8000-00000000002a")
 EMPTY = Manifest(topic="orders", topic_id=TOPIC_ID, partition=0)

@@ -17,7 +17,8 @@ from strandline.storage.errors import (
 from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
-from strandline.storage.remote.manifest import Manifest, SegmentEntry
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest, commit, load
 from strandline.storage.remote.memory import Fault, MemoryStore, Moment
 

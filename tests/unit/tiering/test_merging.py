@@ -15,7 +15,7 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.reader import ColdRead
 from strandline.storage.tiering.merging import RUN_SEGMENTS_ENOUGH, choose_run

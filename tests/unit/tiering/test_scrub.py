@@ -11,7 +11,7 @@ import pytest
 
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
-from strandline.storage.remote.manifest import SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.tiering.repair import repair_meta
 from strandline.storage.tiering.scrub import Damage, Depth, PartitionReport, Scrub

@@ -1,0 +1,55 @@
+"""The names of the folders in a log folder: a partition's, and that of one that is no more.
+
+<topic>-<partition>                 a log
+<topic>-<partition>.<id>-delete     a removed one, until it is purged
+<topic>-<partition>.<id>-stray      one that the cluster does not know; kept
+<topic>-<partition>.<id>-future     Kafka's unfinished copy from another log folder
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from pathlib import Path
+
+from strandline.storage.errors import DiskError
+from strandline.storage.model import TopicPartition
+
+DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+# File systems end names at 255 bytes; a removed folder's name loses the end of its topic instead.
+NAME_BYTES_MAX = 255
+
+_PARTITION_FOLDER = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})")
+_RENAMED_FOLDER = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
+
+
+def partition_of(name: str) -> TopicPartition | None:
+    """The partition whose folder has this name; None if it is no such name."""
+    match = _PARTITION_FOLDER.fullmatch(name)
+    return TopicPartition(match[1], int(match[2])) if match else None
+
+
+def is_put_aside(name: str) -> bool:
+    """Whether a folder of this name was a partition's and is none any more."""
+    return _RENAMED_FOLDER.fullmatch(name) is not None
+
+
+def is_removable(name: str) -> bool:
+    """Whether it may be deleted with all it holds; a stray one may not."""
+    match = _RENAMED_FOLDER.fullmatch(name)
+    return match is not None and match[1] != "stray"
+
+
+def put_aside(name: str, suffix: str) -> str:
+    """The name of a folder that is taken out of use, never given twice."""
+    ending = f".{uuid.uuid4().hex}{suffix}"
+    return name[: NAME_BYTES_MAX - len(ending)] + ending
+
+
+def subfolders(path: Path) -> list[Path]:
+    """The folders in `path`, by name. Raises DiskError."""
+    try:
+        return sorted(entry for entry in path.iterdir() if entry.is_dir())
+    except OSError as error:
+        raise DiskError(f"cannot list {path}: {error.strerror}") from error

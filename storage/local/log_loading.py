@@ -1,0 +1,151 @@
+"""Start-up: which folders are logs, and opening them side by side.
+
+    1 copies of moves that ended half-way go   2 every folder gets its meaning from its name
+    3 each log is opened, with recovery unless the last stop was clean
+
+A log folder that fails on the way is reported and loads nothing; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.errors import CorruptFile, DiskError
+from strandline.storage.local import checkpoint, log_move
+from strandline.storage.local.folder_names import (
+    DELETE_SUFFIX,
+    STRAY_SUFFIX,
+    is_put_aside,
+    is_removable,
+    partition_of,
+    put_aside,
+    subfolders,
+)
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_folder import LogDir
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+ConfigFor: TypeAlias = Callable[[TopicPartition, TopicId], LogConfig | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedLogs:
+    """What the log folders hold. A folder is in `logs` or in `failures`."""
+
+    logs: Mapping[LogDir, Sequence[LocalLog]]
+    failures: Mapping[LogDir, DiskError]
+    # Folders of deleted partitions, to be purged.
+    removable: Sequence[Path]
+
+
+def load_logs(
+    directories: Sequence[LogDir],
+    config_for: ConfigFor,
+    *,
+    clock: Clock,
+    threads_per_directory: int,
+) -> LoadedLogs:
+    """Opens every log; blocks. See LogDirs.load. Raises CorruptFile."""
+    _settle_moves(directories)
+    places: dict[TopicPartition, Path] = {}
+    logs: dict[LogDir, list[LocalLog]] = {}
+    failures: dict[LogDir, DiskError] = {}
+    removable: list[Path] = []
+    with ExitStack() as pools:
+        loading = []
+        for directory in directories:
+            try:
+                folders = _partition_folders(directory, places, removable)
+            except DiskError as error:
+                failures[directory] = error
+                continue
+            pool = pools.enter_context(
+                ThreadPoolExecutor(threads_per_directory, f"load-{directory.path.name}")
+            )
+            load = partial(_load_log, directory, config_for, clock)
+            loading.append((directory, pool.map(load, folders.values(), folders)))
+        for directory, opened_logs in loading:
+            try:
+                logs[directory] = [opened for opened in opened_logs if opened is not None]
+            except DiskError as error:
+                failures[directory] = error
+    return LoadedLogs(logs=logs, failures=failures, removable=removable)
+
+
+def _settle_moves(directories: Sequence[LogDir]) -> None:
+    """Removes copies that never took over, and logs that a copy took over from."""
+    folders: list[Path] = []
+    for directory in directories:
+        with suppress(DiskError):  # loading it takes it offline, and says why
+            folders += subfolders(directory.path)
+    folders = [path for path in folders if partition_of(path.name) is not None]
+    moved = {path.name: path for path in folders if log_move.has_taken_over(path)}
+    for path in folders:
+        if log_move.is_unfinished(path) or moved.get(path.name, path) != path:
+            target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
+            files.rename(path, target)
+            log.info(
+                "folder of a move between log folders removed",
+                extra={"fields": {"folder": str(path), "finished": path.name in moved}},
+            )
+
+
+def _partition_folders(
+    directory: LogDir, places: dict[TopicPartition, Path], removable: list[Path]
+) -> dict[TopicPartition, Path]:
+    """The folders of partitions in `directory`, which are noted in `places` as well."""
+    found: dict[TopicPartition, Path] = {}
+    for path in subfolders(directory.path):
+        if is_put_aside(path.name):
+            if is_removable(path.name):
+                removable.append(path)
+            continue
+        key = partition_of(path.name)
+        if key is None:
+            log.debug("folder is no partition", extra={"fields": {"folder": str(path)}})
+            continue
+        if key in places:
+            raise CorruptFile(f"{key} lies in {path} and in {places[key]}; remove one of them")
+        found[key] = places[key] = path
+    return found
+
+
+def _load_log(
+    directory: LogDir, config_for: ConfigFor, clock: Clock, path: Path, key: TopicPartition
+) -> LocalLog | None:
+    topic_id = checkpoint.read_topic_id(path) or ZERO_TOPIC_ID
+    marked = log_move.marked_log_start(path)
+    if marked:
+        directory.log_starts[key] = max(marked, directory.log_starts.get(key, 0))
+    config = config_for(key, topic_id)
+    if config is None:
+        target = path.with_name(put_aside(path.name, STRAY_SUFFIX))
+        files.rename(path, target)
+        log.warning(
+            "partition is unknown to the cluster, folder kept as stray",
+            extra={"fields": {"folder": str(target)}},
+        )
+        return None
+    return LocalLog.open(
+        path,
+        topic_partition=key,
+        topic_id=topic_id,
+        config=config,
+        clock=clock,
+        recovery_point=directory.recovery_points.get(key, 0),
+        log_start_offset=directory.log_starts.get(key, 0),
+        clean_shutdown=directory.was_clean,
+        was_compacted=key in directory.cleaned_offsets,
+    )
