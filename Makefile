@@ -17,6 +17,7 @@ DEMO_ARGS ?=
 COMPAT_ARGS ?=
 MINUTES ?= 5
 FUZZ_ARGS ?=
+SEED ?=
 
 PY := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -q $(PYTEST_ARGS)
@@ -79,6 +80,10 @@ interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by st
 .PHONY: fuzz
 fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARGS="--seed 7")
 	@$(PY) -m tests.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
+
+.PHONY: soak
+soak: $(DEV) $(MINISTACK) ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
+	@$(PY) -m tests.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: bench
 bench: $(DEV) $(MINISTACK) ## measure MB/s and broker CPU per GB, hot, cold and compaction (BENCH_ARGS=...)

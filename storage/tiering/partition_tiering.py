@@ -472,13 +472,16 @@ class PartitionTiering:
 
     async def _copy_tail(self) -> bool:
         """Puts what is new in the open segment into the bucket, if it is time to."""
-        local = self.log.local
+        local, segment = self.log.local, self.log.local.active_segment
         tail = await self._tail_that_fits()
-        covered = tail[-1].end_offset if tail else local.active_segment.base_offset
+        covered = tail[-1].end_offset if tail else segment.base_offset
         if not self._tail_is_due(max(covered, self.log.log_start_offset)):
             return False
         await self.topic.ensure()
-        end_offset, segment = local.end_offset, local.active_segment
+        if self._detached or local.active_segment is not segment:
+            # What was found above is about a segment that is closed by now.
+            return not self._detached
+        end_offset = local.end_offset
         parts = await self._tools.tails.copy(
             local, tail, self.remote.partition, leader_epoch=self.leader_epoch
         )

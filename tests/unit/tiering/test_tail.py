@@ -19,6 +19,7 @@ from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering import tail_copy
 from strandline.storage.tiering.orphans import compare, delete_orphans
 from strandline.storage.tiering.scrub import Depth, Scrub
+from strandline.storage.tiering.topic_registration import TopicRegistration
 from tests.unit.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous
 
 UPLOAD_MS = 10_000
@@ -191,3 +192,26 @@ async def test_a_log_start_inside_the_open_segment_is_no_obstacle(tmp_path: Path
         await rig.lose_disk()
         assert (rig.log.log_start_offset, rig.log.end_offset) == (15, 30)
         assert await rig.read_all(20) == rig.sent[2]
+
+
+@asynchronous
+async def test_a_segment_that_is_closed_while_its_topic_is_registered_is_copied_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await pass_and_settle(rig)
+        rig.produce(10)
+        rig.pass_ms(UPLOAD_MS)
+        registered = TopicRegistration.ensure
+
+        async def rolls_meanwhile(registration: TopicRegistration) -> None:
+            rig.roll()
+            await registered(registration)
+
+        monkeypatch.setattr(TopicRegistration, "ensure", rolls_meanwhile)
+        await rig.manager.run_once()
+        monkeypatch.undo()
+        assert rig.statistics.copy_failure is None
+        await pass_and_settle(rig)
+        assert (rig.archived, tail(rig)) == ([(0, 20)], [])

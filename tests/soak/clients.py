@@ -1,0 +1,507 @@
+"""The clients of a soak, each in a thread: idempotent producers, readers, members of groups.
+
+    KeenProducer   librdkafka, idempotent; numbers its records per partition, is never refused
+    Reader         one of three client libraries; reads partitions from the log start, over and over
+    Member         librdkafka in a consumer group, commits what it has handled
+    Probe          one produce request at a time over a bare socket: it is the answer that counts
+
+They go on whatever the broker does, and tell the model what they were told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from tests.integration.calls import produce
+from tests.soak.model import (
+    SEQUENCE_BITS,
+    GroupProgress,
+    PartitionModel,
+    Pass,
+    Violations,
+    make_value,
+)
+from tests.support.broker import BrokerProcess
+from tests.support.wire import WireClient
+
+# Of librdkafka: it would print a line for every attempt to reach a dead broker.
+QUIET = {"log_level": 0, "reconnect.backoff.max.ms": 300, "retry.backoff.ms": 50}
+VALUE_BYTES = (200, 6_000)
+UNACKNOWLEDGED_MAX = 2_000
+FLUSH_S_MAX = 90.0
+# A reader that gets nothing for so long is stuck; outages of a soak last a few seconds.
+STUCK_S = 90.0
+JOIN_S_MAX = 60.0
+CODECS = ("none", "lz4", "zstd", "gzip", "snappy")
+POLL_S = 0.5
+
+Read = Iterator[tuple[int, bytes]]
+
+
+class Moved(Exception):
+    """The broker says that there is no such offset (any more)."""
+
+
+class _Thread:
+    """A thread that is told to stop, and whose death by an exception is a violation."""
+
+    def __init__(self, name: str, violations: Violations) -> None:
+        self.name = name
+        self._violations = violations
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ask_to_stop(self) -> None:
+        self._stopping.set()
+
+    def stop(self, timeout_s: float = JOIN_S_MAX) -> None:
+        self._stopping.set()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._violations.add(f"{self.name} does not come to an end")
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception as error:
+            self._violations.add(f"{self.name} failed: {error!r}")
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+class KeenProducer(_Thread):
+    """An idempotent librdkafka producer; `records_per_s` to each partition."""
+
+    def __init__(
+        self,
+        number: int,
+        bootstrap: str,
+        partitions: Sequence[PartitionModel],
+        violations: Violations,
+        *,
+        records_per_s: float,
+    ) -> None:
+        super().__init__(f"producer {number}", violations)
+        self.number = number
+        self.sent_count = 0
+        self._bootstrap = bootstrap
+        self._partitions = partitions
+        self._interval_s = 1 / records_per_s
+
+    def _run(self) -> None:
+        chance = random.Random(self.number)
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "compression.type": CODECS[self.number % len(CODECS)],
+                **QUIET,
+            }
+        )
+        sequence = 0
+        while not self._stopping.is_set():
+            for model in self._partitions:
+                self._send(producer, model, sequence, chance)
+            sequence += 1
+            producer.poll(self._interval_s)
+            while len(producer) > UNACKNOWLEDGED_MAX and not self._stopping.is_set():
+                producer.poll(0.05)
+        left = producer.flush(FLUSH_S_MAX)
+        if left:
+            self._violations.add(f"{self.name}: {left} records were never answered")
+
+    def _send(
+        self, producer: Producer, model: PartitionModel, sequence: int, chance: random.Random
+    ) -> None:
+        code = self.number << SEQUENCE_BITS | sequence
+        padding = chance.randbytes(chance.randint(*VALUE_BYTES))
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                model.acknowledge(int(message.offset() or 0), code)
+            else:
+                self._violations.add(f"{self.name}: {model.name} refused a record: {error}")
+
+        producer.produce(
+            model.topic,
+            partition=model.number,
+            value=make_value(model.topic, model.number, model.incarnation, code, padding),
+            on_delivery=delivered,
+        )
+        self.sent_count += 1
+
+    def stop(self, timeout_s: float = FLUSH_S_MAX + 10) -> None:
+        super().stop(timeout_s)
+
+
+class Probe(_Thread):
+    """Produce is never refused: every answer that comes is a success, whatever the store does."""
+
+    def __init__(self, broker: BrokerProcess, topic: str, record: bytes, found: Violations) -> None:
+        super().__init__("probe", found)
+        self.answered_count = 0
+        self.slowest_s = 0.0
+        self._broker = broker
+        self._topic = topic
+        self._record = record
+
+    def _run(self) -> None:
+        while not self._stopping.wait(0.2):
+            try:
+                with WireClient(self._broker.port) as client:
+                    while not self._stopping.wait(0.1):
+                        self._ask(client)
+            except OSError:
+                continue  # The broker was killed, or stopped; librdkafka tries again as well.
+
+    def _ask(self, client: WireClient) -> None:
+        began_s = time.monotonic()
+        answer = produce(client, self._topic, self._record)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - began_s)
+        self.answered_count += 1
+        if answer.error_code:
+            self._violations.add(f"probe: produce was refused with error {answer.error_code}")
+
+
+# --- reading from the beginning --------------------------------------------------------------
+
+
+class Library(Protocol):
+    """What a reader asks of a client library. What is only for now is raised as OSError."""
+
+    name: str
+
+    def bounds(self, partition: PartitionModel) -> tuple[int, int]:
+        """Log start and end."""
+        ...
+
+    def read(self, partition: PartitionModel, start: int) -> Read:
+        """Records from `start` on, for as long as it is asked; nothing new is (-1, b"").
+
+        Raises Moved if the broker does not know the offset.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class ConfluentLibrary:
+    """librdkafka."""
+
+    name = "librdkafka"
+
+    def __init__(self, bootstrap: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 200,
+                **QUIET,
+            }
+        )
+
+    def bounds(self, partition: PartitionModel) -> tuple[int, int]:
+        place = TopicPartition(partition.topic, partition.number)
+        try:
+            found = self._consumer.get_watermark_offsets(place, 10)
+        except KafkaException as error:
+            raise OSError(str(error)) from error
+        if found is None:
+            raise OSError("no answer")
+        return int(found[0]), int(found[1])
+
+    def read(self, partition: PartitionModel, start: int) -> Read:
+        self._consumer.assign([TopicPartition(partition.topic, partition.number, start)])
+        while True:
+            messages = self._consumer.consume(500, POLL_S)
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield int(message.offset() or 0), bytes(message.value() or b"")
+                elif error.code() in (
+                    KafkaError._AUTO_OFFSET_RESET,
+                    KafkaError.OFFSET_OUT_OF_RANGE,
+                ):
+                    raise Moved(str(error))
+            if not messages:
+                yield -1, b""
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class KafkaPythonLibrary:
+    """kafka-python."""
+
+    name = "kafka-python"
+
+    def __init__(self, bootstrap: str) -> None:
+        from kafka import KafkaConsumer
+
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            fetch_max_wait_ms=200,
+            reconnect_backoff_max_ms=300,
+        )
+
+    def bounds(self, partition: PartitionModel) -> tuple[int, int]:
+        from kafka.errors import KafkaError as PythonKafkaError
+        from kafka.structs import TopicPartition as Place
+
+        place = Place(partition.topic, partition.number)
+        try:
+            start = self._consumer.beginning_offsets([place])[place]
+            return start, self._consumer.end_offsets([place])[place]
+        except (PythonKafkaError, KeyError) as error:
+            raise OSError(repr(error)) from error
+
+    def read(self, partition: PartitionModel, start: int) -> Read:
+        from kafka.errors import OffsetOutOfRangeError
+        from kafka.structs import TopicPartition as Place
+
+        place = Place(partition.topic, partition.number)
+        self._consumer.assign([place])
+        self._consumer.seek(place, start)
+        while True:
+            try:
+                found = self._consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=500)
+            except OffsetOutOfRangeError as error:
+                raise Moved(repr(error)) from error
+            for record in found.get(place, ()):
+                yield record.offset, record.value
+            if not found:
+                yield -1, b""
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class AioLibrary:
+    """aiokafka, on a loop that turns while somebody waits for it."""
+
+    name = "aiokafka"
+
+    def __init__(self, bootstrap: str) -> None:
+        from aiokafka import AIOKafkaConsumer
+
+        self._loop = asyncio.new_event_loop()
+
+        async def make() -> Any:
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=bootstrap,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                fetch_max_wait_ms=200,
+            )
+            await consumer.start()
+            return consumer
+
+        self._consumer = self._turn(make())
+
+    def _turn(self, work: Any) -> Any:
+        from aiokafka.errors import KafkaError as AioKafkaError
+        from aiokafka.errors import OffsetOutOfRangeError
+
+        try:
+            return self._loop.run_until_complete(asyncio.wait_for(work, 30))
+        except OffsetOutOfRangeError as error:
+            raise Moved(repr(error)) from error
+        except (AioKafkaError, TimeoutError) as error:
+            raise OSError(repr(error)) from error
+
+    def bounds(self, partition: PartitionModel) -> tuple[int, int]:
+        from aiokafka import TopicPartition as Place
+
+        place = Place(partition.topic, partition.number)
+        start = self._turn(self._consumer.beginning_offsets([place]))[place]
+        return start, self._turn(self._consumer.end_offsets([place]))[place]
+
+    def read(self, partition: PartitionModel, start: int) -> Read:
+        from aiokafka import TopicPartition as Place
+
+        place = Place(partition.topic, partition.number)
+
+        async def begin() -> None:
+            # No coroutines, but they want to be called where the loop runs.
+            self._consumer.assign([place])
+            self._consumer.seek(place, start)
+
+        self._turn(begin())
+        while True:
+            work = self._consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=500)
+            found = self._turn(work)
+            for record in found.get(place, ()):
+                yield record.offset, record.value
+            if not found:
+                yield -1, b""
+
+    def close(self) -> None:
+        self._turn(self._consumer.stop())
+        self._loop.close()
+
+
+LIBRARIES: Mapping[str, Callable[[str], Library]] = {
+    "librdkafka": ConfluentLibrary,
+    "kafka-python": KafkaPythonLibrary,
+    "aiokafka": AioLibrary,
+}
+
+
+class Reader(_Thread):
+    """Reads one partition after the other from its log start, until it is stopped.
+
+    With `once`, every partition once and to its end; `done` says that it was.
+    """
+
+    def __init__(
+        self,
+        library: str,
+        bootstrap: str,
+        partitions: Sequence[PartitionModel],
+        violations: Violations,
+        *,
+        seed: int,
+        once: bool = False,
+    ) -> None:
+        super().__init__(f"reader with {library}", violations)
+        self.library = library
+        self.record_count = 0
+        self.pass_count = 0
+        self.done: list[str] = []
+        self._bootstrap = bootstrap
+        self._partitions = partitions
+        self._chance = random.Random(seed)
+        self._once = once
+
+    def _run(self) -> None:
+        opened: Library | None = None
+        left = list(self._partitions)
+        while not self._stopping.is_set() and left:
+            try:
+                opened = opened or LIBRARIES[self.library](self._bootstrap)
+                model = left[0] if self._once else self._chance.choice(left)
+                if self._read(opened, model):
+                    self.pass_count += 1
+                    if self._once:
+                        self.done.append(left.pop(0).name)
+            except OSError:
+                self._stopping.wait(0.2)
+            if not self._once:
+                self._stopping.wait(self._chance.uniform(0, 0.5))
+        if opened is not None:
+            opened.close()
+
+    def _read(self, library: Library, model: PartitionModel) -> bool:
+        """One pass; whether it came to the end."""
+        generation, floor = model.generation, model.floor
+        if model.is_closed:
+            self._stopping.wait(0.1)
+            return False
+        start, end = library.bounds(model)
+        reading = Pass(model, start, generation=generation, who=self.name)
+        if not reading.is_outdated:
+            model.check_start(start, floor)
+        moved_s = time.monotonic()
+        try:
+            for offset, value in library.read(model, start) if end > start else ():
+                if offset >= 0:
+                    moved_s = time.monotonic()
+                    self.record_count += 1
+                    reading.accept(offset, value)
+                if self._stopping.is_set() or reading.is_outdated:
+                    return False
+                if reading.next_offset >= end:
+                    break
+                if time.monotonic() - moved_s > STUCK_S:
+                    self._violations.add(
+                        f"{self.name}: nothing at {model.name} {reading.next_offset}"
+                        f" of [{start}, {end}) for {STUCK_S:.0f} s"
+                    )
+                    return False
+        except Moved as error:
+            if not reading.is_outdated and reading.next_offset >= model.ceiling:
+                self._violations.add(
+                    f"{self.name}: {model.name} {reading.next_offset} was out of range,"
+                    f" nothing above {model.ceiling} may be: {error}"
+                )
+            return False
+        return True
+
+
+# --- groups ----------------------------------------------------------------------------------
+
+
+class Member(_Thread):
+    """A member of a consumer group that commits what it has handled."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        models: Mapping[tuple[str, int], PartitionModel],
+        progress: GroupProgress,
+        violations: Violations,
+        *,
+        group: str,
+        protocol: str,
+    ) -> None:
+        super().__init__(f"member of {group}", violations)
+        self._bootstrap = bootstrap
+        self._models = models
+        self._progress = progress
+        self.group = group
+        self._protocol = protocol
+
+    def _run(self) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self._bootstrap,
+            "group.id": self.group,
+            "group.protocol": self._protocol,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 200,
+            **QUIET,
+        }
+        if self._protocol == "classic":
+            settings |= {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_000}
+        consumer = Consumer(settings)
+        consumer.subscribe(sorted({topic for topic, _ in self._models}))
+        while not self._stopping.is_set():
+            messages = consumer.consume(500, POLL_S)
+            for message in messages:
+                if message.error() is None:
+                    model = self._models[str(message.topic()), int(message.partition() or 0)]
+                    self._progress.accept(
+                        model, int(message.offset() or 0), bytes(message.value() or b"")
+                    )
+            if messages:
+                try:
+                    consumer.commit(asynchronous=False)
+                except KafkaException:
+                    continue  # The broker is away, or a rebalance: it comes again.
+        consumer.close()

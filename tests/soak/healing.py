@@ -1,0 +1,155 @@
+"""The end of a soak: nothing fails any more, nobody writes, and everything has to come right.
+
+1 settle     all closed segments are archived, what is below the log start is gone
+2 read       three client libraries read every partition from its log start, the groups their
+             last records: every acknowledged record once, in order
+3 tidy       orphans are gone once their grace time is over, deleted topics too
+4 verify     `strandline archive verify --deep`, and the bucket against its manifests
+5 stop       SIGTERM ends the broker with 0; the log tells of no fault of ours
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from strandline.storage.remote.topic_info import list_topics
+from tests.integration.calls import EARLIEST, LATEST, offset_at
+from tests.soak.clients import LIBRARIES, Reader
+from tests.soak.model import PartitionModel
+from tests.soak.story import Story
+from tests.soak.world import ORPHAN_GRACE_MS, World
+from tests.tiers.tiered_broker import REGION
+
+SETTLE_S_MAX = 90.0
+READ_S_MAX = 180.0
+# The manager looks after its house every fifteen seconds, and the machine may be slow.
+TIDY_S_MAX = ORPHAN_GRACE_MS / 1000 + 60.0
+EARLIEST_PENDING_UPLOAD = -6
+
+
+def heal(world: World, story: Story, say: Callable[[str], None]) -> None:
+    """All steps; what is wrong is among the violations."""
+    world.set_rules([])
+    world.ensure_running()
+    story.end()
+    world.settle_configs()
+    say("settling")
+    for model in world.models.values():
+        check_settled(world, model)
+    say("reading everything")
+    read_everything(world, story)
+    story.stop_members()
+    say("waiting for orphans to go")
+    check_tidy(world)
+    say("verifying")
+    options = ["--remote", world.bucket.url, "--endpoint-url", world.bucket.endpoint_url]
+    verified = world.run_command("archive verify", [*options, "--region", REGION, "--deep"])
+    if verified.returncode:
+        world.violations.add(f"archive verify: {verified.stdout}{verified.stderr}")
+    world.stop()
+    check_log(world)
+
+
+def within(seconds: float, check: Callable[[], str]) -> str:
+    """Asks `check` until it has nothing to say; what it said last."""
+    give_up_s = time.monotonic() + seconds
+    while (left := check()) and time.monotonic() < give_up_s:
+        time.sleep(0.2)
+    return left
+
+
+def check_settled(world: World, model: PartitionModel) -> None:
+    def unsettled() -> str:
+        start = offset_of(world, model, EARLIEST)
+        pending = offset_of(world, model, EARLIEST_PENDING_UPLOAD)
+        files = world.broker.segment_files(model.topic, model.number)
+        active = int(files[-1].stem)
+        if pending != active:
+            return f"archived to {pending}, the active segment begins at {active}"
+        manifest = world.archive.manifest(model.topic, model.number)
+        if manifest is None:
+            return "" if active == start else "there is no manifest"
+        if manifest.deleting or manifest.log_start_offset != start:
+            return (
+                f"{len(manifest.deleting)} deletions are under way, the bucket begins at"
+                f" {manifest.log_start_offset}, the log at {start}"
+            )
+        return ""
+
+    left = within(SETTLE_S_MAX, unsettled)
+    if left:
+        world.violations.add(f"{model.name} does not settle: {left}")
+
+
+def offset_of(world: World, model: PartitionModel, timestamp_ms: int) -> int:
+    return world.ask(
+        f"offset of {model.name}",
+        lambda client: offset_at(client, model.topic, timestamp_ms, partition=model.number).offset,
+    )
+
+
+def read_everything(world: World, story: Story) -> None:
+    readers = [
+        Reader(
+            library,
+            world.broker.bootstrap,
+            list(world.models.values()),
+            world.violations,
+            seed=0,
+            once=True,
+        )
+        for library in LIBRARIES
+    ]
+    for reader in readers:
+        reader.start()
+    for model in world.models.values():
+        end = offset_of(world, model, LATEST)
+        if end < model.acknowledged_end:
+            world.violations.add(
+                f"{model.name} ends at {end}, {model.acknowledged_end - 1} was acknowledged"
+            )
+        for group, progress in story.progress.items():
+            if (model.topic, model.number) in story.grouped:
+                left = within(READ_S_MAX, lambda p=progress, m=model, e=end: behind(p.end(m), e))
+                if left:
+                    world.violations.add(f"{group}: {model.name}: {left}")
+    for reader in readers:
+        unread = within(
+            READ_S_MAX, lambda r=reader: "" if len(r.done) == len(world.models) else "unread"
+        )
+        reader.stop()
+        story.readers.append(reader)
+        if unread:
+            world.violations.add(f"{reader.name} has only read {reader.done}")
+
+
+def behind(reached: int, end: int) -> str:
+    return "" if reached >= end else f"came to {reached}, the log ends at {end}"
+
+
+def check_tidy(world: World) -> None:
+    archive = world.archive
+
+    def untidy() -> str:
+        found = archive.compare()
+        dead = [info.topic for info in list_topics(archive.store) if info.is_deleted]
+        return "; ".join(
+            [
+                *(f"orphan {o.key}: {o.reason.value}" for o in found.orphans),
+                *(f"missing {key}" for key in found.missing_keys),
+                *(f"unreadable {u.partition}: {u.reason}" for u in found.unreadable),
+                *(f"{topic} is deleted and not gone" for topic in dead),
+            ]
+        )
+
+    left = within(TIDY_S_MAX, untidy)
+    if left:
+        world.violations.add(f"the bucket is not what the manifests say: {left[:2000]}")
+
+
+def check_log(world: World) -> None:
+    text = world.broker.log_text()
+    if "Traceback" in text:
+        position = text.index("Traceback")
+        world.violations.add(f"the broker's log: {text[max(0, position - 500) : position + 2500]}")
