@@ -202,6 +202,7 @@ async def test_a_segment_that_is_closed_while_its_topic_is_registered_is_copied_
         rig.produce(10)
         await pass_and_settle(rig)
         rig.produce(10)
+        await rig.manager.run_once()
         rig.pass_ms(UPLOAD_MS)
         registered = TopicRegistration.ensure
 
@@ -212,6 +213,7 @@ async def test_a_segment_that_is_closed_while_its_topic_is_registered_is_copied_
         monkeypatch.setattr(TopicRegistration, "ensure", rolls_meanwhile)
         await rig.manager.run_once()
         monkeypatch.undo()
+        assert rig.log.local.active_segment.base_offset == 20
         assert rig.statistics.copy_failure is None
         await pass_and_settle(rig)
         assert (rig.archived, tail(rig)) == ([(0, 20)], [])
