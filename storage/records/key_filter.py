@@ -144,7 +144,10 @@ class KeyFilterBuilder:
 
         if self._words is None:
             assert self._blocks is not None
-            self._words = np.frombuffer(bytearray(_joined(self._blocks)), np.uint32)
+            if self._record_count:
+                self._words = np.frombuffer(bytearray(_joined(self._blocks)), np.uint32)
+            else:
+                self._words = np.zeros(BLOCKS_MAX * WORDS, np.uint32)
             self._blocks = None
         return self._words
 
@@ -184,37 +187,75 @@ class KeyFilterBuilder:
         self._look_in -= keys
         if self._look_in <= 0:
             self._look_in = LOOK_KEYS
-            if false_share(self._all_blocks()) > FALSE_SHARE_MAX:
+            if self._false_share() > FALSE_SHARE_MAX:
                 self.give_up()
 
+    def _false_share(self) -> float:
+        if self._words is not None:
+            return _false_share_of_words(self._words.reshape(-1, WORDS))
+        return false_share(self._all_blocks())
+
     def _all_blocks(self) -> list[int]:
-        if self._blocks is not None:
-            return self._blocks
-        assert self._words is not None
-        content = self._words.tobytes()
-        return [
-            int.from_bytes(content[start : start + BLOCK_BYTES], "little")
-            for start in range(0, len(content), BLOCK_BYTES)
-        ]
+        assert self._blocks is not None
+        return self._blocks
 
     def finish(self) -> KeyFilter | None:
         """The smallest filter that is good enough; None if none is, or keys are missing."""
         if not self._is_complete:
             return None
-        blocks = self._all_blocks()
-        if false_share(blocks) > FALSE_SHARE_MAX:
+        if not self._record_count:
+            return KeyFilter(record_count=0, blocks=bytes(BLOCK_BYTES))
+        if self._words is not None:
+            blocks = _folded_words(self._words)
+        else:
+            blocks = _folded(self._all_blocks())
+        if blocks is None:
             return None
-        while len(blocks) > 1:
-            folded = [left | right for left, right in zip(blocks[::2], blocks[1::2], strict=True)]
-            if false_share(folded) > FALSE_SHARE:
-                break
-            blocks = folded
-        return KeyFilter(record_count=self._record_count, blocks=_joined(blocks))
+        return KeyFilter(record_count=self._record_count, blocks=blocks)
+
+
+def _folded(blocks: list[int]) -> bytes | None:
+    """The smallest filter of the same keys that is good enough; None if this one is not."""
+    if false_share(blocks) > FALSE_SHARE_MAX:
+        return None
+    while len(blocks) > 1:
+        folded = [left | right for left, right in zip(blocks[::2], blocks[1::2], strict=True)]
+        if false_share(folded) > FALSE_SHARE:
+            break
+        blocks = folded
+    return _joined(blocks)
+
+
+def _folded_words(words: npt.NDArray[np.uint32]) -> bytes | None:
+    """`_folded` where numpy is."""
+    blocks = words.reshape(-1, WORDS)
+    if _false_share_of_words(blocks) > FALSE_SHARE_MAX:
+        return None
+    while len(blocks) > 1:
+        folded = blocks[::2] | blocks[1::2]
+        if _false_share_of_words(folded) > FALSE_SHARE:
+            break
+        blocks = folded
+    return blocks.tobytes()
+
+
+def _false_share_of_words(blocks: npt.NDArray[np.uint32]) -> float:
+    import numpy as np
+
+    # Bits of each byte: numpy counts them itself only from 2.0 on.
+    bits = np.unpackbits(blocks.view(np.uint8), axis=1).sum(axis=1, dtype=np.int64)
+    # The same terms as `false_share` has, added in its order.
+    total: float = sum(np.array(_SHARES)[bits].tolist())
+    return total / len(blocks)
+
+
+# How often a block with that many bits says "maybe".
+_SHARES: Final = tuple((bits / 256) ** WORDS for bits in range(257))
 
 
 def false_share(blocks: Sequence[int]) -> float:
     """How often a key that was never added gets a "maybe"."""
-    return sum((block.bit_count() / 256) ** WORDS for block in blocks) / len(blocks)
+    return sum(_SHARES[block.bit_count()] for block in blocks) / len(blocks)
 
 
 def _joined(blocks: Sequence[int]) -> bytes:

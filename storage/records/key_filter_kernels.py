@@ -1,4 +1,4 @@
-"""The compiled loop that adds the keys of a batch to a key filter; only `vectorised` calls it.
+"""The compiled loop that adds the keys of a batch to a key filter; `vectorised` calls it.
 
 The rule of `kernels` holds: nothing is read at a position that was not compared with its end. Any
 record whose key cannot be found ends the loop, and the caller gives the filter up.
@@ -12,9 +12,16 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
-from strandline.storage.records.kernels import Bytes, _compiled, _skip_nullable, _varint
+from strandline.storage.records.kernels import Bytes, _compiled, _part, _skip_nullable, _varint
 
 Words = npt.NDArray[np.uint32]
+
+# The number of keys, after one that cannot be found.
+KEYS_LOST = -1
+
+# Bytes of a varint have this bit but for the last; and the length -1 of a key that is null.
+_CONTINUES = 0x80
+_NULL = 1
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -48,6 +55,46 @@ assert _of(CASTAGNOLI, _CHECK) == crc32c.crc32c(_CHECK)
 assert _of(IEEE, _CHECK) == zlib.crc32(_CHECK)
 
 
+@_part
+def _add_key(
+    buffer: Bytes,
+    position: int,
+    end: int,
+    castagnoli: Words,
+    ieee: Words,
+    words: Words,
+) -> int:
+    """Adds the key of the record whose offset delta lies at `position`.
+
+    1 if it has one, 0 if not, KEYS_LOST if it cannot be found.
+    """
+    while position < end and buffer[position] >= _CONTINUES:
+        position += 1
+    position += 1
+    if position < end and buffer[position] == _NULL:
+        return 0
+    length, position, status = _skip_nullable(buffer, position, end)
+    if status != 0:
+        return KEYS_LOST
+    if length < 0:
+        return 0
+    first = np.uint32(0xFFFFFFFF)
+    second = np.uint32(0xFFFFFFFF)
+    for step in range(length):
+        byte = np.uint32(buffer[position + step])
+        first = castagnoli[(first ^ byte) & np.uint32(0xFF)] ^ (first >> np.uint32(8))
+        second = ieee[(second ^ byte) & np.uint32(0xFF)] ^ (second >> np.uint32(8))
+    first ^= np.uint32(0xFFFFFFFF)
+    second ^= np.uint32(0xFFFFFFFF)
+    hashed = ((np.uint64(first) << np.uint64(32)) | np.uint64(second)) * _MULTIPLIER
+    mixed = hashed ^ (hashed >> np.uint64(32))
+    word = np.int64(hashed >> np.uint64(49)) * 8
+    for number in range(8):
+        bit = np.uint32((mixed >> np.uint64(5 * number)) & np.uint64(31))
+        words[word + number] |= np.uint32(1) << bit
+    return 1
+
+
 @_compiled
 def add_keys(
     buffer: Bytes,
@@ -65,32 +112,14 @@ def add_keys(
     for _ in range(record_count):
         length, position = _varint(buffer, position, buffer.size)
         if position < 0 or length < 1 or length > buffer.size - position:
-            return -1
+            return KEYS_LOST
         end = position + length
         _timestamp, at = _varint(buffer, position + 1, end)
         if at < 0:
-            return -1
-        _offset, at = _varint(buffer, at, end)
-        if at < 0:
-            return -1
-        key_length, at, status = _skip_nullable(buffer, at, end)
-        if status != 0:
-            return -1
-        if key_length >= 0:
-            first = np.uint32(0xFFFFFFFF)
-            second = np.uint32(0xFFFFFFFF)
-            for step in range(key_length):
-                byte = np.uint32(buffer[at + step])
-                first = castagnoli[(first ^ byte) & np.uint32(0xFF)] ^ (first >> np.uint32(8))
-                second = ieee[(second ^ byte) & np.uint32(0xFF)] ^ (second >> np.uint32(8))
-            first ^= np.uint32(0xFFFFFFFF)
-            second ^= np.uint32(0xFFFFFFFF)
-            hashed = ((np.uint64(first) << np.uint64(32)) | np.uint64(second)) * _MULTIPLIER
-            mixed = hashed ^ (hashed >> np.uint64(32))
-            word = np.int64(hashed >> np.uint64(49)) * 8
-            for number in range(8):
-                bit = np.uint32((mixed >> np.uint64(5 * number)) & np.uint64(31))
-                words[word + number] |= np.uint32(1) << bit
-            keys += 1
+            return KEYS_LOST
+        added = _add_key(buffer, at, end, castagnoli, ieee, words)
+        if added == KEYS_LOST:
+            return KEYS_LOST
+        keys += added
         position = end
     return keys

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -33,9 +33,10 @@ from strandline.storage.model import Buffer, EpochStart, Offset, TimestampMs, Ti
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import vectorised
 from strandline.storage.records.any_batch import check_crc, iter_batches, iter_records
-from strandline.storage.records.batch import MAGIC, BatchHeader, PositionedBatch
+from strandline.storage.records.batch import MAGIC, BatchHeader
 from strandline.storage.records.compression import decompress
 from strandline.storage.records.key_filter import KeyFilter, KeyFilterBuilder
+from strandline.storage.records.survey import survey
 
 # The lake skips a chunk whose timestamps do not fit: small enough to skip well, large enough that
 # the statistics of a 1 GiB segment stay around 100 KB.
@@ -46,9 +47,10 @@ OFFSET_INDEX_ENTRY = struct.Struct(">II")  # relative last offset of a batch, it
 TIME_INDEX_ENTRY = struct.Struct(">qI")  # highest timestamp so far, relative last offset
 # A 64-bit zigzag number has at most ten groups of seven bits.
 VARINT_BYTES_MAX = 10
-# The compiled kernel walks six times as fast as Python, but loading numba takes up to seconds and
-# 100 MB. After this many records (two to three seconds of plain walking) it pays.
-PLAIN_RECORDS_MAX = 2_000_000
+# The compiled kernel walks ten times as fast as Python, but loading numba takes 0.4 s and 100 MB
+# (seconds, when nothing of it is in its cache yet). After so many records, which take as long to
+# walk plainly, it pays.
+PLAIN_RECORDS_MAX = 200_000
 
 
 class TimestampBounds(NamedTuple):
@@ -58,8 +60,10 @@ class TimestampBounds(NamedTuple):
     max_ms: TimestampMs
 
     def union(self, other: TimestampBounds | None) -> TimestampBounds:
-        if other is None:
+        if other is None or (other.min_ms >= self.min_ms and other.max_ms <= self.max_ms):
             return self
+        if self.min_ms >= other.min_ms and self.max_ms <= other.max_ms:
+            return other
         return TimestampBounds(min(self.min_ms, other.min_ms), max(self.max_ms, other.max_ms))
 
 
@@ -96,31 +100,101 @@ class SegmentFacts:
     key_filter: KeyFilter | None
 
 
-# (one encoded batch, its header) -> bounds of its record timestamps; raises CorruptRecords.
-# The keys of its records are added to the builder.
-BoundsOfBatch = Callable[[memoryview, BatchHeader, KeyFilterBuilder], TimestampBounds]
+class WalkedBatch(NamedTuple):
+    """A batch with a true CRC; `bounds` is None if its records cannot be read."""
+
+    position: int
+    header: BatchHeader
+    bounds: TimestampBounds | None
+
+    @property
+    def end_position(self) -> int:
+        return self.position + self.header.size_bytes
 
 
-class AdaptiveBounds:
+# (a segment, what its keys are added to) -> its batches. Raises CorruptRecords at one that is not
+# what its header says.
+Walk = Callable[[memoryview, KeyFilterBuilder], Iterator[WalkedBatch]]
+
+
+def plain_walk(
+    view: memoryview, keys: KeyFilterBuilder, position: int = 0
+) -> Iterator[WalkedBatch]:
+    """The walk in plain Python."""
+    for batch in iter_batches(view, position):
+        encoded = view[batch.position : batch.end_position]
+        check_crc(encoded, batch.header)
+        if not keys.is_plain:
+            # Compiled loops began the filter, and only they could go on with it.
+            keys.give_up()
+        bounds = _read(walk_bounds, encoded, batch.header, keys)
+        yield WalkedBatch(batch.position, batch.header, bounds)
+
+
+class AdaptiveWalk:
     """Walks plainly until so many records came that the kernel pays; then uses the kernel."""
 
     def __init__(self, *, plain_records_max: int = PLAIN_RECORDS_MAX) -> None:
         self._plain_records_left = plain_records_max
 
-    def __call__(
-        self, encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder
-    ) -> TimestampBounds:
-        if header.magic < MAGIC:
-            if not keys.is_plain:
-                keys.give_up()
-            return walk_bounds(encoded, header, keys)
-        if self._plain_records_left > 0 or not vectorised.available():
-            self._plain_records_left -= header.record_count
-            # A filter that compiled loops began goes on with them, a whole segment at most.
-            if keys.is_plain:
-                return walk_bounds(encoded, header, keys)
-        bounds = vectorised.record_bounds(encoded, header, keys=keys)
-        return TimestampBounds(bounds.min_timestamp_ms, bounds.max_timestamp_ms)
+    def __call__(self, view: memoryview, keys: KeyFilterBuilder) -> Iterator[WalkedBatch]:
+        position = 0
+        can_compile = vectorised.available()
+        while True:
+            if can_compile and self._plain_records_left <= 0:
+                for walked in _compiled_walk(view, keys, position):
+                    yield walked
+                    position = walked.end_position
+            # One batch that the kernel leaves alone; or all, as long as plain walking is cheaper.
+            for walked in plain_walk(view, keys, position):
+                yield walked
+                position = walked.end_position
+                self._plain_records_left -= walked.header.record_count
+                if can_compile and self._plain_records_left <= 0:
+                    break
+            else:
+                return
+
+
+def _compiled_walk(
+    view: memoryview, keys: KeyFilterBuilder, position: int
+) -> Iterator[WalkedBatch]:
+    """The walk up to the first batch that the kernel leaves alone."""
+    for batch in survey(view, position, keys):
+        header = batch.header
+        encoded = view[batch.position : batch.position + header.size_bytes]
+        check_crc(encoded, header)
+        bounds = TimestampBounds(batch.min_ms, batch.max_ms) if batch.is_read else None
+        if batch.is_compressed:
+            bounds = _read(_compiled_bounds, encoded, header, keys)
+        yield WalkedBatch(batch.position, header, bounds)
+
+
+def _compiled_bounds(
+    encoded: memoryview, header: BatchHeader, keys: KeyFilterBuilder
+) -> TimestampBounds:
+    bounds = vectorised.record_bounds(encoded, header, keys=keys)
+    return TimestampBounds(bounds.min_timestamp_ms, bounds.max_timestamp_ms)
+
+
+def _read(
+    bounds_of: Callable[[memoryview, BatchHeader, KeyFilterBuilder], TimestampBounds],
+    encoded: memoryview,
+    header: BatchHeader,
+    keys: KeyFilterBuilder,
+) -> TimestampBounds | None:
+    """Bounds of the records; None, and no filter, if they cannot be read.
+
+    An append reads no record, so a producer can have such a batch stored. It is archived as it
+    is: one client's nonsense must not keep the whole partition on the local disk.
+    """
+    try:
+        # The keys of a control batch are those of its markers, which nobody asks for; that they
+        # are in the filter does no harm.
+        return bounds_of(encoded, header, keys)
+    except (CorruptRecords, UnsupportedCodec):
+        keys.give_up()
+        return None
 
 
 def inspect_segment(
@@ -128,7 +202,7 @@ def inspect_segment(
     *,
     base_offset: Offset,
     end_offset: Offset,
-    bounds_of_batch: BoundsOfBatch | None = None,
+    walk: Walk = plain_walk,
 ) -> SegmentFacts:
     """Reads the segment file once, from its first byte to its last.
 
@@ -149,7 +223,7 @@ def inspect_segment(
         memoryview(mapped),
         base_offset=base_offset,
         end_offset=end_offset,
-        bounds_of_batch=bounds_of_batch or walk_bounds,
+        walk=walk,
     )
 
 
@@ -158,40 +232,36 @@ def inspect_records(
     *,
     base_offset: Offset,
     end_offset: Offset,
-    bounds_of_batch: BoundsOfBatch,
+    walk: Walk,
 ) -> SegmentFacts:
     """The same for records in memory. Raises CorruptRecords."""
-    survey = _Survey(
-        next_offset=base_offset,
-        bounds_of_batch=bounds_of_batch,
-        indexes=_Indexes(base_offset=base_offset),
-    )
+    found = _Survey(next_offset=base_offset, indexes=_Indexes(base_offset=base_offset))
     position = 0
-    for batch in iter_batches(view):
-        survey.add(view, batch)
-        position = batch.position + batch.header.size_bytes
+    for batch in walk(view, found.keys):
+        found.add(batch)
+        position = batch.end_position
     if position != len(view):
         raise CorruptRecords(f"{len(view) - position} bytes after the last whole batch")
-    if survey.next_offset != end_offset or survey.bounds is None:
-        raise CorruptRecords(f"records end at {survey.next_offset}, not at {end_offset}")
-    survey.close_chunk()
-    survey.indexes.close()
+    if found.next_offset != end_offset or found.bounds is None:
+        raise CorruptRecords(f"records end at {found.next_offset}, not at {end_offset}")
+    found.close_chunk()
+    found.indexes.close()
     return SegmentFacts(
         base_offset=base_offset,
         end_offset=end_offset,
         size_bytes=len(view),
-        crc32c=survey.crc,
-        record_count=survey.record_count,
-        batch_count=survey.batch_count,
-        control_batch_count=survey.control_batch_count,
-        transactional_batch_count=survey.transactional_batch_count,
-        unreadable_batch_count=survey.unreadable_batch_count,
-        bounds=survey.bounds,
-        leader_epochs=tuple(survey.leader_epochs),
-        chunks=tuple(survey.chunks),
-        offset_index=bytes(survey.indexes.offset_index),
-        time_index=bytes(survey.indexes.time_index),
-        key_filter=survey.keys.finish(),
+        crc32c=crc32c.crc32c(view),
+        record_count=found.record_count,
+        batch_count=found.batch_count,
+        control_batch_count=found.control_batch_count,
+        transactional_batch_count=found.transactional_batch_count,
+        unreadable_batch_count=found.unreadable_batch_count,
+        bounds=found.bounds,
+        leader_epochs=tuple(found.leader_epochs),
+        chunks=tuple(found.chunks),
+        offset_index=bytes(found.indexes.offset_index),
+        time_index=bytes(found.indexes.time_index),
+        key_filter=found.keys.finish(),
     )
 
 
@@ -207,15 +277,14 @@ class _Indexes:
     highest_relative_offset: int = 0
     indexed_ms: TimestampMs = -1
 
-    def add(self, batch: PositionedBatch, bounds: TimestampBounds) -> None:
-        header = batch.header
+    def add(self, position: int, header: BatchHeader, bounds: TimestampBounds) -> None:
         relative_offset = header.last_offset - self.base_offset
         if relative_offset >= 2**32:
             raise CorruptRecords(f"offset {header.last_offset} is too far from the segment's base")
         if bounds.max_ms > self.highest_ms:
             self.highest_ms, self.highest_relative_offset = bounds.max_ms, relative_offset
         if self.unindexed_bytes > INDEX_INTERVAL_BYTES:
-            self.offset_index += OFFSET_INDEX_ENTRY.pack(relative_offset, batch.position)
+            self.offset_index += OFFSET_INDEX_ENTRY.pack(relative_offset, position)
             self.add_time_entry()
             self.unindexed_bytes = 0
         self.unindexed_bytes += header.size_bytes
@@ -235,10 +304,8 @@ class _Survey:
     """What the pass knows so far."""
 
     next_offset: Offset
-    bounds_of_batch: BoundsOfBatch
     indexes: _Indexes
     keys: KeyFilterBuilder = field(default_factory=KeyFilterBuilder)
-    crc: int = 0
     record_count: int = 0
     batch_count: int = 0
     control_batch_count: int = 0
@@ -252,18 +319,21 @@ class _Survey:
     chunk_record_count: int = 0
     chunk_bounds: TimestampBounds | None = None
 
-    def add(self, view: memoryview, batch: PositionedBatch) -> None:
+    def add(self, batch: WalkedBatch) -> None:
         header, position = batch.header, batch.position
-        encoded = view[position : position + header.size_bytes]
-        self._check(header, encoded)
+        self._check(header)
         if position - self.chunk_position >= CHUNK_BYTES:
             self.close_chunk()
         if self.chunk_bounds is None:
             self.chunk_position, self.chunk_base_offset = position, header.base_offset
-        bounds = self._bounds_of(encoded, header)
+        bounds = batch.bounds
+        if bounds is None:
+            self.unreadable_batch_count += 1
+            times = (header.base_timestamp_ms, header.max_timestamp_ms)
+            bounds = TimestampBounds(min(times), max(times))
         self.chunk_bounds = bounds.union(self.chunk_bounds)
         self.bounds = bounds.union(self.bounds)
-        self.indexes.add(batch, bounds)
+        self.indexes.add(position, header, bounds)
         self.chunk_record_count += header.record_count
         self.record_count += header.record_count
         self.batch_count += 1
@@ -275,26 +345,8 @@ class _Survey:
         if not self.leader_epochs or last_epoch != epoch:
             self.leader_epochs.append(EpochStart(epoch, header.base_offset))
         self.next_offset = header.next_offset
-        self.crc = crc32c.crc32c(encoded, self.crc)
 
-    def _bounds_of(self, encoded: memoryview, header: BatchHeader) -> TimestampBounds:
-        """Bounds of the records; of the header alone if the records cannot be read.
-
-        An append reads no record, so a producer can have such a batch stored. It is archived as it
-        is: one client's nonsense must not keep the whole partition on the local disk.
-        """
-        try:
-            # The keys of a control batch are those of its markers, which nobody asks for; that
-            # they are in the filter does no harm.
-            return self.bounds_of_batch(encoded, header, self.keys)
-        except (CorruptRecords, UnsupportedCodec):
-            self.keys.give_up()
-            self.unreadable_batch_count += 1
-            times = (header.base_timestamp_ms, header.max_timestamp_ms)
-            return TimestampBounds(min(times), max(times))
-
-    def _check(self, header: BatchHeader, encoded: memoryview) -> None:
-        check_crc(encoded, header)
+    def _check(self, header: BatchHeader) -> None:
         if header.base_offset < self.next_offset:
             raise CorruptRecords(
                 f"batch at offset {header.base_offset} follows offset {self.next_offset - 1}"
@@ -359,17 +411,25 @@ def walk_deltas(
     data = payload if isinstance(payload, bytes) else bytes(payload)
     position, end = 0, len(data)
     smallest, largest = 2**63, -(2**63)
-    wants_keys = keys is not None and keys.is_complete
     for _ in range(record_count):
-        length, position = _varint(data, position, end)
+        # Nearly all numbers here have one or two bytes: those are read without a call.
+        if position + 1 < end and data[position] < 0x80:
+            byte, position = data[position], position + 1
+            length = (byte >> 1) ^ -(byte & 1)
+        else:
+            length, position = _varint(data, position, end)
         record_end = position + length
         if length < 0 or record_end > end:
             raise CorruptRecords(f"record of {length} bytes exceeds its batch")
-        delta, after = _varint(data, position + 1, record_end)
+        after = position + 2
+        if after <= record_end and data[position + 1] < 0x80:
+            byte = data[position + 1]
+            delta = (byte >> 1) ^ -(byte & 1)
+        else:
+            delta, after = _varint(data, position + 1, record_end)
         smallest = min(smallest, delta)
         largest = max(largest, delta)
-        if wants_keys:
-            assert keys is not None
+        if keys is not None and keys.is_complete:
             _add_key(data, after, record_end, keys)
         position = record_end
     if position != end:

@@ -25,7 +25,7 @@ from strandline.storage.child_process import (
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.model import Offset
-from strandline.storage.tiering.inspection import AdaptiveBounds, SegmentFacts, inspect_segment
+from strandline.storage.tiering.inspection import AdaptiveWalk, SegmentFacts, inspect_segment
 
 # Long enough to serve a burst of segments with one child, short enough to give the memory back.
 IDLE_S = 60.0
@@ -128,7 +128,7 @@ def _ask(
 
 def serve(connection: Connection) -> None:
     """The child: answers requests until the other end is gone."""
-    bounds_of_batch = AdaptiveBounds()
+    walk = AdaptiveWalk()
     while True:
         try:
             request = connection.recv()
@@ -141,7 +141,7 @@ def serve(connection: Connection) -> None:
                 request.path,
                 base_offset=request.base_offset,
                 end_offset=request.end_offset,
-                bounds_of_batch=bounds_of_batch,
+                walk=walk,
             )
         except StrandlineError as error:
             answer = error

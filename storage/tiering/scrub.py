@@ -43,7 +43,7 @@ from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
-from strandline.storage.tiering.inspection import AdaptiveBounds, SegmentFacts, inspect_segment
+from strandline.storage.tiering.inspection import AdaptiveWalk, SegmentFacts, inspect_segment
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
 
 # Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.
@@ -282,7 +282,7 @@ class Scrub:
                     path,
                     base_offset=entry.base_offset,
                     end_offset=entry.end_offset,
-                    bounds_of_batch=AdaptiveBounds(),
+                    walk=AdaptiveWalk(),
                 )
             except CorruptRecords as error:
                 return [_corrupt(partition, entry, log_part, str(error))]

@@ -20,9 +20,10 @@ from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.tiering import inspector as inspector_module
 from strandline.storage.tiering.inspection import (
     CHUNK_BYTES,
-    AdaptiveBounds,
+    AdaptiveWalk,
     SegmentFacts,
     inspect_segment,
+    plain_walk,
 )
 from strandline.storage.tiering.inspector import (
     IDLE_S,
@@ -108,7 +109,7 @@ def test_the_kernel_finds_the_same_facts_as_the_plain_walk(path: Path) -> None:
     content += batch(2, [BASE_MS + 1], timestamp_type=TimestampType.LOG_APPEND_TIME)
     plain = inspect(path, content, 0, 3)
     kernel = inspect_segment(
-        path, base_offset=0, end_offset=3, bounds_of_batch=AdaptiveBounds(plain_records_max=0)
+        path, base_offset=0, end_offset=3, walk=AdaptiveWalk(plain_records_max=0)
     )
     assert plain == kernel
 
@@ -125,10 +126,10 @@ def test_the_keys_of_a_segment_are_found_with_and_without_the_kernel(path: Path)
     path.write_bytes(b"".join(batches))
     plain = inspect_segment(path, base_offset=0, end_offset=300)
     compiled = inspect_segment(
-        path, base_offset=0, end_offset=300, bounds_of_batch=AdaptiveBounds(plain_records_max=0)
+        path, base_offset=0, end_offset=300, walk=AdaptiveWalk(plain_records_max=0)
     )
     both = inspect_segment(
-        path, base_offset=0, end_offset=300, bounds_of_batch=AdaptiveBounds(plain_records_max=120)
+        path, base_offset=0, end_offset=300, walk=AdaptiveWalk(plain_records_max=120)
     )
     assert plain == compiled == both
     assert plain.key_filter is not None
@@ -296,3 +297,44 @@ def test_closing_does_not_wait_for_an_inspection(
             running.result(timeout=10)
     with pytest.raises(InspectionFailed, match="stops"):
         inspector.inspect(request, timeout_s=30)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_compiled_walk_finds_what_the_plain_one_does_whatever_the_batches_are(
+    path: Path, seed: int
+) -> None:
+    """Codecs, old messages, control batches, LogAppendTime and nonsense in one segment."""
+    choice = random.Random(seed)
+    content, offset = b"", 0
+    for _ in range(60):
+        count = choice.randrange(1, 40)
+        made = encode_batch(
+            [
+                Record(
+                    offset=offset + index,
+                    timestamp_ms=choice.randrange(2**42),
+                    key=choice.choice([None, b"", b"key-%d" % choice.randrange(1000)]),
+                    value=choice.randbytes(choice.choice([0, 3, 70, 300])),
+                )
+                for index in range(count)
+            ],
+            codec=choice.choice([Codec.NONE, Codec.NONE, *Codec]),
+            leader_epoch=offset // 500,
+            timestamp_type=choice.choice(list(TimestampType)),
+        )
+        if seed % 2 and choice.random() < 0.1:
+            # A true CRC over records that cannot be read.
+            made = bytes(with_crc(bytearray(made[:-4] + b"\xff\xff\xff\xff")))
+        content += made
+        offset += count
+    path.write_bytes(content)
+    found = [
+        inspect_segment(path, base_offset=0, end_offset=offset, walk=walk)
+        for walk in (
+            plain_walk,
+            AdaptiveWalk(plain_records_max=0),
+            AdaptiveWalk(plain_records_max=300),
+        )
+    ]
+    assert found[0] == found[1] == found[2]
+    assert (found[0].key_filter is None) == bool(found[0].unreadable_batch_count)
