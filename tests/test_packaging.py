@@ -151,6 +151,7 @@ LAZY = {
     "strandline.storage.records.compaction_kernels",
     "strandline.storage.records.kernels",
     "strandline.storage.records.key_filter_kernels",
+    "strandline.storage.records.survey_kernels",
 }
 EXTRAS = {"numba", "numpy", "pyarrow", "pandas", "pyspark", "s3fs", "fsspec", "aiobotocore"}
 EXTRAS.add("confluent_kafka")
