@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.broker.archive_tables import human_bytes, make_console, make_table
@@ -39,6 +38,7 @@ from strandline.storage.tiering.orphans import (
 )
 from strandline.storage.tiering.repair import repair_meta
 from strandline.storage.tiering.scrub import PARALLEL_MAX, Depth, Finding, PartitionReport, Scrub
+from strandline.storage.values import dataclass
 
 DAMAGED = 3
 STATE_FORMAT = "strandline-verify-state"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,6 +34,7 @@ from strandline.broker.listeners import (
 from strandline.broker.properties import Property, parse_override, read_properties
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.log_config import LogConfig, nearest_name
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ Sources carry the numbers of the protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 
 from strandline.broker.config import BrokerConfig
@@ -19,6 +18,7 @@ from strandline.broker.config_keys.definition import BrokerConfigDef
 from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.running_config import RunningConfig
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.values import dataclass
 
 
 class ConfigSource(IntEnum):

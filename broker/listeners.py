@@ -18,9 +18,9 @@ import ipaddress
 import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from strandline.storage.errors import InvalidConfig, StrandlineError
+from strandline.storage.values import dataclass
 
 PORT_MAX = 65535
 EVERY_INTERFACE = ("", "0.0.0.0", "::")

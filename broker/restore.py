@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -69,6 +68,7 @@ from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import list_topics
 from strandline.storage.tiering.restoring import ArchivedState, read_partition, write_partition
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from strandline.broker.config import BrokerConfig
+from strandline.storage.values import dataclass
 
 # Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4

@@ -22,7 +22,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 
 from strandline.retention.jump_guard import JumpGuard
@@ -39,6 +38,7 @@ from strandline.storage.log_config import UNLIMITED
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.tiering.unified_log import UnifiedLog, newest_ms
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

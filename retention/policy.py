@@ -23,11 +23,11 @@ the next round finds it closed (Kafka does so too, KAFKA-15047).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.log_config import UNLIMITED, LogConfig
 from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.values import dataclass
 
 
 class DropReason(Enum):

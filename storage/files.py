@@ -18,11 +18,11 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.errors import DiskError
 from strandline.storage.model import Buffer
+from strandline.storage.values import dataclass
 
 TEMPORARY_SUFFIX = ".tmp"
 

@@ -7,7 +7,7 @@ A topic stores only what was set on it. The rest comes from the broker's synonym
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from strandline.storage.config_definition import (
     INT_MAX,
@@ -29,6 +29,7 @@ from strandline.storage.topic_properties import (
     UNLIMITED,
     check_topic_properties,
 )
+from strandline.storage.values import dataclass
 
 __all__ = [
     "CLEANUP_POLICIES",

@@ -7,7 +7,9 @@ Names end in their unit, as Prometheus wants them (`_bytes_total`, `_seconds_tot
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from strandline.storage.values import dataclass
 
 
 @dataclass(slots=True)

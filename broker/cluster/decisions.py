@@ -7,13 +7,14 @@ controller a fault travels as a `Refusal`; outside it is an error code and a tex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from strandline.broker.cluster.records import MetadataRecord, Replicas
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
+from strandline.storage.values import dataclass
 
 # CreateTopics: "use the default".
 USE_DEFAULT = -1

@@ -9,7 +9,6 @@ Version 2 of a snapshot added `broker_configs` and `client_quotas`; one of versi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import crc32c
@@ -40,6 +39,7 @@ from strandline.storage.remote.json_document import (
     encode_document,
 )
 from strandline.storage.remote.keys import METADATA_SNAPSHOT_PREFIX, parse_metadata_key
+from strandline.storage.values import dataclass
 
 ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"

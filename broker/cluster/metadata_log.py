@@ -35,7 +35,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from strandline.broker.cluster.image import MetadataImage, replay
 from strandline.broker.cluster.metadata_documents import (
@@ -62,6 +61,7 @@ from strandline.storage.remote.keys import (
     parse_metadata_key,
 )
 from strandline.storage.remote.object_store import IfAbsent, ObjectStore, new_write_id
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

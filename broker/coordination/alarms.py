@@ -8,7 +8,8 @@ costs little and tells when to look next.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TypeAlias
 
 from strandline.broker.coordination.consumer_values import NO_PARTITIONS, Partitions
 from strandline.storage.model import TopicId
+from strandline.storage.values import dataclass
 
 # Moves of single partitions settle at once in practice; this bounds a group that would not.
 BALANCE_ROUNDS_MAX = 16

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.coordination.consumer_assignors import ASSIGNORS, AssignedMember
@@ -54,6 +54,7 @@ from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.topic_regex import check_regex
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.model import TopicId
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ record is read twice across a clean rebalance.
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from strandline.broker.coordination.consumer_values import (
@@ -25,6 +25,7 @@ from strandline.broker.coordination.consumer_values import (
     Partitions,
 )
 from strandline.storage.model import TopicId
+from strandline.storage.values import dataclass
 
 # Whether nobody has the partition.
 IsFree: TypeAlias = Callable[[TopicId, int], bool]

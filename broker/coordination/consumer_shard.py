@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.coordination import consumer_classic as classic
@@ -49,6 +49,7 @@ from strandline.broker.coordination.group_values import (
 from strandline.broker.coordination.shard_values import CoordinatorRecord, GroupRecord
 from strandline.broker.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

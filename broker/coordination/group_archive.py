@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from strandline.broker.protocol.offsets_topic import (
@@ -50,6 +50,7 @@ from strandline.storage.remote.keys import group_state_key
 from strandline.storage.remote.object_store import IfAbsent, IfMatches, ObjectStore, PutCondition
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

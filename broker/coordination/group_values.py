@@ -11,11 +11,12 @@ of some later event names that ticket again; so the state machine knows nobody's
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.values import dataclass
 
 Ticket: TypeAlias = int
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
@@ -47,6 +46,7 @@ from strandline.storage.errors import CorruptFile
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.values import dataclass
 
 # Some thousand offsets: enough for a loader not to go to and fro for each, little enough not to
 # keep the interpreter from the loop for long.

@@ -25,7 +25,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from strandline.broker.cluster.decisions import TopicDefaults
 from strandline.broker.cluster.image import MetadataImage
@@ -82,6 +81,7 @@ from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import TopicId
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

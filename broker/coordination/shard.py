@@ -15,7 +15,7 @@ one of its offsets does, and is found again by replaying those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strandline.broker.coordination.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer_shard import ConsumerGroups
@@ -51,6 +51,7 @@ from strandline.broker.coordination.shard_values import (
     OffsetToDelete,
 )
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

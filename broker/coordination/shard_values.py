@@ -6,13 +6,13 @@ those of KIP-848 groups are in `consumer_values`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.broker.coordination.consumer_values import ConsumerRecord
 from strandline.broker.coordination.group_offsets import CommittedOffset
 from strandline.broker.coordination.group_values import GroupSnapshot
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.values import dataclass
 
 NO_RETENTION = -1
 

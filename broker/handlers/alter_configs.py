@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.broker.cluster import controller
@@ -63,6 +62,7 @@ from strandline.broker.protocol.primitives import STRING_BYTES_MAX
 from strandline.broker.running_config import check_broker_change
 from strandline.storage.errors import StorageError
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
+from strandline.storage.values import dataclass
 
 # Makes the properties that a topic shall have of those it has. Raises Refusal.
 Alteration: TypeAlias = Callable[[Mapping[str, str]], dict[str, str]]

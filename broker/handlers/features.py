@@ -19,7 +19,6 @@ is not registered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
@@ -37,6 +36,7 @@ from strandline.broker.protocol.messages.update_features import (
     UpdateFeaturesResponse,
     UpgradeType,
 )
+from strandline.storage.values import dataclass
 
 FIRST_VERSION_WITH_UPGRADE_TYPE = 1
 FIRST_VERSION_WITHOUT_RESULTS = 2

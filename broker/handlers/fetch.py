@@ -39,7 +39,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from strandline.broker.answers import Answer, Deferred, Parts, ThrottledParts
@@ -75,6 +75,7 @@ from strandline.storage.files import FileRange
 from strandline.storage.model import Isolation, Offset, TopicPartition
 from strandline.storage.records.down_conversion import down_convert
 from strandline.storage.tiering.cold_read import RemoteRead
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.coordination.faults import CoordinatorFault
@@ -56,6 +56,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from strandline.storage.model import ZERO_TOPIC_ID
+from strandline.storage.values import dataclass
 
 FIRST_COMMIT_BY_TOPIC_ID = 10
 FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
 
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.services import RequestContext, Services
@@ -52,6 +51,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Isolation, TimestampOffset
 from strandline.storage.tiering.borders import offsets_before
+from strandline.storage.values import dataclass
 
 LATEST = -1
 EARLIEST = -2

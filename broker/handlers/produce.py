@@ -33,7 +33,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -71,6 +70,7 @@ from strandline.storage.records.batch import (
     HEADER_BYTES,
 )
 from strandline.storage.records.compression import Codec
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

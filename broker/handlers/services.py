@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 from strandline.broker.cluster.decisions import TopicDefaults
 from strandline.broker.cluster.metadata import Metadata
@@ -14,6 +13,7 @@ from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.clock import Clock
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,11 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from strandline.broker.answers import RequestHandler
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.storage.clock import Clock
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

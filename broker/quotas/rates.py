@@ -11,7 +11,8 @@ where O * W / (W + X) = B, thus X = (O - B) / B * W.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from strandline.broker.cluster.metadata import Metadata
@@ -50,6 +49,7 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.tiering.manager import TieringManager
 from strandline.storage.tiering.partition_tiering import PartitionStatistics
+from strandline.storage.values import dataclass
 
 TOPICS_MAX = 2000
 # Samples between two looks at the loop: a page must not hold up clients.

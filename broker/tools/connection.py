@@ -11,11 +11,12 @@ import logging
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.broker.tools.failures import ToolFailure, WrongUse
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from strandline.broker.tools.printing import remark
 from strandline.broker.tools.record_text import SeenRecord, json_of, line_of
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import TimestampMs
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -24,6 +23,7 @@ from strandline.broker.tools.failures import ToolFailure, WrongUse
 from strandline.broker.tools.printing import remark
 from strandline.broker.tools.record_text import NewRecord, record_of_json, record_of_line
 from strandline.storage.clock import SystemClock
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer

@@ -15,11 +15,11 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.printing import Json, utc_text
 from strandline.storage.model import TimestampMs
+from strandline.storage.values import dataclass
 
 Headers = Sequence[tuple[str, bytes | None]]
 

@@ -24,7 +24,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -57,6 +56,7 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import LONG_MAX
 from strandline.storage.model import NO_TIMESTAMP, TopicId, TopicPartition
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

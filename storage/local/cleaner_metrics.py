@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from strandline.storage.local.cleaning import CleaningStatistics
+from strandline.storage.values import dataclass
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +56,7 @@ from strandline.storage.records.key_index import (
     Retained,
 )
 from strandline.storage.records.vectorised import BatchRow
+from strandline.storage.values import dataclass
 
 # Loading numba takes a second or two of CPU and 100 MB; Python cleans about so much in that time.
 PLAIN_BYTES_MAX = 16 * 1024 * 1024

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -34,6 +33,7 @@ from strandline.storage.local.segment import (
     file_name,
 )
 from strandline.storage.local.trash import DELETED_SUFFIX
+from strandline.storage.values import dataclass
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"

@@ -29,7 +29,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +50,7 @@ from strandline.storage.local.log_folder import (
 from strandline.storage.local.log_loading import ConfigFor, load_logs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -34,6 +33,7 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import LogDir
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

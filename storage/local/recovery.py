@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 
@@ -52,6 +52,7 @@ from strandline.storage.local.txn_index import TxnIndex
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.any_batch import BATCH_BYTES_MIN
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
@@ -38,6 +37,7 @@ from strandline.storage.local.segment_list import SegmentList
 from strandline.storage.local.trash import Trash
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Buffer, EpochStart, TopicId, TopicPartition
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ somebody may still be copying the file by name. A start removes what is left of 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage import files
+from strandline.storage.values import dataclass
 
 DELETED_SUFFIX = ".deleted"
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 
@@ -50,6 +50,7 @@ from strandline.storage.local.segment_names import (
 )
 from strandline.storage.local.txn_index import decode_entries
 from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, TopicPartition
+from strandline.storage.values import dataclass
 
 _CHECKPOINTS = (
     checkpoint.RECOVERY_POINTS,

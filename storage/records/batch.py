@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import crc32c
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
+from strandline.storage.values import dataclass
 
 HEADER_BYTES = 61
 # Base offset and batch length: enough to step over a batch.

@@ -14,7 +14,6 @@ and raises CorruptRecords for everything else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from strandline.storage.errors import CorruptRecords
@@ -32,6 +31,7 @@ from strandline.storage.records.vectorised import (
     corrupt_record,
     load_kernels,
 )
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

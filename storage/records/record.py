@@ -12,7 +12,6 @@ against.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import crc32c
 
@@ -26,6 +25,7 @@ from strandline.storage.records.compression import (
     compress,
     decompress,
 )
+from strandline.storage.values import dataclass
 
 VARINT_BYTES_MAX = 10
 INT64_MIN = -(2**63)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -27,6 +26,7 @@ from strandline.storage.records.batch import BatchHeader
 from strandline.storage.records.compression import decompress
 from strandline.storage.records.key_filter import KeyFilterBuilder
 from strandline.storage.records.record import iter_records
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -30,7 +30,6 @@ import weakref
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import crc32c
@@ -42,6 +41,7 @@ from strandline.storage.records import any_batch
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records.old_messages import is_old
 from strandline.storage.remote.segment_index import ChunkKey
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,12 @@ another cluster's id there must not write a single object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from strandline.storage.errors import ObjectNotFound, PreconditionFailed
 from strandline.storage.model import Buffer
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.object_store import IfAbsent, ObjectStore
+from strandline.storage.values import dataclass
 
 FORMAT_NAME = "strandline-cluster"
 FORMAT_VERSION = 1

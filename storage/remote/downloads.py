@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, TierUnavailable
@@ -27,6 +26,7 @@ from strandline.storage.model import Offset
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, DiskChunkCache
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import (
@@ -53,6 +53,7 @@ from strandline.storage.remote.manifest_entries import (
 )
 from strandline.storage.remote.manifest_page import page_without_first
 from strandline.storage.remote.tail import TailPart, are_adjacent, tail_fields, tail_from
+from strandline.storage.values import dataclass
 
 FORMAT_NAME = "strandline-manifest"
 FORMAT_VERSION = 1

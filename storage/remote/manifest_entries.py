@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TimestampMs
 from strandline.storage.remote.json_document import Fields, Json
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

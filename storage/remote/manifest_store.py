@@ -19,7 +19,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from strandline.storage.errors import (
     CorruptFile,
@@ -46,6 +46,7 @@ from strandline.storage.remote.object_store import (
     StoredObject,
     checksum,
 )
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

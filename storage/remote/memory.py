@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.clock import Clock, SystemClock
@@ -38,6 +37,7 @@ from strandline.storage.remote.object_store import (
     check_key,
     checksum,
 )
+from strandline.storage.values import dataclass
 
 # A hung operation ends by itself after this, so that a forgotten gate fails a test and not a run.
 GATE_WAIT_S_MAX = 30.0

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -33,6 +32,7 @@ import crc32c
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import DiskError, InvalidConfig, PreconditionFailed, TierUnavailable
 from strandline.storage.model import Buffer, TimestampMs
+from strandline.storage.values import dataclass
 
 # S3's own bound; ours are a fifth of it.
 KEY_BYTES_MAX = 1024

@@ -22,7 +22,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -35,6 +35,7 @@ from strandline.storage.remote.index_loading import load_index, load_txn_index
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import SegmentIndex
+from strandline.storage.values import dataclass
 
 CHUNK_BYTES = 8 * 1024 * 1024
 MEMORY_BYTES_MAX = 128 * 1024 * 1024

@@ -23,7 +23,6 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
@@ -51,6 +50,7 @@ from strandline.storage.remote.s3_failures import failure_of_code
 from strandline.storage.remote.s3_lifecycle import S3Lifecycle
 from strandline.storage.remote.s3_receive import receive_some
 from strandline.storage.remote.s3_uploads import S3Uploads
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError

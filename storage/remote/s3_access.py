@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
 from strandline.storage.remote.attempts import Attempts
 from strandline.storage.remote.object_store import Deadlines, ObjectInfo
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

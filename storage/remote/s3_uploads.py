@@ -25,7 +25,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlencode
 
@@ -48,6 +47,7 @@ from strandline.storage.remote.object_store import (
 )
 from strandline.storage.remote.s3_access import CRC32C_FIELD, WRITE_ID_FIELD, S3Access, info_of
 from strandline.storage.remote.upload_body import BodyPart, BodyReader, measure_body
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from types_boto3_s3.literals import StorageClassType

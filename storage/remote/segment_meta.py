@@ -24,7 +24,6 @@ import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import crc32c
@@ -40,6 +39,7 @@ from strandline.storage.model import (
 )
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.values import dataclass
 
 MAGIC = b"slmeta\r\n"
 FORMAT_VERSION = 1

@@ -13,10 +13,10 @@ appends them to the log that it begins behind the archive.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from strandline.storage.model import Offset, Position, TimestampMs
 from strandline.storage.remote.json_document import Fields, Json
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from strandline.storage.errors import ObjectNotFound
 from strandline.storage.model import Buffer, TimestampMs, TopicId
@@ -24,6 +24,7 @@ from strandline.storage.remote.keys import (
     topic_key,
 )
 from strandline.storage.remote.object_store import ObjectInfo, ObjectStore, PutCondition
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ file or of memory that can be read, told, and rewound, and that stops when the t
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 
 import crc32c
 
@@ -16,6 +15,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.remote.attempts import DeadlineError
 from strandline.storage.remote.object_store import FileBody, PutBody, checksum
+from strandline.storage.values import dataclass
 
 _READ_BYTES = 1024 * 1024
 

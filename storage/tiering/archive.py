@@ -10,7 +10,6 @@ a `problem`, not an exception: the other partitions are still worth seeing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from strandline.storage.errors import (
     AccessDenied,
@@ -23,6 +22,7 @@ from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, load
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

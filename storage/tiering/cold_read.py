@@ -11,7 +11,6 @@ its offset is out of range now.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
@@ -19,6 +18,7 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.values import dataclass
 
 OFFSET_MAX = 2**63 - 1
 

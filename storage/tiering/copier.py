@@ -26,7 +26,6 @@ import asyncio
 import logging
 from collections import deque
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -63,6 +62,7 @@ from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.object_options import object_options
 from strandline.storage.tiering.segment_sections import sections_of
 from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

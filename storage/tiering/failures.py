@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StrandlineError, TierError
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from strandline.storage.records.batch import MAGIC, BatchHeader
 from strandline.storage.records.compression import decompress
 from strandline.storage.records.key_filter import KeyFilter, KeyFilterBuilder
 from strandline.storage.records.survey import survey
+from strandline.storage.values import dataclass
 
 # The lake skips a chunk whose timestamps do not fit: small enough to skip well, large enough that
 # the statistics of a 1 GiB segment stay around 100 KB.

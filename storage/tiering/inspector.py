@@ -12,7 +12,6 @@ by itself when the broker does, however that happens: its end of the socket clos
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.model import Offset
 from strandline.storage.tiering.inspection import AdaptiveWalk, SegmentFacts, inspect_segment
+from strandline.storage.values import dataclass
 
 # Long enough to serve a burst of segments with one child, short enough to give the memory back.
 IDLE_S = 60.0

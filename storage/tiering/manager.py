@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -52,6 +52,7 @@ from strandline.storage.tiering.topic_purge import TopicPurge
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.tiering.work_queue import WorkQueue
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

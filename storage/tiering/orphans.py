@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from strandline.storage.errors import CorruptFile, ObjectNotFound, StorageError, UnsupportedFormat
@@ -35,6 +34,7 @@ from strandline.storage.remote.keys import (
 from strandline.storage.remote.manifest_store import ManifestPages, load
 from strandline.storage.remote.object_store import ObjectInfo, ObjectStore
 from strandline.storage.remote.topic_info import load_topic_info
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -77,6 +76,7 @@ from strandline.storage.tiering.tail_copy import (
 )
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 

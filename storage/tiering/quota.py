@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.log_config import LONG_MAX
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ Blocking throughout.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
@@ -32,6 +30,7 @@ from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.tail_copy import append_part, read_part, usable_tail
+from strandline.storage.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -45,6 +44,7 @@ from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
 from strandline.storage.tiering.inspection import AdaptiveWalk, SegmentFacts, inspect_segment
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
+from strandline.storage.values import dataclass
 
 # Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.
 PARALLEL_MAX = 16

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 
 from strandline.storage.clock import Clock
@@ -28,6 +27,7 @@ from strandline.storage.remote.keys import new_unique, tail_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.object_store import ObjectStore, checksum
 from strandline.storage.remote.tail import TailPart
+from strandline.storage.values import dataclass
 
 # A part is read into memory. A segment of 1 GiB has at most some eighty parts.
 PART_BYTES_MAX = 16 * 1024 * 1024

@@ -21,7 +21,6 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 
 from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
@@ -44,6 +43,7 @@ from strandline.storage.tiering import cold_read, lifecycle
 from strandline.storage.tiering.cold_read import RemoteRead
 from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView, SegmentView
 from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.values import dataclass
 
 # DeleteRecords up to the high watermark.
 TO_HIGH_WATERMARK = -1
