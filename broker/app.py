@@ -35,6 +35,7 @@ from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.folder_marks import METADATA_FOLDER, check_not_interrupted
 from strandline.broker.handlers.dispatch import Dispatcher
 from strandline.broker.handlers.fetch import FetchHandler
 from strandline.broker.handlers.fetch_sessions import FetchSessionCache
@@ -54,7 +55,6 @@ from strandline.broker.opening import (
 from strandline.broker.part_settings import CurrentServerLimits, cleaner_settings, tiering_config
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.quotas.rates import QuotaWindows
-from strandline.broker.restore import METADATA_FOLDER, check_not_interrupted
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.telemetry.collector import Sources
 from strandline.broker.telemetry.http_server import MetricsServer
@@ -303,9 +303,10 @@ class Broker:
                     raise _Stop from None
                 for name, loop in self._loops().items():
                     tasks.create_task(keep_running(name, loop), name=name)
-                gc.collect()
-                # What lives now lives for good: the collector need not look at it again.
+                # What lives now lives for good: the collector need not look at it again. It is not
+                # searched for garbage before: a start leaves a thousand objects of that.
                 gc.freeze()
+                gc.enable()
                 listener = self._config.listeners[0]
                 print(  # noqa: T201 (the one line on standard output)
                     f"strandline ready: broker {self._config.node_id} at "

@@ -8,17 +8,16 @@ error and exit code 2; failures of the world with one line and exit code 1.
 from __future__ import annotations
 
 import argparse
-import asyncio
+import gc
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from strandline import __version__
-from strandline.broker.tools.arguments import add_commands
 from strandline.broker.tools.failures import WrongUse
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StrandlineError
@@ -81,7 +80,8 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; the process's exit code."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options = _parser(given[0] if given else "").parse_args(given)
     try:
         code: int = options.run(options)
     except (InvalidConfig, WrongUse) as error:
@@ -99,19 +99,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(command: str) -> argparse.ArgumentParser:
+    """A parser that knows `command` alone if it is one of COMMANDS, and otherwise everything.
+
+    Making the parsers of all commands takes longer than a broker takes to open its log folders.
+    """
     parser = argparse.ArgumentParser(
         prog="strandline",
         description="A Kafka-compatible broker with two storage tiers: local disk and S3.",
     )
     parser.add_argument("--version", action="version", version=f"strandline {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_serve(commands)
-    _add_restore(commands)
-    _add_archive(commands)
-    _add_lake(commands)
-    _add_dump_log(commands)
-    _add_verify_folders(commands)
+    if command in COMMANDS:
+        COMMANDS[command](commands)
+        return parser
+    from strandline.broker.tools.arguments import add_commands
+
+    for add in COMMANDS.values():
+        add(commands)
     add_commands(commands)
     return parser
 
@@ -330,16 +335,33 @@ def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     dump.set_defaults(run=_dump_log)
 
 
+# In the order of the help text; those of `broker/tools` follow.
+COMMANDS: Mapping[str, Callable[[argparse._SubParsersAction[argparse.ArgumentParser]], None]] = {
+    "serve": _add_serve,
+    "restore": _add_restore,
+    "archive": _add_archive,
+    "lake": _add_lake,
+    "dump-log": _add_dump_log,
+    "verify": _add_verify_folders,
+}
+
+
 def _serve(options: argparse.Namespace) -> int:
+    # A start makes a great many objects and drops next to none. The broker turns it on again.
+    gc.disable()
+    import asyncio
+
     from strandline.broker.app import Broker, serve
     from strandline.broker.config import BrokerConfig
+    from strandline.broker.folder_marks import check_no_replica
     from strandline.broker.logs import set_up_logging
-    from strandline.broker.replica import ReplicaBroker, check_no_replica
 
     set_up_logging(options.log_level)
     config = BrokerConfig.load(options.config, options.overrides)
     clock = SystemClock()
     if options.read_only:
+        from strandline.broker.replica import ReplicaBroker
+
         make_broker: Callable[[], Broker] = partial(ReplicaBroker, config, clock)
     else:
         check_no_replica(config.log_dirs)

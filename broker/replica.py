@@ -17,7 +17,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from strandline.broker.app import Broker
 from strandline.broker.background import delayed
@@ -25,12 +24,12 @@ from strandline.broker.cluster.following import FollowedLog, FollowedTiers, Foll
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.config import BrokerConfig
+from strandline.broker.folder_marks import METADATA_FOLDER, REPLICA_MARK, WrongFolder
 from strandline.broker.opening import load_logs, open_archive
 from strandline.broker.part_settings import tiering_config
-from strandline.broker.restore import METADATA_FOLDER
 from strandline.storage import files
 from strandline.storage.clock import Clock
-from strandline.storage.errors import InvalidConfig, StorageError, StrandlineError
+from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.local.checkpoint import META_PROPERTIES
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.remote.cluster_info import load_cluster_info
@@ -41,22 +40,6 @@ from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
-
-MARK_FILE = ".strandline-replica"
-
-
-class WrongFolder(StrandlineError):
-    """A replica's folder is no place for a broker, nor the other way round."""
-
-
-def check_no_replica(folders: Iterable[Path]) -> None:
-    """Raises WrongFolder if a read-only replica lives here."""
-    for folder in folders:
-        if (folder / MARK_FILE).exists():
-            raise WrongFolder(
-                f"{folder} belongs to a read-only replica: start it with --read-only, or choose"
-                " other folders"
-            )
 
 
 class ReplicaBroker(Broker):
@@ -128,12 +111,12 @@ class ReplicaBroker(Broker):
 
     def _open_log_dirs(self) -> LogDirs:
         for folder in self._config.log_dirs:
-            if (folder / META_PROPERTIES).exists() and not (folder / MARK_FILE).exists():
+            if (folder / META_PROPERTIES).exists() and not (folder / REPLICA_MARK).exists():
                 raise WrongFolder(
                     f"{folder} belongs to a broker; a read-only replica needs folders of its own"
                 )
             files.make_directory(folder)
-            files.write_atomically(folder / MARK_FILE, b"")
+            files.write_atomically(folder / REPLICA_MARK, b"")
         return LogDirs.open(
             self._config.log_dirs,
             node_id=self._config.node_id,

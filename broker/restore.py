@@ -19,7 +19,6 @@ higher leader epochs, and from then on the old one is fenced, should it still ru
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -39,6 +38,7 @@ from strandline.broker.coordination.group_archive import (
     read_group_state,
     write_group_state,
 )
+from strandline.broker.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage import files
 from strandline.storage.clock import Clock
@@ -55,7 +55,6 @@ from strandline.storage.errors import (
     CorruptRecords,
     DiskError,
     StorageError,
-    StrandlineError,
     UnsupportedFormat,
 )
 from strandline.storage.local.log_dir import LogDirs
@@ -72,17 +71,10 @@ from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
-MARK_FILE = ".strandline-restore"
 MARK_FORMAT = "strandline-restore"
 MARK_VERSIONS = range(1, 2)
 # Small requests: a thousand partitions at 150 ms each take ten seconds.
 PARALLEL_READS_MAX = 16
-# Beside the partitions' folders in the first log folder; no topic can have this name.
-METADATA_FOLDER = "strandline-metadata"
-
-
-class RestoreRefused(StrandlineError):
-    """The folders or the bucket are not fit for a restore; nothing was changed."""
 
 
 class Progress(Protocol):
@@ -127,15 +119,6 @@ class _Archive:
     states: dict[TopicPartition, ArchivedState]
     groups: dict[int, LiveRecords]
     problems: tuple[str, ...]
-
-
-def check_not_interrupted(folders: Sequence[Path]) -> None:
-    """Raises RestoreRefused if a restore of these folders did not come to its end."""
-    for folder in folders:
-        if (folder / MARK_FILE).exists():
-            raise RestoreRefused(
-                f"{folder}: a restore was interrupted; run the same `strandline restore` again"
-            )
 
 
 class Restore:
@@ -183,7 +166,7 @@ class Restore:
             raise DiskError("; ".join(map(str, log_dirs.failures.values())))
         crash_point(RESTORE_BEFORE_UNMARK)
         for folder in self._config.log_dirs:
-            files.remove(folder / MARK_FILE)  # 7
+            files.remove(folder / RESTORE_MARK)  # 7
             files.sync_directory(folder)
         return RestoreSummary(
             cluster_id=archive.cluster_id,
@@ -294,7 +277,7 @@ class Restore:
 
     def _check_folders(self) -> None:
         for folder in self._config.log_dirs:
-            if not folder.exists() or (folder / MARK_FILE).exists():
+            if not folder.exists() or (folder / RESTORE_MARK).exists():
                 continue
             strange = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_FILE)
             if strange:
@@ -309,7 +292,7 @@ class Restore:
         )
         for folder in self._config.log_dirs:
             files.make_directory(folder)
-            mark = folder / MARK_FILE
+            mark = folder / RESTORE_MARK
             if mark.exists():
                 self._empty(folder, mark, cluster_id)
             else:
@@ -329,7 +312,7 @@ class Restore:
         for entry in folder.iterdir():
             if entry.is_dir():
                 files.remove_tree(entry)
-            elif entry.name not in (MARK_FILE, LOCK_FILE):
+            elif entry.name not in (RESTORE_MARK, LOCK_FILE):
                 files.remove(entry)
 
     # --- 3 to 5 write ------------------------------------------------------------------------

@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-import crc32c
-
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import Assign, Selection, Subscribe, SubscribePattern
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, InvalidConfig, ObjectNotFound
 from strandline.storage.model import TopicIdPartition, TopicPartition
 from strandline.storage.remote.cluster_info import ClusterInfo

@@ -22,10 +22,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import crc32c
-
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.splits import ChunkRange
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import AbortedTransaction, Offset, Position
 from strandline.storage.records.batch import CRC_START, LOG_OVERHEAD, LOG_OVERHEAD_BYTES

@@ -14,9 +14,12 @@ import os
 import signal
 import subprocess
 import sys
-from multiprocessing.connection import Connection, Pipe
+from typing import TYPE_CHECKING
 
 from strandline.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 # A child that does not end within this after its socket is closed is killed.
 GOODBYE_S = 2.0
@@ -40,6 +43,9 @@ class ChildProcess:
 
     def __init__(self, program: str) -> None:
         """Starts a `program_of` some module. Raises ChildFailed."""
+        # Not before there is a child: most brokers start none for hours.
+        from multiprocessing.connection import Pipe
+
         self.connection, theirs = Pipe(duplex=True)
         # The child must find the same code, also where the package is on a path of the caller's.
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
@@ -92,6 +98,8 @@ class ChildProcess:
 
 def connect_to_parent() -> Connection:
     """The child's end, in its `main`."""
+    from multiprocessing.connection import Connection
+
     # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)

@@ -6,7 +6,6 @@ Tables of properties are made of this: topic_properties.py here, config_keys/ of
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from enum import Enum
@@ -115,5 +114,7 @@ def _check_choice(definition: ConfigDef, text: str) -> None:
 
 def nearest_name(name: str, known: Mapping[str, object]) -> str:
     """`; did you mean x?` if a known name is close, else nothing."""
+    import difflib  # Only for who made a mistake.
+
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]}?" if close else ""

@@ -145,6 +145,10 @@ def test_only_the_s3_store_knows_boto3() -> None:
     assert importers_outside(("storage/remote/s3.py",), r"(boto3|botocore|s3transfer)(\..*)?") == []
 
 
+def test_checksums_come_without_the_package_around_them() -> None:
+    assert importers_outside(("storage/crc32c.py",), r"crc32c(\..*)?") == []
+
+
 def test_spark_and_its_reader_are_known_in_the_lake_alone() -> None:
     assert importers_outside(("spark_lake/",), r"(pyspark|s3fs|fsspec)(\..*)?") == []
 

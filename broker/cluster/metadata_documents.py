@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-import crc32c
-
 from strandline.broker.cluster.image import (
     DeletedTopic,
     MetadataImage,
@@ -31,6 +29,7 @@ from strandline.broker.cluster.records import (
     encode_record,
     encode_replicas,
 )
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.remote.json_document import (
     Fields,

@@ -20,8 +20,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import (
     CorruptRecords,
     InvalidRecords,

@@ -9,8 +9,7 @@ So an offset, a duplicate or a sequence is judged as before, whatever was compac
 
 from __future__ import annotations
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.model import NO_TIMESTAMP, Buffer
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import old_messages

@@ -14,7 +14,7 @@ names that nobody reads.
 from __future__ import annotations
 
 import threading
-from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from strandline.storage.child_process import (
     ChildFailed,
@@ -30,6 +30,9 @@ from strandline.storage.local.cleaning import (
     CleaningRequest,
     CleaningStatistics,
 )
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 # Long enough to serve a burst of logs with one child, short enough to give the memory back.
 IDLE_S = 60.0

@@ -21,8 +21,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.clock import Clock
 from strandline.storage.errors import (
     CorruptRecords,

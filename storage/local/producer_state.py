@@ -31,8 +31,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.files import OpenFile
 from strandline.storage.local.producer_state import TransactionMarker, read_marker

@@ -29,8 +29,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.values import dataclass

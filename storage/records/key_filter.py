@@ -22,8 +22,7 @@ import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Buffer
 from strandline.storage.values import dataclass

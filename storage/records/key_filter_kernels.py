@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import zlib
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 
+from strandline.storage import crc32c
 from strandline.storage.records.kernels import Bytes, _compiled, _part, _skip_nullable, _varint
 
 Words = npt.NDArray[np.uint32]

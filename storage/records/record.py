@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records import batch as batch_format

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records import batch as batch_format

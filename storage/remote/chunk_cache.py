@@ -32,9 +32,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 
-import crc32c
-
-from strandline.storage import files
+from strandline.storage import crc32c, files
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.model import Offset, Position
 from strandline.storage.records import any_batch

@@ -16,8 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Buffer
 

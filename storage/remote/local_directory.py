@@ -30,9 +30,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import crc32c
-
-from strandline.storage import files
+from strandline.storage import crc32c, files
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import (
     AccessDenied,

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import DiskError, InvalidConfig, PreconditionFailed, TierUnavailable
 from strandline.storage.model import Buffer, TimestampMs

@@ -26,8 +26,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import (
     AbortedTransaction,

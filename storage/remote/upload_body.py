@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.clock import Clock
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.remote.attempts import DeadlineError

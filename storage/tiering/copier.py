@@ -29,8 +29,7 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import COPY_AFTER_LOG, COPY_AFTER_META, crash_point
 from strandline.storage.errors import (

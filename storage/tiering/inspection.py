@@ -26,8 +26,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
-import crc32c
-
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
 from strandline.storage.model import Buffer, EpochStart, Offset, TimestampMs, TimestampType
 from strandline.storage.records import batch as batch_format

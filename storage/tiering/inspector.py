@@ -12,8 +12,8 @@ by itself when the broker does, however that happens: its end of the socket clos
 from __future__ import annotations
 
 import threading
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.storage.child_process import (
     ChildFailed,
@@ -26,6 +26,9 @@ from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.model import Offset
 from strandline.storage.tiering.inspection import AdaptiveWalk, SegmentFacts, inspect_segment
 from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 # Long enough to serve a burst of segments with one child, short enough to give the memory back.
 IDLE_S = 60.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import crc32c as crc32c_module
-
+from strandline.storage import crc32c as crc32c_module
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.remote.object_store import ObjectStore
 
