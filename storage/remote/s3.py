@@ -46,6 +46,7 @@ from strandline.storage.remote.object_store import (
     checksum,
 )
 from strandline.storage.remote.s3_access import S3Access, info_of
+from strandline.storage.remote.s3_answers import bound_answers
 from strandline.storage.remote.s3_failures import failure_of_code
 from strandline.storage.remote.s3_lifecycle import S3Lifecycle
 from strandline.storage.remote.s3_receive import receive_some
@@ -394,4 +395,5 @@ class S3Store:
         client: S3Client = session.client(
             "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
         )
+        bound_answers(client, seconds=self._deadlines.request_s, clock=self._clock)
         return client

@@ -1,9 +1,11 @@
 """Deleting a topic from the bucket, in steps that may be repeated from the first one.
 
-    1 write the tombstone (`deleted_ms` in topic.json)     from here on the topic is gone for all
-    2 wait until nothing of it is uploaded any more        by this process
+    1 write the tombstone (`deleted_ms` in topic.json)     crash point purge.after-tombstone
+      from here on the topic is gone for all
+    2 wait until nothing of it is uploaded any more by this process
     ... grace time: readers finish ...
-    3 delete every object under the folder but topic.json
+    3 delete every object under the folder but topic.json  crash point purge.after-some
+      a request for each thousand of them                  crash point purge.before-topic
     4 delete topic.json
 
 A crash after 1 leaves a tombstone, which start-up finds and goes on with; after 3 as well. A crash
@@ -95,7 +97,6 @@ class TopicPurge:
         if self._clock.now_ms() < self._deleted_ms + self._grace_ms:
             return False
         if await loop.run_in_executor(self._executor, self._delete_some):  # 3
-            crash_point(PURGE_AFTER_SOME)
             return True
         crash_point(PURGE_BEFORE_TOPIC)
         await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)  # 4
@@ -132,6 +133,7 @@ class TopicPurge:
             if not keys:
                 return False
             self._store.delete(keys[:KEYS_PER_DELETE_MAX])
+            crash_point(PURGE_AFTER_SOME)
             self._deleted_count += len(keys[:KEYS_PER_DELETE_MAX])
         return True
 

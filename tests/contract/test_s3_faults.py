@@ -224,6 +224,18 @@ def test_a_body_that_trickles_is_given_up_in_bounded_time(
     assert took_s(lambda: store.get("a"), TierUnavailable) < 5
 
 
+def test_a_listing_that_trickles_is_given_up_in_bounded_time(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    for number in range(20):
+        store.put(f"a/{number}", b"x")
+    # Bytes come all the time, so no wait for one is long; the whole would take ten seconds.
+    fault_proxy.add(Rule(action=Action.THROTTLE, method="GET", times=-1, bytes_per_s=500))
+    assert took_s(lambda: list(store.list("a/")), TierUnavailable) < 5
+    fault_proxy.clear()
+    assert len(list(store.list("a/"))) == 20
+
+
 def test_a_server_that_is_away_is_unavailable_and_comes_back(
     store: S3Store, fault_proxy: FaultProxy
 ) -> None:

@@ -1,14 +1,16 @@
-"""The broker dies at each named step of copying, merging and deleting, and nothing is lost.
+"""The broker dies at each named step of what it does to the archive, and nothing is lost.
 
 Each test looks twice:
 
     1  a broker that dies at the step        what lies where at that moment is looked at
     2  a broker after it                     everything acknowledged is read from the log start on,
                                              the interrupted work is finished, objects of the dead
-                                             attempt are the orphans and nothing else is
+                                             attempt are the orphans and nothing else is, and a
+                                             scrub that reads every byte has nothing to say
 
-Each test begins with a copy of the same data folder: four segments, three of them closed, that were
-produced while the store was away, so that not one of them is archived.
+A restore that dies at its steps is in tests/tiers/test_tiers_restore.py. Most tests begin with a
+copy of the same data folder: four segments, three of them closed, that were produced while the
+store was away, so that not one of them is archived.
 """
 
 from __future__ import annotations
@@ -34,6 +36,11 @@ from strandline.storage.crash_points import (
     MERGE_AFTER_LOG,
     MERGE_AFTER_META,
     MERGE_BEFORE_COMMIT,
+    PURGE_AFTER_SOME,
+    PURGE_AFTER_TOMBSTONE,
+    PURGE_BEFORE_TOPIC,
+    TAIL_AFTER_COMMIT,
+    TAIL_AFTER_PART,
 )
 from strandline.storage.records.batch import read_header
 from strandline.storage.remote.keys import ObjectKind
@@ -44,6 +51,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.ministack import ServerProcess
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches
+from tests.tiers.test_tiers_restore import run_restore
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -56,8 +64,11 @@ from tests.tiers.tiered_broker import (
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash]
 
 TOPIC = "crashing"
+UPLOAD_MS = "strandline.remote.active.segment.upload.ms"
 COPY_POINTS = [COPY_AFTER_LOG, COPY_AFTER_META, COPY_BEFORE_COMMIT, COPY_AFTER_COMMIT]
 DELETE_POINTS = [DELETE_AFTER_LOG_START, DELETE_AFTER_MARK, DELETE_AFTER_OBJECTS]
+TAIL_POINTS = [TAIL_AFTER_PART, TAIL_AFTER_COMMIT]
+PURGE_POINTS = [PURGE_AFTER_TOMBSTONE, PURGE_AFTER_SOME, PURGE_BEFORE_TOPIC]
 MERGE_POINTS = [MERGE_AFTER_LOG, MERGE_AFTER_META, MERGE_BEFORE_COMMIT, MERGE_AFTER_COMMIT]
 CLOSED_SEGMENTS = 3
 OFFSET_OUT_OF_RANGE = 1
@@ -171,6 +182,7 @@ def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     delete_orphans(archive.store, archive.orphans())
     settle(broker)
     assert archive.orphans() == ()
+    assert archive.findings() == []
 
 
 def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_no_local_copy(
@@ -198,6 +210,7 @@ def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_n
     settle(broker)
     check_uploads(archive)
     assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
+    assert archive.findings() == []
 
 
 @pytest.mark.parametrize("point", DELETE_POINTS)
@@ -238,6 +251,7 @@ def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes
     assert gone.isdisjoint(archive.keys())
     assert archive.segments(TOPIC) == before[2:]
     assert archive.orphans() == ()
+    assert archive.findings() == []
 
 
 @pytest.mark.parametrize("point", MERGE_POINTS)
@@ -260,6 +274,78 @@ def test_a_merge_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     spare = uploaded_keys(archive) - live_keys(archive)
     assert orphan_keys(archive) == spare
     assert len(spare) == {MERGE_AFTER_LOG: 1, MERGE_AFTER_COMMIT: 0}.get(point, 2)
+    assert archive.findings() == []
+
+
+@pytest.mark.parametrize("point", TAIL_POINTS)
+def test_an_upload_of_the_open_segment_that_dies_at_a_step_is_made_again(
+    make_broker: MakeBroker, archive: Archive, point: str
+) -> None:
+    open_batches = BATCHES[: len(BATCHES) // 8]
+    end = end_of(open_batches)
+    broker = make_broker()
+    broker.start_to_crash_at(point)
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, UPLOAD_MS: "1500"})
+        client.produce(open_batches)
+    wait_for_death(broker)
+    is_committed = point == TAIL_AFTER_COMMIT
+    assert tail_end(archive) == (end if is_committed else 0)
+    dead = set(archive.uploads(ObjectKind.TAIL))
+    assert len(dead) == 1
+    assert orphan_keys(archive) == (set() if is_committed else dead)
+
+    broker.start()
+    eventually(lambda: tail_end(archive) == end, timeout_s=WAIT_S)
+    with broker.client(TOPIC) as client:
+        assert client.read(0, end) == open_batches
+    assert orphan_keys(archive) == (set() if is_committed else dead)
+    delete_orphans(archive.store, archive.orphans())
+    assert archive.findings() == []
+    # The machine is lost as well, and nothing that was acknowledged.
+    broker.kill()
+    shutil.rmtree(broker.data)
+    assert run_restore(broker).returncode == 0
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert client.read(0, end) == open_batches
+
+
+def tail_end(archive: Archive) -> int:
+    manifest = archive.manifest(TOPIC)
+    return 0 if manifest is None else manifest.tail_end_offset
+
+
+@pytest.mark.parametrize("point", PURGE_POINTS)
+def test_a_deletion_of_a_topic_that_dies_at_a_step_is_finished_by_the_next_start(
+    make_broker: MakeBroker, archive: Archive, archived: Saved, point: str
+) -> None:
+    broker = make_broker()
+    archived.copy_data(broker)
+    archived.copy_objects(archive)
+    topic_id = archive.topic_id(TOPIC)
+    assert topic_id is not None
+    before = archive.keys(TOPIC, topic_id)
+    broker.start_to_crash_at(point)
+    with broker.client(TOPIC) as client, contextlib.suppress(ConnectionError):
+        client.delete_topic()
+    wait_for_death(broker)
+
+    left = archive.keys(TOPIC, topic_id)
+    # Nothing goes before its topic is known to be deleted, and what says so goes last.
+    assert archive.topic_id(TOPIC) is None
+    assert len(left) == (len(before) if point == PURGE_AFTER_TOMBSTONE else 1)
+    assert archive.orphans() == ()
+
+    broker.start()
+    eventually(lambda: archive.keys(TOPIC, topic_id) == [], timeout_s=WAIT_S)
+    with broker.client(TOPIC) as client:
+        # The name is free, and nothing of the dead topic is in the new one.
+        assert client.create_topic({**TIERED, **FREE_LOCALLY}) != topic_id
+        client.produce(BATCHES)
+        settle(broker)
+    assert archive.orphans() == ()
+    assert archive.findings() == []
 
 
 def is_clean(archive: Archive) -> bool:

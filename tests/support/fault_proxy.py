@@ -13,6 +13,8 @@
     CORRUPT         flips one bit of the answer's body at `at_byte`
     CORRUPT_UPLOAD  flips one bit of the request's body at `at_byte`
     THROTTLE        sends the answer's body at `bytes_per_s`
+    TRUNCATE_UPLOAD lets `at_byte` bytes of the request's body through, then resets both sides
+    THROTTLE_UPLOAD lets the request's body through at `bytes_per_s`
 
 `go_away()` refuses connections, as a server that is down does; `come_back()` ends it. It works with
 every client and server, and runs in a thread with a loop of its own.
@@ -48,6 +50,14 @@ class Action(Enum):
     CORRUPT = auto()
     CORRUPT_UPLOAD = auto()
     THROTTLE = auto()
+    TRUNCATE_UPLOAD = auto()
+    THROTTLE_UPLOAD = auto()
+
+
+TRUNCATING = (Action.TRUNCATE, Action.TRUNCATE_UPLOAD)
+CORRUPTING = (Action.CORRUPT, Action.CORRUPT_UPLOAD)
+THROTTLING = (Action.THROTTLE, Action.THROTTLE_UPLOAD)
+UPLOADING = (Action.TRUNCATE_UPLOAD, Action.CORRUPT_UPLOAD, Action.THROTTLE_UPLOAD)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -248,7 +258,8 @@ class FaultProxy:
         link.client_writer.write(answer.raw)
         status = int(answer.first_line[1])
         if method != "HEAD" and status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-            await _copy_body(link.server_reader, link.client_writer, answer, rule)
+            damage = rule if rule is not None and rule.action not in UPLOADING else None
+            await _copy_body(link.server_reader, link.client_writer, answer, damage)
         await link.client_writer.drain()
         return answer.fields.get("connection", "").lower() != "close"
 
@@ -271,7 +282,7 @@ class FaultProxy:
             # Answered here: the server behind gets a plain request.
             link.client_writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             await link.client_writer.drain()
-        damage = rule if rule is not None and rule.action is Action.CORRUPT_UPLOAD else None
+        damage = rule if rule is not None and rule.action in UPLOADING else None
         await _copy_body(link.client_reader, link.server_writer, head, damage)
         await link.server_writer.drain()
 
@@ -323,20 +334,16 @@ async def _copy_body(
     left, done = head.content_length, 0
     while left:
         limit = left
-        if rule is not None and action is Action.THROTTLE:
+        if rule is not None and action in THROTTLING:
             limit = max(1, rule.bytes_per_s // 10)
         block = await reader.read(min(limit, BLOCK_BYTES))
         if not block:
             raise _CutError
-        if rule is not None and action is Action.TRUNCATE and done + len(block) > rule.at_byte:
+        if rule is not None and action in TRUNCATING and done + len(block) > rule.at_byte:
             writer.write(block[: rule.at_byte - done])
             await writer.drain()
             raise _CutError
-        if (
-            rule is not None
-            and action in (Action.CORRUPT, Action.CORRUPT_UPLOAD)
-            and done <= rule.at_byte < done + len(block)
-        ):
+        if rule is not None and action in CORRUPTING and done <= rule.at_byte < done + len(block):
             changed = bytearray(block)
             changed[rule.at_byte - done] ^= 1
             block = bytes(changed)
@@ -344,7 +351,7 @@ async def _copy_body(
         await writer.drain()
         left -= len(block)
         done += len(block)
-        if rule is not None and action is Action.THROTTLE:
+        if rule is not None and action in THROTTLING:
             await asyncio.sleep(len(block) / rule.bytes_per_s)
 
 

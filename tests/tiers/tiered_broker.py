@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.topic_info import list_topics
 from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare
+from strandline.storage.tiering.scrub import Depth, Finding, Scrub
 from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, eventually
 from tests.tiers.log_client import (
@@ -131,6 +133,20 @@ class Archive:
         assert found.missing_keys == (), found.missing_keys
         assert found.unreadable == (), found.unreadable
         return found.orphans
+
+    def findings(self) -> list[Finding]:
+        """What a scrub of every live partition complains about: every byte is read."""
+        with ThreadPoolExecutor(4) as executor:
+            scrub = Scrub(self.store, executor, depth=Depth.EVERYTHING)
+            return [
+                finding
+                for info in list_topics(self.store)
+                if not info.is_deleted
+                for number in range(info.partition_count)
+                for finding in scrub.check(
+                    TopicIdPartition(info.topic, info.topic_id, number)
+                ).findings
+            ]
 
 
 class TieredBroker(BrokerProcess):

@@ -1,0 +1,204 @@
+"""Every kind of fault strikes every operation on the bucket, and afterwards nothing is wrong.
+
+             put .log  put .meta  put .tail  commit  get chunk  delete  list
+    403         .         .          .         .         .         .      .
+    404 ...     each field: the fault strikes while that operation is needed; appends go on; then
+                the store is well again, and the bucket is what the manifest says, the records are
+                what was sent, orphans are found and nothing else is missing
+
+A real S3 server behind the proxy and the real S3 store, which is told not to try again by itself:
+so each fault reaches the tiering above it. The partition lives in this process, with a clock of its
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import StorageError
+from strandline.storage.remote.object_store import Deadlines, ObjectStore, open_store
+from strandline.storage.tiering.orphans import compare, delete_orphans
+from strandline.storage.tiering.scrub import Depth, Scrub
+from tests.conftest import make_bucket
+from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.ministack import ServerProcess
+from tests.tiers.tiered_broker import END_OF_TIME_MS, REGION
+from tests.unit.tiering.harness import (
+    CONFIG,
+    GRACE_MS,
+    ID_PARTITION,
+    Rig,
+    asynchronous,
+    keys_of,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.s3]
+
+# Nothing is tried again below the tiering, and the worst is over in a third of a second.
+IMPATIENT = Deadlines(connect_s=2.0, read_s=0.3, request_s=0.6, upload_s=1.0, attempts_max=1)
+SLOWER_THAN_PATIENCE_S = 0.8
+UPLOAD_MS = 5_000
+BATCH = 10
+SEGMENTS = 3
+# A fault that strikes twice is met by the first attempt and by the one after it.
+STRIKES = 2
+HEAL_ROUNDS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What is struck, as the proxy sees it, and what has happened before."""
+
+    method: str
+    path: str
+    is_archived: bool = False
+    is_upload: bool = False
+
+
+OPERATIONS = {
+    "put .log": Operation(method="PUT", path=r"\.log", is_upload=True),
+    "put .meta": Operation(method="PUT", path=r"\.meta", is_upload=True),
+    "put .tail": Operation(method="PUT", path=r"\.tail", is_upload=True),
+    "commit": Operation(method="PUT", path=r"manifest\.json", is_upload=True),
+    "get chunk": Operation(method="GET", path=r"\.log", is_archived=True),
+    "delete": Operation(method="POST", path=r"delete", is_archived=True),
+    "list": Operation(method="GET", path=r"list-type=2", is_archived=True),
+}
+REFUSALS = {
+    "403": (403, "AccessDenied"),
+    "404": (404, "NoSuchKey"),
+    "409": (409, "ConditionalRequestConflict"),
+    "500": (500, "InternalError"),
+    "503": (503, "SlowDown"),
+}
+FAULTS = [
+    *REFUSALS,
+    "slow first byte",
+    "slow drip",
+    "hang",
+    "truncated body",
+    "flipped byte",
+    "dropped before",
+    "dropped after",
+]
+
+
+def make_rule(fault: str, operation: Operation) -> Rule:
+    """The fault, in the direction in which the operation's bytes go."""
+    rule = Rule(action=Action.STATUS, method=operation.method, path=operation.path, times=STRIKES)
+    up = operation.is_upload
+    match fault:
+        case "slow first byte":
+            return replace(rule, action=Action.LATENCY, delay_s=SLOWER_THAN_PATIENCE_S, times=1)
+        case "slow drip":
+            action = Action.THROTTLE_UPLOAD if up else Action.THROTTLE
+            return replace(rule, action=action, bytes_per_s=100, times=1)
+        case "hang":
+            return replace(rule, action=Action.HANG, times=1)
+        case "truncated body":
+            action = Action.TRUNCATE_UPLOAD if up else Action.TRUNCATE
+            return replace(rule, action=action, at_byte=20)
+        case "flipped byte":
+            return replace(rule, action=Action.CORRUPT_UPLOAD if up else Action.CORRUPT, at_byte=90)
+        case "dropped before":
+            return replace(rule, action=Action.RESET_BEFORE)
+        case "dropped after":
+            return replace(rule, action=Action.RESET_AFTER)
+    status, code = REFUSALS[fault]
+    return replace(rule, status=status, code=code)
+
+
+@pytest.fixture(scope="module")
+def proxy(ministack: ServerProcess) -> Iterator[FaultProxy]:
+    with FaultProxy(ministack.port) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(ministack: ServerProcess, proxy: FaultProxy) -> Iterator[ObjectStore]:
+    """One for all tests: to make a client of S3 costs more than a test."""
+    url = make_bucket(ministack.endpoint_url).url
+    opened = open_store(url, endpoint_url=proxy.endpoint_url, region=REGION, deadlines=IMPATIENT)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(client: ObjectStore, proxy: FaultProxy) -> Iterator[ObjectStore]:
+    yield client
+    proxy.clear()
+    client.delete([info.key for info in client.list("")])
+
+
+async def heal(rig: Rig) -> None:
+    """Until nothing is left to do; a loaded machine may miss a deadline once more."""
+    for _ in range(HEAL_ROUNDS):
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        state = rig.statistics
+        if not (state.copy_lag_segments or state.deleting_segments or state.copy_failure):
+            return
+    raise AssertionError(f"does not heal: {rig.statistics}")
+
+
+async def read_what_can_be_read(rig: Rig) -> None:
+    """Right bytes or an error, never wrong bytes."""
+    try:
+        assert await rig.read_all(0) == b"".join(rig.sent)
+    except StorageError:
+        return
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("fault", FAULTS)
+@asynchronous
+async def test_after_any_fault_of_any_operation_the_bucket_is_what_the_manifest_says(
+    tmp_path: Path, proxy: FaultProxy, store: ObjectStore, fault: str, operation: str
+) -> None:
+    struck = OPERATIONS[operation]
+    config = replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+    async with Rig(tmp_path, store=store, config=config) as rig:
+        rig.produce_segments(SEGMENTS)
+        rig.produce(BATCH)
+        start = 0
+        if struck.is_archived:
+            await heal(rig)
+            # Local copies are gone, so that whoever reads has to ask the store.
+            assert rig.log.local_start_offset == BATCH * SEGMENTS
+        rule = proxy.add(make_rule(fault, struck))
+        if operation == "delete":
+            start = rig.log.delete_records(BATCH * 2)
+        if operation == "list":
+            rig.manager.delete_topic(rig.topic_info)
+        # What the store does is no matter of those who write.
+        for _ in range(3):
+            if operation != "list":
+                rig.produce(BATCH)
+            if operation == "get chunk":
+                await read_what_can_be_read(rig)
+            rig.pass_ms(GRACE_MS)
+            await rig.manager.run_once()
+        assert rule.hit_count, "the fault did not strike"
+        proxy.clear()
+
+        if operation == "list":
+            for _ in range(HEAL_ROUNDS):
+                rig.pass_ms(GRACE_MS)
+                await rig.manager.run_once()
+            assert list(store.list("topics/")) == []
+            return
+        await heal(rig)
+        assert rig.log.log_start_offset == start
+        assert await rig.read_all(start) == b"".join(rig.sent[start // BATCH :])
+        found = compare(store, now_ms=END_OF_TIME_MS, grace_ms=0)
+        assert (found.missing_keys, found.unreadable) == ((), ())
+        delete_orphans(store, found.orphans)
+        assert set(rig.data_keys()) == keys_of(rig.manifest)
+        with ThreadPoolExecutor(2) as executor:
+            report = Scrub(store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+        assert report.findings == ()
