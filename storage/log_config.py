@@ -173,9 +173,6 @@ class LogConfig:
 
     def check(self, named: Mapping[str, str]) -> None:
         """Raises InvalidConfig if properties contradict each other; `named` were set by hand."""
-        # Kafka's words: tools look for them.
-        if self.remote_storage_enable and self.is_compacted:
-            raise InvalidConfig("Remote log storage is unsupported for the compacted topics")
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(
                 f"conflict topic config setting min.compaction.lag.ms "

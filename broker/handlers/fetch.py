@@ -39,7 +39,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 
 from strandline.broker.answers import Answer, Deferred, Parts, ThrottledParts
@@ -419,8 +419,14 @@ class FetchHandler:
                 return
             answer = _error(wanted.partition, error.kafka_code, partition)
         else:
-            self._accept_remote(plan, found, position, partition, read)
-            return
+            if not read.buffers and read.next_offset > wanted.fetch_offset:
+                # Compaction left nothing of the archive behind the offset: the rest is local.
+                behind = replace(wanted, fetch_offset=read.next_offset)
+                answer = self._look_at(plan, behind, partition, _Pass())
+                found.total_bytes += answer.records_bytes
+            else:
+                self._accept_remote(plan, found, position, partition, read)
+                return
         found.answers[position] = (wanted, answer)
 
     def _accept_remote(

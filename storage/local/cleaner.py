@@ -190,7 +190,7 @@ class LogCleaner:
         uncleanable_bytes = 0
         for opened in self._logs():
             served[opened.topic_partition] = opened.topic_id
-            if not opened.config.is_compacted or not _is_whole(opened):
+            if not opened.config.is_compacted or not _is_in_reach(opened):
                 continue
             try:
                 plan = self._plan(opened, now_ms)
@@ -281,7 +281,7 @@ class LogCleaner:
             # From now on gaps between offsets are no damage, whatever the policy becomes.
             await self._checkpoint(opened, plan.first_dirty_offset)
         started_s = self._clock.monotonic_s()
-        segments = [s for s in opened.segments if s.end_offset <= plan.first_uncleanable_offset]
+        segments = [s for s in rewritable(opened) if s.end_offset <= plan.first_uncleanable_offset]
         request = self._request(opened, segments, plan)
         await self._in(partial(process.begin, request))
         while True:
@@ -310,6 +310,8 @@ class LogCleaner:
             segments=tuple(map(_segment_facts, segments)),
             first_dirty_offset=plan.first_dirty_offset,
             first_uncleanable_offset=plan.first_uncleanable_offset,
+            horizon_end_offset=_horizon_end_offset(opened, start_offset),
+            keeps_segments=opened.config.remote_storage_enable,
             producers=tuple(_producer_tails(opened)),
             aborted=tuple(aborted),
             now_ms=self._clock.now_ms(),
@@ -344,7 +346,7 @@ class LogCleaner:
         """Whether the sources of a group are in the log as they were when they were read."""
         if not self._is_wanted(opened):
             return False
-        present = {s.base_offset: s for s in opened.segments if not s.is_active}
+        present = {s.base_offset: s for s in rewritable(opened)}
         for source in group.sources:
             segment = present.get(source.base_offset)
             if segment is None or segment.end_offset != source.end_offset:
@@ -381,16 +383,17 @@ class LogCleaner:
 def log_facts(opened: LocalLog) -> LogFacts:
     """A log as the plan sees it."""
     with_first = opened.config.max_compaction_lag_ms != LONG_MAX
+    segments = rewritable(opened)
+    active_base_offset = opened.active_segment.base_offset
+    first_offset = segments[0].base_offset if segments else active_base_offset
     return LogFacts(
         config=opened.config,
-        sealed=[
-            _segment_facts(segment, with_first_timestamp=with_first)
-            for segment in opened.segments
-            if not segment.is_active
-        ],
-        active_base_offset=opened.active_segment.base_offset,
+        sealed=[_segment_facts(segment, with_first_timestamp=with_first) for segment in segments],
+        active_base_offset=active_base_offset,
         end_offset=opened.end_offset,
-        log_start_offset=opened.log_start_offset,
+        log_start_offset=max(opened.log_start_offset, first_offset)
+        if _is_tiered(opened)
+        else opened.log_start_offset,
         last_stable_offset=opened.last_stable_offset,
         durable_offset=opened.recovery_point,
     )
@@ -412,13 +415,43 @@ def _producer_tails(opened: LocalLog) -> Iterator[ProducerTail]:
         yield ProducerTail(entry.producer_id, entry.epoch, last_offset)
 
 
-def _is_whole(opened: LocalLog) -> bool:
-    """Whether the whole log lies on this disk and takes changes.
+def rewritable(opened: LocalLog) -> list[LogSegment]:
+    """The closed segments that a cleaning may replace.
 
-    With its beginning in the other tier an older value of a key could come back from there once
-    its tombstone is gone.
+    What the other tier has stays as it is there. Nor is what is clean replaced once more where it
+    is about to be copied: there it is compacted with what came after it.
     """
-    return not opened.is_stopped and opened.segments[0].base_offset <= opened.log_start_offset
+    closed = [segment for segment in opened.segments if not segment.is_active]
+    archived_below = opened.archived_below()
+    if archived_below is None:
+        return []
+    clean_below = (opened.cleaned_offset or 0) if opened.is_being_copied else 0
+    return [
+        segment
+        for segment in closed
+        if segment.base_offset >= archived_below and segment.end_offset > clean_below
+    ]
+
+
+def _is_tiered(opened: LocalLog) -> bool:
+    return opened.is_being_copied or bool(opened.archived_below())
+
+
+def _is_in_reach(opened: LocalLog) -> bool:
+    """Whether the log takes changes, and all that is not on this disk is known to be archived."""
+    archived_below = opened.archived_below()
+    if opened.is_stopped or archived_below is None:
+        return False
+    return opened.segments[0].base_offset <= max(opened.log_start_offset, archived_below)
+
+
+def _horizon_end_offset(opened: LocalLog, start_offset: int) -> int:
+    """Up to where tombstones and markers may go when their time has come.
+
+    Behind the beginning of the log an older value of a key could come back once its tombstone is
+    gone, from what is not cleaned with it.
+    """
+    return LONG_MAX if start_offset <= opened.log_start_offset else 0
 
 
 def _sources(opened: LocalLog, group: CleanedGroup) -> list[LogSegment]:

@@ -41,7 +41,7 @@ from strandline.storage.local.segment_names import (
     TIME_INDEX_SUFFIX,
     file_name,
 )
-from strandline.storage.log_config import LogConfig
+from strandline.storage.log_config import LONG_MAX, LogConfig
 from strandline.storage.model import AbortedTransaction, Buffer
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import vectorised
@@ -82,6 +82,8 @@ class CleaningRequest:
     """One log to be cleaned. `segments` are the closed ones below the first uncleanable offset.
 
     `aborted` are the aborted transactions that touch them, `producers` those that may go on.
+    Tombstones and markers at or above `horizon_end_offset` stay whatever their time is. With
+    `keeps_segments` no segment becomes empty: the header of its last batch stays.
     `key_bytes_max` is this cleaner's share of log.cleaner.dedupe.buffer.size, `io_bytes` that of
     log.cleaner.io.buffer.size.
     """
@@ -98,6 +100,8 @@ class CleaningRequest:
     load_factor: float
     io_bytes: int
     io_bytes_per_s: float
+    horizon_end_offset: int = LONG_MAX
+    keeps_segments: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -162,6 +166,8 @@ class Cleaning:
         self._spend = spend
         self._compiled = compiled
         self._keys = self._make_keys()
+        # The last batch of the group of which nothing stayed.
+        self._dropped: list[tuple[_Window, BatchRow]] = []
         self._producers = {producer.producer_id: producer for producer in request.producers}
         self.statistics = CleaningStatistics(next_dirty_offset=request.first_dirty_offset)
 
@@ -340,11 +346,14 @@ class Cleaning:
             group[0].base_offset,
             index_interval_bytes=request.config.index_interval_bytes,
         )
+        self._dropped.clear()
         try:
             is_changed = len(group) > 1
             for segment in group:
                 for window in self._windows(segment):
                     is_changed |= self._copy_window(window, target, transactions)
+            if request.keeps_segments and not target.size_bytes and self._dropped:
+                self._keep_last_header(target, *self._dropped[-1])
             retained = transactions.take_retained()
             if not is_changed:
                 target.abandon()
@@ -353,6 +362,10 @@ class Cleaning:
         except BaseException:
             target.abandon()
             raise
+
+    def _keep_last_header(self, target: CleanedSegment, window: _Window, row: BatchRow) -> None:
+        original = memoryview(window.content)[row.position : row.end_position]
+        target.append(empty_batch(original), row.last_offset, row.max_timestamp_ms)
 
     def _modified_ns(self, segment: SegmentFacts) -> int:
         path = self._request.directory / file_name(segment.base_offset, LOG_SUFFIX)
@@ -376,6 +389,7 @@ class Cleaning:
             batch = self._remains(window, row, gone, kept)
             if batch is None:
                 is_changed = True
+                self._dropped[:] = [(window, row)]
                 continue
             is_changed |= batch.is_changed
             self.statistics.records_kept += batch.record_count
@@ -393,13 +407,21 @@ class Cleaning:
         if row.is_control:
             if not _take_marker(window, row, transactions):
                 return _STAYS
-            horizon_ms = _horizon_ms(row)
-            is_over = horizon_ms is not None and horizon_ms <= self._request.now_ms
-            return _Goes(all_records=is_over, needs_horizon=horizon_ms is None)
+            needs_horizon = _horizon_ms(row) is None
+            return _Goes(all_records=self._is_over(row), needs_horizon=needs_horizon)
         aborted = transactions.is_aborted_data(
             row.producer_id, row.last_offset, transactional=row.is_transactional
         )
         return _Goes(all_records=aborted, needs_horizon=False)
+
+    def _is_over(self, row: BatchRow) -> bool:
+        """Whether tombstones and markers of the batch have been there long enough."""
+        horizon_ms = _horizon_ms(row)
+        return (
+            horizon_ms is not None
+            and horizon_ms <= self._request.now_ms
+            and row.last_offset < self._request.horizon_end_offset
+        )
 
     def _retain(self, window: _Window, goes: Sequence[_Goes]) -> list[Retained | None]:
         """The records of data batches that stay; None for batches whose records are not asked."""
@@ -409,8 +431,7 @@ class Cleaning:
         for place, (row, gone) in enumerate(zip(window.rows, goes, strict=True)):
             if gone.all_records or row.is_control or not row.record_count:
                 continue
-            horizon_ms = _horizon_ms(row)
-            drop = horizon_ms is not None and horizon_ms <= self._request.now_ms
+            drop = self._is_over(row)
             if not row.codec:
                 run.append(_payload(row, drop_tombstones=drop))
                 places.append(place)

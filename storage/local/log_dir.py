@@ -200,6 +200,7 @@ class LogDirs:
 
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
         opened.on_failure = partial(self._take_offline, directory)
+        opened.cleaned_offset = directory.cleaned_offsets.get(opened.topic_partition)
         if directory.failure is not None:
             opened.stop(directory.failure)
         return opened
@@ -394,6 +395,7 @@ class LogDirs:
         if key in directory.cleaned_offsets:
             target.cleaned_offsets[key] = directory.cleaned_offsets.pop(key)
             target.is_cleaning_noted = directory.is_cleaning_noted = False
+            new.cleaned_offset = old.cleaned_offset
         self._put_aside(old, sync=False)
 
     def _put_aside(self, removed: LocalLog, *, sync: bool) -> None:
@@ -435,7 +437,7 @@ class LogDirs:
             directory = self._find_directory(opened)
             if directory is None or directory.failure is not None:
                 return
-            directory.cleaned_offsets[opened.topic_partition] = offset
+            directory.cleaned_offsets[opened.topic_partition] = opened.cleaned_offset = offset
             write_cleaned_offsets(directory)
 
     def _find_directory(self, opened: LocalLog) -> LogDir | None:

@@ -77,6 +77,11 @@ class SegmentedLog:
         self.recovery_report: RecoveryReport = loaded.report
         # Told to producers in AppendInfo. The owner of both tiers moves it.
         self.log_start_offset = loaded.segments[0].base_offset
+        # Up to where it is compacted; None if it never was. Kept by LogDirs, moved by the cleaner.
+        self.cleaned_offset: int | None = None
+        # What lies below is in another tier too, and is changed here no more; None: nobody knows
+        # yet. The owner of both tiers answers.
+        self.archived_below: Callable[[], int | None] = _nothing_archived
         self.on_segment_closed: Callable[[LogSegment], None] | None = None
         # Told when this log can no longer trust its disk; may come from a worker thread.
         self.on_failure: Callable[[DiskError], None] | None = None
@@ -111,6 +116,16 @@ class SegmentedLog:
     @property
     def end_offset(self) -> int:
         return self._end_offset
+
+    @property
+    def is_being_copied(self) -> bool:
+        """Whether closed segments go to another tier, one after the other."""
+        return self.config.remote_storage_enable and not self.config.remote_log_copy_disable
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether offsets may be missing, because the log is or was compacted."""
+        return self.config.is_compacted or self.cleaned_offset is not None
 
     @property
     def last_stable_offset(self) -> int:
@@ -394,3 +409,7 @@ class SegmentedLog:
                 LOADED.forget(segment.offset_index)
                 LOADED.forget(segment.time_index)
                 segment.log.close()
+
+
+def _nothing_archived() -> int:
+    return 0

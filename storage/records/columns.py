@@ -136,6 +136,8 @@ class RunBuilder:
 
         The CRC is the caller's (`check_crc`). Raises CorruptRecords or UnsupportedCodec.
         """
+        if _is_empty(row):
+            return
         start = row.position + batch_format.HEADER_BYTES
         payload: Buffer = self._buffer[start : row.end_position]
         is_unpacked = row.is_old or bool(row.codec)
@@ -170,6 +172,8 @@ class RunBuilder:
                 continue
             start = row.position + batch_format.HEADER_BYTES
             end = row.position + row.size_bytes
+            if start == end and not row.record_count:
+                continue
             if row.record_count > (end - start) // RECORD_BYTES_MIN:
                 yield from self.add(row)  # which says what is wrong
             if self._payload_bytes + end - start > self._run_bytes_max:
@@ -190,6 +194,11 @@ class RunBuilder:
             yield Run(
                 payloads=parts[0] if len(parts) == 1 else b"".join(parts), batches=tuple(rows)
             )
+
+
+def _is_empty(row: BatchRow) -> bool:
+    """Whether compaction left nothing of a batch but its header, whatever its codec was."""
+    return not row.record_count and row.size_bytes == batch_format.HEADER_BYTES
 
 
 def decode(

@@ -61,7 +61,12 @@ async def read(
     while True:
         try:
             found = await remote.read(entry, offset, bytes_max=bytes_max, end_offset=end_offset)
-            break
+            if found.buffers or not offset < found.next_offset < log.local.start_offset:
+                break
+            # Compaction left nothing behind `offset` in this segment. Each turn is a segment
+            # further.
+            offset = found.next_offset
+            entry = await _entry_for(log, remote, offset)
         except ObjectNotFound:
             # Deleted under the reader: that is an answer if the log start has moved, or if a
             # merge has put another object in its place; else a loss. Each turn needs a merge

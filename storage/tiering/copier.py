@@ -55,8 +55,9 @@ from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import FileBody, ObjectOptions, ObjectStore
 from strandline.storage.remote.segment_meta import Section
-from strandline.storage.tiering.inspection import SegmentFacts
+from strandline.storage.tiering.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.lifecycle import SegmentVerdict
 from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.object_options import object_options
 from strandline.storage.tiering.segment_sections import sections_of
@@ -85,12 +86,14 @@ class _Source:
     """What is copied, fixed before the first wait."""
 
     segment: LogSegment
+    base_offset: Offset
     keys: SegmentKeys
     leader_epochs: tuple[EpochStart, ...]
     # Every aborted transaction that touches the segment, wherever its marker lies. All of them are
     # decided: the segment ends below the last stable offset.
     aborted: tuple[AbortedTransaction, ...]
     options: ObjectOptions
+    offsets: Offsets
     deadline_s: float
 
 
@@ -114,15 +117,19 @@ class SegmentCopier:
         self._timeout_s = timeout_ms / 1000
 
     async def copy(
-        self, unified_log: UnifiedLog, base_offset: Offset, *, leader_epoch: Epoch
+        self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
     ) -> CopiedSegment:
-        """Uploads the closed segment that begins at `base_offset`.
+        """Uploads the closed segment of these offsets.
 
         Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, InspectionFailed,
         CopyDeadlineMissed, and what the store raises.
         """
         local = unified_log.local
-        segment = next(s for s in local.segments if s.base_offset == base_offset)
+        # By its end: it may begin with segments of which compaction left nothing.
+        segment = next(
+            s for s in local.segments if s.end_offset == wanted.end_offset and s.size_bytes
+        )
+        base_offset = wanted.base_offset
         assert not segment.is_active, segment
         assert segment.end_offset <= local.last_stable_offset, (segment, unified_log)
         partition = TopicIdPartition(
@@ -130,6 +137,7 @@ class SegmentCopier:
         )
         source = _Source(
             segment=segment,
+            base_offset=base_offset,
             keys=segment_keys(
                 partition, base_offset=base_offset, leader_epoch=leader_epoch, unique=new_unique()
             ),
@@ -138,6 +146,7 @@ class SegmentCopier:
             ),
             aborted=tuple(local.aborted_transactions(base_offset, segment.end_offset)),
             options=object_options(local.config),
+            offsets=Offsets.SOME if local.has_gaps else Offsets.EVERY,
             deadline_s=self._clock.monotonic_s() + self._timeout_s,
         )
         loop = asyncio.get_running_loop()
@@ -163,8 +172,8 @@ class SegmentCopier:
             self._clean_up(keys, error)
             raise
         return SegmentEntry(
-            base_offset=segment.base_offset,
-            end_offset=facts.end_offset,
+            base_offset=source.base_offset,
+            end_offset=segment.end_offset,
             leader_epochs=facts.leader_epochs,
             size_bytes=facts.size_bytes,
             record_count=facts.record_count,
@@ -216,8 +225,9 @@ class SegmentCopier:
         facts = self._inspector.inspect(
             InspectionRequest(
                 path=segment.log_path,
-                base_offset=segment.base_offset,
+                base_offset=source.base_offset,
                 end_offset=segment.end_offset,
+                offsets=source.offsets,
             ),
             timeout_s=max(0.0, source.deadline_s - self._clock.monotonic_s()),
         )

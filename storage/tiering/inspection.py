@@ -15,6 +15,9 @@ timestamp and the largest one, and records of one batch need not be in order. So
 are decompressed, which is why this runs in a process of its own (`inspector`).
 
 A segment that fails here is damaged on this disk. It must not be archived as if it were good.
+
+Compaction leaves batches without records, and gaps, at the end of a segment too. Such a segment is
+held to its size by who knows it, and has no time of its own where it has no records.
 """
 
 from __future__ import annotations
@@ -23,12 +26,20 @@ import mmap
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import field
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
-from strandline.storage.model import Buffer, EpochStart, Offset, TimestampMs, TimestampType
+from strandline.storage.model import (
+    NO_TIMESTAMP,
+    Buffer,
+    EpochStart,
+    Offset,
+    TimestampMs,
+    TimestampType,
+)
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import vectorised
 from strandline.storage.records.any_batch import check_crc, iter_batches, iter_records
@@ -53,6 +64,13 @@ VARINT_BYTES_MAX = 10
 PLAIN_RECORDS_MAX = 200_000
 
 
+class Offsets(Enum):
+    """Which offsets of its range a segment holds."""
+
+    EVERY = "every one, up to the end"
+    SOME = "what compaction left"
+
+
 class TimestampBounds(NamedTuple):
     """Smallest and largest record timestamp."""
 
@@ -65,6 +83,10 @@ class TimestampBounds(NamedTuple):
         if self.min_ms >= other.min_ms and self.max_ms <= other.max_ms:
             return other
         return TimestampBounds(min(self.min_ms, other.min_ms), max(self.max_ms, other.max_ms))
+
+
+# Of records that are not there: as Kafka has it for what has no time.
+NO_BOUNDS = TimestampBounds(NO_TIMESTAMP, NO_TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +146,7 @@ def plain_walk(
     for batch in iter_batches(view, position):
         encoded = view[batch.position : batch.end_position]
         check_crc(encoded, batch.header)
-        if not keys.is_plain:
+        if not keys.is_plain and batch.header.record_count:
             # Compiled loops began the filter, and only they could go on with it.
             keys.give_up()
         bounds = _read(walk_bounds, encoded, batch.header, keys)
@@ -203,11 +225,12 @@ def inspect_segment(
     base_offset: Offset,
     end_offset: Offset,
     walk: Walk = plain_walk,
+    offsets: Offsets = Offsets.EVERY,
 ) -> SegmentFacts:
     """Reads the segment file once, from its first byte to its last.
 
-    Raises CorruptRecords if a batch fails its CRC or the offsets are not [base_offset, end_offset),
-    DiskError if the file cannot be read.
+    Raises CorruptRecords if a batch fails its CRC or the offsets are not [base_offset, end_offset)
+    (with SOME: not in there), DiskError if the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -224,6 +247,7 @@ def inspect_segment(
         base_offset=base_offset,
         end_offset=end_offset,
         walk=walk,
+        offsets=offsets,
     )
 
 
@@ -233,16 +257,22 @@ def inspect_records(
     base_offset: Offset,
     end_offset: Offset,
     walk: Walk,
+    offsets: Offsets = Offsets.EVERY,
 ) -> SegmentFacts:
     """The same for records in memory. Raises CorruptRecords."""
-    found = _Survey(next_offset=base_offset, indexes=_Indexes(base_offset=base_offset))
+    found = _Survey(
+        next_offset=base_offset, offsets=offsets, indexes=_Indexes(base_offset=base_offset)
+    )
     position = 0
     for batch in walk(view, found.keys):
         found.add(batch)
         position = batch.end_position
     if position != len(view):
         raise CorruptRecords(f"{len(view) - position} bytes after the last whole batch")
-    if found.next_offset != end_offset or found.bounds is None:
+    is_complete = found.next_offset == end_offset or (
+        offsets is Offsets.SOME and found.next_offset < end_offset
+    )
+    if not is_complete or not found.batch_count:
         raise CorruptRecords(f"records end at {found.next_offset}, not at {end_offset}")
     found.close_chunk()
     found.indexes.close()
@@ -256,7 +286,7 @@ def inspect_records(
         control_batch_count=found.control_batch_count,
         transactional_batch_count=found.transactional_batch_count,
         unreadable_batch_count=found.unreadable_batch_count,
-        bounds=found.bounds,
+        bounds=found.bounds or NO_BOUNDS,
         leader_epochs=tuple(found.leader_epochs),
         chunks=tuple(found.chunks),
         offset_index=bytes(found.indexes.offset_index),
@@ -277,11 +307,11 @@ class _Indexes:
     highest_relative_offset: int = 0
     indexed_ms: TimestampMs = -1
 
-    def add(self, position: int, header: BatchHeader, bounds: TimestampBounds) -> None:
+    def add(self, position: int, header: BatchHeader, bounds: TimestampBounds | None) -> None:
         relative_offset = header.last_offset - self.base_offset
         if relative_offset >= 2**32:
             raise CorruptRecords(f"offset {header.last_offset} is too far from the segment's base")
-        if bounds.max_ms > self.highest_ms:
+        if bounds is not None and bounds.max_ms > self.highest_ms:
             self.highest_ms, self.highest_relative_offset = bounds.max_ms, relative_offset
         if self.unindexed_bytes > INDEX_INTERVAL_BYTES:
             self.offset_index += OFFSET_INDEX_ENTRY.pack(relative_offset, position)
@@ -304,6 +334,7 @@ class _Survey:
     """What the pass knows so far."""
 
     next_offset: Offset
+    offsets: Offsets
     indexes: _Indexes
     keys: KeyFilterBuilder = field(default_factory=KeyFilterBuilder)
     record_count: int = 0
@@ -316,6 +347,7 @@ class _Survey:
     chunks: list[ChunkFacts] = field(default_factory=list)
     chunk_position: int = 0
     chunk_base_offset: Offset = -1
+    chunk_is_open: bool = False
     chunk_record_count: int = 0
     chunk_bounds: TimestampBounds | None = None
 
@@ -324,15 +356,17 @@ class _Survey:
         self._check(header)
         if position - self.chunk_position >= CHUNK_BYTES:
             self.close_chunk()
-        if self.chunk_bounds is None:
+        if not self.chunk_is_open:
+            self.chunk_is_open = True
             self.chunk_position, self.chunk_base_offset = position, header.base_offset
-        bounds = batch.bounds
-        if bounds is None:
+        bounds = batch.bounds if header.record_count else None
+        if bounds is None and header.record_count:
             self.unreadable_batch_count += 1
             times = (header.base_timestamp_ms, header.max_timestamp_ms)
             bounds = TimestampBounds(min(times), max(times))
-        self.chunk_bounds = bounds.union(self.chunk_bounds)
-        self.bounds = bounds.union(self.bounds)
+        if bounds is not None:
+            self.chunk_bounds = bounds.union(self.chunk_bounds)
+            self.bounds = bounds.union(self.bounds)
         self.indexes.add(position, header, bounds)
         self.chunk_record_count += header.record_count
         self.record_count += header.record_count
@@ -351,21 +385,23 @@ class _Survey:
             raise CorruptRecords(
                 f"batch at offset {header.base_offset} follows offset {self.next_offset - 1}"
             )
-        if header.record_count < 1 or header.last_offset_delta < header.record_count - 1:
+        fewest = 1 if self.offsets is Offsets.EVERY else 0
+        if header.record_count < fewest or header.last_offset_delta < header.record_count - 1:
             raise CorruptRecords(
                 f"batch at offset {header.base_offset} has {header.record_count} records over "
                 f"{header.last_offset_delta + 1} offsets"
             )
 
     def close_chunk(self) -> None:
-        if self.chunk_bounds is None:
+        if not self.chunk_is_open:
             return
+        self.chunk_is_open = False
         self.chunks.append(
             ChunkFacts(
                 position=self.chunk_position,
                 base_offset=self.chunk_base_offset,
                 record_count=self.chunk_record_count,
-                bounds=self.chunk_bounds,
+                bounds=self.chunk_bounds or NO_BOUNDS,
             )
         )
         self.chunk_bounds = None

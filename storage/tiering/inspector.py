@@ -24,7 +24,12 @@ from strandline.storage.child_process import (
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.model import Offset
-from strandline.storage.tiering.inspection import AdaptiveWalk, SegmentFacts, inspect_segment
+from strandline.storage.tiering.inspection import (
+    AdaptiveWalk,
+    Offsets,
+    SegmentFacts,
+    inspect_segment,
+)
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
@@ -48,6 +53,7 @@ class InspectionRequest:
     path: Path
     base_offset: Offset
     end_offset: Offset
+    offsets: Offsets = Offsets.EVERY
 
 
 class SegmentInspector:
@@ -145,6 +151,7 @@ def serve(connection: Connection) -> None:
                 base_offset=request.base_offset,
                 end_offset=request.end_offset,
                 walk=walk,
+                offsets=request.offsets,
             )
         except StrandlineError as error:
             answer = error

@@ -7,7 +7,8 @@
 
 Copying goes strictly in order, one segment per partition at a time, and never past the last stable
 offset, so that an archived segment holds no part of an open transaction. It starts at the end of
-the archive or at the log start, whichever is further.
+the archive or at the log start, whichever is further. Of a compacted log only what the cleaner is
+done with is copied, and what is copied the cleaner leaves alone.
 
 Freeing needs one of two facts: the whole segment lies below the end of the *committed* archive, or
 below a log start that is on durable storage. Nothing else frees a segment.
@@ -33,6 +34,7 @@ class SegmentState(Enum):
     QUEUED = "waits for earlier segments of the partition"
     ACTIVE = "still being written"
     UNSTABLE = "holds records above the last stable offset"
+    UNCLEANED = "waits for the cleaner: of a compacted log only compacted segments are copied"
     TIERING_DISABLED = "remote.storage.enable is false"
     COPY_DISABLED = "remote.log.copy.disable is true"
     MANIFEST_UNKNOWN = "the manifest of the partition is not loaded yet"
@@ -61,6 +63,7 @@ class PartitionView:
 
     `remote_end_offset` is the exclusive end of the committed archive, None while it is empty.
     `durable_log_start_offset` is the log start that survives a crash of this machine.
+    `cleaned_offset` is up to where a compacted log is clean, None for other logs.
     """
 
     segments: Sequence[SegmentView]
@@ -72,6 +75,7 @@ class PartitionView:
     copy_disabled: bool = False
     manifest_known: bool = True
     fenced: bool = False
+    cleaned_offset: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +176,8 @@ def _state(view: PartitionView, segment: SegmentView, expected_base: Offset | No
         return SegmentState.COPY_DISABLED
     if segment.end_offset > view.last_stable_offset:
         return SegmentState.UNSTABLE
+    if view.cleaned_offset is not None and segment.end_offset > view.cleaned_offset:
+        return SegmentState.UNCLEANED
     return _alignment(view, segment, expected_base)
 
 

@@ -47,7 +47,7 @@ from strandline.storage.remote.object_store import (
     checksum,
 )
 from strandline.storage.remote.segment_meta import MetaReader, Section
-from strandline.storage.tiering.inspection import SegmentFacts
+from strandline.storage.tiering.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.segment_sections import sections_of
@@ -150,7 +150,11 @@ class SegmentMerger:
             path = Path(file.name)
             facts = self._inspector.inspect(  # 2
                 InspectionRequest(
-                    path=path, base_offset=run[0].base_offset, end_offset=run[-1].end_offset
+                    path=path,
+                    base_offset=run[0].base_offset,
+                    end_offset=run[-1].end_offset,
+                    # Each was held to its checksum above.
+                    offsets=Offsets.SOME,
                 ),
                 timeout_s=self._timeout_s,
             )

@@ -418,7 +418,7 @@ class PartitionTiering:
                 return True
             self._tools.copy_quota.record(following.size_bytes)
             copied = await self._tools.copier.copy(
-                self.log, following.base_offset, leader_epoch=self.leader_epoch
+                self.log, following, leader_epoch=self.leader_epoch
             )
         # The world went on while the copy was made.
         if self._detached or not self._still_fits(copied, following.base_offset):

@@ -25,7 +25,7 @@ from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry, replaced_marks
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore, checksum
-from strandline.storage.tiering.inspection import AdaptiveWalk, inspect_segment
+from strandline.storage.tiering.inspection import AdaptiveWalk, Offsets, inspect_segment
 from strandline.storage.tiering.scrub import DOWNLOAD_BYTES
 from strandline.storage.tiering.segment_sections import sections_of
 
@@ -71,6 +71,8 @@ def _with_new_meta(
             base_offset=old.base_offset,
             end_offset=old.end_offset,
             walk=AdaptiveWalk(),
+            # What is missing shows in the checksum.
+            offsets=Offsets.SOME,
         )
     if facts.crc32c != old.log_crc32c:
         raise ObjectCorrupt(old.log_key, "repair", "the segment is not what the manifest says")

@@ -42,7 +42,12 @@ from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
-from strandline.storage.tiering.inspection import AdaptiveWalk, SegmentFacts, inspect_segment
+from strandline.storage.tiering.inspection import (
+    AdaptiveWalk,
+    Offsets,
+    SegmentFacts,
+    inspect_segment,
+)
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
 from strandline.storage.values import dataclass
 
@@ -283,6 +288,8 @@ class Scrub:
                     base_offset=entry.base_offset,
                     end_offset=entry.end_offset,
                     walk=AdaptiveWalk(),
+                    # What is missing shows in the size, the checksum and the record count.
+                    offsets=Offsets.SOME,
                 )
             except CorruptRecords as error:
                 return [_corrupt(partition, entry, log_part, str(error))]

@@ -245,6 +245,9 @@ class UnifiedLog:
     ) -> RemoteRead:
         """Whole batches from the archive; cancelling it does not cancel the download.
 
+        Without a batch only where compaction left none up to the local start: then `next_offset`
+        is there, and the local tier has what follows.
+
         Raises OffsetOutOfRange below the log start, TierError if the archive cannot be read now or
         is damaged (404, 403, timeout and bad checksum stay apart).
         """
@@ -375,6 +378,7 @@ class UnifiedLog:
     def _tell_local(self) -> None:
         # The local log answers producers with it; by itself it only knows where its files begin.
         self.local.log_start_offset = self.log_start_offset
+        self.local.archived_below = self._archived_below
 
     @property
     def durable_log_start_offset(self) -> Offset:
@@ -386,15 +390,7 @@ class UnifiedLog:
         """What `lifecycle` decides on."""
         config, remote = self.local.config, self.remote
         return PartitionView(
-            segments=[
-                SegmentView(
-                    base_offset=segment.base_offset,
-                    end_offset=segment.end_offset,
-                    size_bytes=segment.size_bytes,
-                    is_active=segment.is_active,
-                )
-                for segment in self.local.segments
-            ],
+            segments=_views(self.local.segments),
             log_start_offset=self.log_start_offset,
             durable_log_start_offset=self.durable_log_start_offset,
             last_stable_offset=self.local.last_stable_offset,
@@ -403,7 +399,14 @@ class UnifiedLog:
             copy_disabled=config.remote_log_copy_disable,
             manifest_known=remote is not None and remote.known,
             fenced=remote is not None and remote.fenced,
+            cleaned_offset=(self.local.cleaned_offset or 0) if config.is_compacted else None,
         )
+
+    def _archived_below(self) -> Offset | None:
+        """Where this disk begins to be the only place of the records; None while nobody knows."""
+        if self.remote is None:
+            return 0
+        return (self.remote.end_offset or 0) if self.remote.known else None
 
     def judge(self) -> PartitionVerdict:
         """The state of every local segment."""
@@ -448,8 +451,32 @@ class UnifiedLog:
         )
 
 
+def _views(segments: Sequence[LogSegment]) -> list[SegmentView]:
+    """The segments; one of which compaction left nothing is the beginning of the next one."""
+    views: list[SegmentView] = []
+    base_offset: Offset | None = None
+    for segment in segments:
+        if base_offset is None:
+            base_offset = segment.base_offset
+        if not segment.size_bytes and not segment.is_active:
+            continue
+        views.append(
+            SegmentView(
+                base_offset=base_offset,
+                end_offset=segment.end_offset,
+                size_bytes=segment.size_bytes,
+                is_active=segment.is_active,
+            )
+        )
+        base_offset = None
+    return views
+
+
 def newest_ms(segment: LogSegment) -> TimestampMs:
-    """The largest record timestamp; for records without one, when the file was last written."""
-    if segment.max_timestamp_ms >= 0:
+    """The largest record timestamp; for records without one, when the file was last written.
+
+    A closed segment of which compaction left nothing has no age that others would wait for.
+    """
+    if segment.max_timestamp_ms >= 0 or not (segment.size_bytes or segment.is_active):
         return segment.max_timestamp_ms
     return os.fstat(segment.log.fileno()).st_mtime_ns // 1_000_000

@@ -81,7 +81,10 @@ class DirectInspector(SegmentInspector):
 
     def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:
         return inspect_segment(
-            request.path, base_offset=request.base_offset, end_offset=request.end_offset
+            request.path,
+            base_offset=request.base_offset,
+            end_offset=request.end_offset,
+            offsets=request.offsets,
         )
 
 
@@ -136,6 +139,8 @@ class Rig:
         self.inspector = inspector or DirectInspector(self.clock)
         self.executors = Executors.new()
         self.sent: list[bytes] = []
+        # The cleaner's checkpoint, as LogDirs keeps it.
+        self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
         self.log: UnifiedLog
         self.manager: TieringManager
@@ -167,7 +172,9 @@ class Rig:
             recovery_point=0,
             log_start_offset=log_start or 0,
             clean_shutdown=clean,
+            was_compacted=self.cleaned_offset is not None,
         )
+        local.cleaned_offset = self.cleaned_offset
         self.log = UnifiedLog(local, log_start_offset=log_start)
         self.manager = TieringManager(
             self.store,
@@ -208,6 +215,7 @@ class Rig:
         for path in sorted(self.folder.iterdir()):
             path.unlink()
         self.checkpoint_path.unlink(missing_ok=True)
+        self.cleaned_offset = None
         await self.crash()
 
     async def write_log_starts(self) -> None:

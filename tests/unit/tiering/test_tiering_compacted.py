@@ -1,0 +1,263 @@
+"""Compacted logs in the archive: those that were compacted once, and those that still are."""
+
+from __future__ import annotations
+
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
+from strandline.storage.local.log import LocalLog
+from strandline.storage.log_config import LogConfig
+from strandline.storage.records.batch import iter_batches
+from strandline.storage.records.compression import Codec
+from strandline.storage.records.record import Record, encode_batch, iter_records
+from strandline.storage.tiering.scrub import Depth, Scrub
+from tests.unit.local.compaction import InlineProcess, InThisThread
+from tests.unit.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous, keys_of
+
+COMPACTED = replace(
+    CONFIG,
+    cleanup_policy=("compact",),
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=10_000,
+    segment_bytes=4000,
+)
+
+
+class CompactedRig(Rig):
+    """A rig with a cleaner; records have keys."""
+
+    def __init__(self, folder: Path, *, config: LogConfig = COMPACTED, merge: int = 0) -> None:
+        super().__init__(folder, config=config, merge_target_bytes=merge)
+        self.latest: dict[bytes, bytes | None] = {}
+
+    def put(self, *records: tuple[bytes, bytes | None], codec: Codec = Codec.NONE) -> None:
+        """One batch of (key, value)."""
+        batch = encode_batch(
+            [
+                Record(offset=i, timestamp_ms=self.clock.now_ms() + i, key=key, value=value)
+                for i, (key, value) in enumerate(records)
+            ],
+            codec=codec,
+        )
+        self.log.append(memoryview(bytearray(batch)), leader_epoch=self.leader_epoch)
+        self.latest.update(records)
+
+    def seal(self) -> None:
+        # Segments without timestamps have the age of their file.
+        for segment in self.log.local.segments:
+            os.utime(segment.log_path, ns=(self.clock.now_ms() * 1_000_000,) * 2)
+        self.roll()
+        self.log.local.flush()
+
+    async def clean(self) -> int:
+        return await LogCleaner(
+            lambda: [self.log.local],
+            offsets=_Offsets(self),
+            executor=InThisThread(),
+            clock=self.clock,
+            settings=CleanerSettings,
+            make_process=InlineProcess,  # type: ignore[arg-type]
+        ).run_once()
+
+    # --- looking -------------------------------------------------------------------------------
+
+    async def records(self, from_offset: int | None = None) -> list[Record]:
+        content = await self.read_all(from_offset)
+        return [
+            record
+            for batch in iter_batches(content)
+            for record in iter_records(content, batch.header, batch.position)
+        ]
+
+    async def assert_nothing_is_lost(self) -> None:
+        """A reader from the beginning ends with the latest value of every key."""
+        table: dict[bytes, bytes | None] = {}
+        offsets: list[int] = []
+        for record in await self.records():
+            assert record.key is not None
+            table[bytes(record.key)] = None if record.value is None else bytes(record.value)
+            offsets.append(record.offset)
+        assert offsets == sorted(set(offsets))
+        wanted = {key: value for key, value in self.latest.items() if value is not None}
+        assert {key: value for key, value in table.items() if value is not None} == wanted
+
+    def assert_archive_is_whole(self) -> None:
+        with ThreadPoolExecutor(2) as executor:
+            report = Scrub(self.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+        assert report.findings == ()
+
+
+class _Offsets:
+    """The cleaner's checkpoint, which a crash leaves."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def cleaned_offset(self, _opened: LocalLog) -> int | None:
+        return self._rig.cleaned_offset
+
+    def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
+        self._rig.cleaned_offset = opened.cleaned_offset = offset
+
+
+async def compacted_once(rig: CompactedRig) -> None:
+    """Segments with gaps at the ends, batches without records, and one segment without batches."""
+    for round_number in range(3):
+        for number in range(4):
+            rig.put((b"a", b"%d" % number), (b"b", b"%d" % round_number))
+        rig.put((b"only-%d" % round_number, b"x"))
+        rig.put((b"a", b"last of %d" % round_number), (b"b", b"last"))
+        rig.seal()
+    rig.put((b"a", b"end"), (b"b", b"end"))
+    rig.seal()
+
+
+@asynchronous
+async def test_a_log_that_was_compacted_is_archived_when_it_becomes_a_tiered_one(
+    tmp_path: Path,
+) -> None:
+    config = replace(COMPACTED, remote_storage_enable=False, segment_bytes=300)
+    async with CompactedRig(tmp_path, config=config) as rig:
+        await compacted_once(rig)
+        assert await rig.clean() == 1
+        sizes = [segment.size_bytes for segment in rig.log.local.segments]
+        before = await rig.read_all(0)
+        rig.configure(cleanup_policy=("delete",), remote_storage_enable=True)
+        await rig.settle()
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.reasons == ["still being written"], rig.statistics
+        assert rig.archived[0][0] == 0
+        assert len(rig.local_segments) == 1
+        assert 0 in sizes[:-1]
+        assert await rig.read_all(0) == before
+        ends = [batch.header for batch in iter_batches(before)]
+        for offset in range(rig.log.end_offset):
+            found = await rig.log.read_remote(offset, bytes_max=1)
+            first = next(iter_batches(found.buffers[0])).header
+            assert first == next(header for header in ends if header.last_offset >= offset)
+        rig.assert_archive_is_whole()
+        await rig.lose_disk()
+        assert await rig.read_all(0) == before
+
+
+@asynchronous
+async def test_a_segment_is_archived_when_the_cleaner_is_done_with_it(tmp_path: Path) -> None:
+    async with CompactedRig(tmp_path) as rig:
+        rig.put((b"a", b"1"), (b"b", b"1"))
+        rig.put((b"a", b"2"))
+        rig.seal()
+        await rig.settle()
+        assert rig.archived == []
+        assert "waits for the cleaner" in rig.reasons[0]
+        assert await rig.clean() == 1
+        await rig.settle()
+        assert rig.archived == [(0, 3)]
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.local_segments == [(3, 3)]
+        assert [(r.key, r.value) for r in await rig.records()] == [(b"b", b"1"), (b"a", b"2")]
+        rig.assert_archive_is_whole()
+
+
+@asynchronous
+async def test_what_is_archived_is_not_compacted_on_this_disk_once_more(tmp_path: Path) -> None:
+    async with CompactedRig(tmp_path) as rig:
+        rig.put((b"a", b"1"), (b"b", b"1"))
+        rig.seal()
+        await rig.clean()
+        rig.put((b"a", None), (b"c", b"1"))
+        rig.seal()
+        sizes = [segment.size_bytes for segment in rig.log.local.segments]
+        assert await rig.clean() == 1
+        # The first is clean, and about to be copied; the second got its delete horizon.
+        assert rig.log.local.segments[0].size_bytes == sizes[0]
+        await rig.settle()
+        assert rig.archived == [(0, 2), (2, 4)]
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.local_segments == [(4, 4)]
+
+
+@asynchronous
+async def test_a_tombstone_stays_as_long_as_its_key_may_be_in_the_bucket(tmp_path: Path) -> None:
+    async with CompactedRig(tmp_path) as rig:
+        rig.put((b"a", b"1"), (b"b", b"1"))
+        rig.seal()
+        await rig.clean()
+        await rig.settle()
+        rig.pass_ms(5000)
+        await rig.settle()
+        # With nothing copied any more, this disk's part is compacted again and again.
+        rig.configure(remote_log_copy_disable=True)
+        for key in (b"c", b"d"):
+            rig.put((b"a", None), (key, b"1"))
+            rig.seal()
+            assert await rig.clean() == 1
+            rig.pass_ms(20_000)
+        assert rig.archived == [(0, 2)]
+        assert [(r.key, r.value) for r in await rig.records(2)] == [
+            (b"c", b"1"),
+            (b"a", None),
+            (b"d", b"1"),
+        ]
+        await rig.assert_nothing_is_lost()
+        rig.put((b"e", b"1"))
+        rig.seal()
+        await rig.clean()
+        assert any(r.key == b"a" for r in await rig.records(2))
+
+
+KEYS = [b"%d" % number for number in range(5)]
+ACTIONS = ["put"] * 8 + ["seal", "seal", "clean", "clean", "settle", "settle", "wait", "crash"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_history_of_a_tiered_compacted_log_keeps_the_latest_of_each_key(
+    tmp_path: Path, seed: int
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        draw = random.Random(seed)
+        config = replace(COMPACTED, segment_bytes=400, delete_retention_ms=1000)
+        async with CompactedRig(tmp_path, config=config, merge=draw.choice([0, 800])) as rig:
+            for number in range(120):
+                match draw.choice(ACTIONS):
+                    case "put":
+                        rig.put(
+                            *(
+                                (draw.choice(KEYS), draw.choice([None, b"%d" % number, b"x" * 60]))
+                                for _ in range(draw.randint(1, 3))
+                            ),
+                            codec=draw.choice([Codec.NONE, Codec.LZ4]),
+                        )
+                    case "seal":
+                        rig.seal()
+                    case "clean":
+                        await rig.clean()
+                    case "settle":
+                        await rig.settle()
+                    case "wait":
+                        rig.pass_ms(draw.choice([10, 2000]))
+                    case "crash":
+                        await rig.crash()
+                if number % 10 == 0:
+                    await rig.assert_nothing_is_lost()
+            rig.seal()
+            await rig.clean()
+            await rig.settle()
+            rig.pass_ms(GRACE_MS + 2000)
+            await rig.settle()
+            await rig.settle()
+            rig.assert_archive_is_whole()
+            assert set(rig.data_keys()) == keys_of(rig.manifest)
+            await rig.lose_disk()
+            await rig.assert_nothing_is_lost()
+
+    run()
