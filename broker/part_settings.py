@@ -36,6 +36,7 @@ def tiering_config(config: BrokerConfig) -> TieringConfig:
         copy_timeout_ms=config.remote_copy_timeout_ms,
         delete_grace_ms=config.remote_delete_grace_ms,
         merge_target_bytes=config.remote_merge_target_bytes,
+        compaction_key_bytes_max=config.log_cleaner_dedupe_buffer_size,
         orphan_grace_ms=config.remote_orphan_grace_ms,
         orphan_interval_ms=config.remote_orphan_check_interval_ms,
         retry=RetryPolicy(

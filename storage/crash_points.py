@@ -41,6 +41,11 @@ MERGE_AFTER_LOG = "merge.after-log"
 MERGE_AFTER_META = "merge.after-meta"
 MERGE_BEFORE_COMMIT = "merge.before-commit"
 MERGE_AFTER_COMMIT = "merge.after-commit"
+COMPACT_AFTER_LOG = "compact.after-log"
+COMPACT_AFTER_META = "compact.after-meta"
+COMPACT_BEFORE_COMMIT = "compact.before-commit"
+COMPACT_AFTER_COMMIT = "compact.after-commit"
+COMPACT_AFTER_MARK = "compact.after-mark"
 PURGE_AFTER_TOMBSTONE = "purge.after-tombstone"
 PURGE_AFTER_SOME = "purge.after-some"
 PURGE_BEFORE_TOPIC = "purge.before-topic"
@@ -76,6 +81,11 @@ CRASH_POINTS = (
     MERGE_AFTER_META,
     MERGE_BEFORE_COMMIT,
     MERGE_AFTER_COMMIT,
+    COMPACT_AFTER_LOG,
+    COMPACT_AFTER_META,
+    COMPACT_BEFORE_COMMIT,
+    COMPACT_AFTER_COMMIT,
+    COMPACT_AFTER_MARK,
     PURGE_AFTER_TOMBSTONE,
     PURGE_AFTER_SOME,
     PURGE_BEFORE_TOPIC,

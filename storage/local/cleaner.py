@@ -288,6 +288,7 @@ class LogCleaner:
             answer = await self._in(process.next)
             if isinstance(answer, CleaningStatistics):
                 break
+            assert isinstance(answer, CleanedGroup), answer
             await self._swap(opened, answer)
             await self._in(process.proceed)
         self._check_wanted(opened)

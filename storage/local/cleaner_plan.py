@@ -20,7 +20,7 @@ segments that fit into one, so that a log does not crumble into ever smaller one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from strandline.storage.local.segment import RELATIVE_OFFSET_MAX
 from strandline.storage.log_config import LogConfig
@@ -142,13 +142,19 @@ def _delay_ms(facts: LogFacts, first_dirty_offset: int, now_ms: int) -> int:
 
 
 def group_segments(
-    segments: Sequence[SegmentFacts], config: LogConfig
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    *,
+    group_starts: Collection[int] = (),
 ) -> list[tuple[SegmentFacts, ...]]:
-    """Runs of neighbours, each small enough for one segment, its indexes and its offsets."""
+    """Runs of neighbours, each small enough for one segment, its indexes and its offsets.
+
+    A new one begins at each of `group_starts`, whatever its size.
+    """
     groups: list[tuple[SegmentFacts, ...]] = []
     group: list[SegmentFacts] = []
     for segment in segments:
-        if group and not _fits(group, segment, config):
+        if group and (segment.base_offset in group_starts or not _fits(group, segment, config)):
             groups.append(tuple(group))
             group = []
         group.append(segment)

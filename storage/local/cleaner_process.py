@@ -6,6 +6,8 @@
              ...
              <-- CleaningStatistics, or the error ---
 
+A request may have the child ask for each segment (SegmentWanted); True says that it is there.
+
 One child per cleaner thread. It is started with the first request and ended after `IDLE_S` without
 one, so an idle broker is small. To stop it in the middle it is killed: what it wrote so far has
 names that nobody reads.
@@ -14,6 +16,7 @@ names that nobody reads.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.storage.child_process import (
@@ -29,6 +32,7 @@ from strandline.storage.local.cleaning import (
     Cleaning,
     CleaningRequest,
     CleaningStatistics,
+    SegmentWanted,
 )
 
 if TYPE_CHECKING:
@@ -62,8 +66,8 @@ class CleanerProcess:
         child = self._child = self._child or ChildProcess(program_of(__name__))
         self._send(child, request)
 
-    def next(self) -> CleanedGroup | CleaningStatistics:
-        """Waits for the next group, or for the end.
+    def next(self) -> CleanedGroup | CleaningStatistics | SegmentWanted:
+        """Waits for the next group or wish, or for the end.
 
         Raises what ended the cleaning: CorruptRecords, DiskError, CleaningFailed, ChildFailed.
         """
@@ -82,7 +86,7 @@ class CleanerProcess:
         self._used_s = self._clock.monotonic_s()
         if isinstance(answer, StrandlineError):
             raise answer
-        assert isinstance(answer, CleanedGroup | CleaningStatistics), answer
+        assert isinstance(answer, CleanedGroup | CleaningStatistics | SegmentWanted), answer
         return answer
 
     def proceed(self) -> None:
@@ -170,7 +174,7 @@ def _clean(
 ) -> CleaningStatistics | StrandlineError:
     throttle = _Throttle(connection, request.io_bytes_per_s, clock)
     try:
-        cleaning = Cleaning(request, spend=throttle.spend)
+        cleaning = Cleaning(request, spend=throttle.spend, fetch=partial(_fetch, connection))
         for group in cleaning.groups():
             connection.send(group)
             connection.recv()
@@ -181,6 +185,11 @@ def _clean(
     except Exception as error:  # whatever it is, the broker must hear of it and go on
         return CleaningFailed(f"{type(error).__name__}: {error}")
     return cleaning.statistics
+
+
+def _fetch(connection: Connection, wanted: SegmentWanted) -> None:
+    connection.send(wanted)
+    connection.recv()
 
 
 def main() -> None:

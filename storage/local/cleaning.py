@@ -83,7 +83,8 @@ class CleaningRequest:
 
     `aborted` are the aborted transactions that touch them, `producers` those that may go on.
     Tombstones and markers at or above `horizon_end_offset` stay whatever their time is. With
-    `keeps_segments` no segment becomes empty: the header of its last batch stays.
+    `keeps_segments` no segment becomes empty: the header of its last batch stays. With
+    `asks_for_segments` each one is asked for before it is read, and not needed when the next is.
     `key_bytes_max` is this cleaner's share of log.cleaner.dedupe.buffer.size, `io_bytes` that of
     log.cleaner.io.buffer.size.
     """
@@ -102,6 +103,8 @@ class CleaningRequest:
     io_bytes_per_s: float
     horizon_end_offset: int = LONG_MAX
     keeps_segments: bool = False
+    asks_for_segments: bool = False
+    group_starts: frozenset[int] = frozenset()
 
     @property
     def size_bytes(self) -> int:
@@ -112,6 +115,13 @@ class CleaningRequest:
         """Whether compiled loops are worth loading."""
         dirty_offsets = self.first_uncleanable_offset - self.first_dirty_offset
         return self.size_bytes > PLAIN_BYTES_MAX or dirty_offsets > PLAIN_OFFSETS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentWanted:
+    """The file of this segment has to be there before the cleaning goes on."""
+
+    base_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,15 +165,17 @@ class Cleaning:
         request: CleaningRequest,
         *,
         spend: Callable[[int], None] = lambda _bytes: None,
+        fetch: Callable[[SegmentWanted], None] = lambda _wanted: None,
         compiled: bool | None = None,
     ) -> None:
-        """`spend` is told of bytes read and written, and may wait or raise. `compiled` None: as
-        it pays.
+        """`spend` is told of bytes read and written, and may wait or raise. `fetch` returns when a
+        segment is there, if the request says so. `compiled` None: as it pays.
         """
         if compiled is None:
             compiled = request.is_large and vectorised.available()
         self._request = request
         self._spend = spend
+        self._fetch = fetch
         self._compiled = compiled
         self._keys = self._make_keys()
         # The last batch of the group of which nothing stayed.
@@ -197,7 +209,8 @@ class Cleaning:
             if segment.base_offset < statistics.next_dirty_offset
         ]
         transactions = CleanedTransactions(self._request.aborted)
-        for group in group_segments(segments, self._request.config):
+        config, starts = self._request.config, self._request.group_starts
+        for group in group_segments(segments, config, group_starts=starts):
             yield CleanedGroup(sources=group, facts=self._clean_group(group, transactions))
 
     def _index_bytes(self, segment: SegmentFacts) -> int:
@@ -212,6 +225,8 @@ class Cleaning:
 
     def _windows(self, segment: SegmentFacts) -> Iterator[_Window]:
         """The batches of a segment, in pieces. Raises CorruptRecords, DiskError."""
+        if self._request.asks_for_segments:
+            self._fetch(SegmentWanted(base_offset=segment.base_offset))
         path = self._request.directory / file_name(segment.base_offset, LOG_SUFFIX)
         file = OpenFile(path, writable=False)
         window_bytes = max(self._request.io_bytes, WINDOW_BYTES_MIN)

@@ -34,6 +34,7 @@ from strandline.storage.model import (
     TopicId,
     TopicIdPartition,
 )
+from strandline.storage.remote.compaction_mark import CompactionMark, mark_fields, mark_from
 from strandline.storage.remote.json_document import (
     Json,
     decode_document,
@@ -75,6 +76,8 @@ class Manifest:
     deleting: tuple[DeletedEntry, ...] = ()
     # What is in the bucket of the segment that is still written; see tail.py.
     tail: tuple[TailPart, ...] = ()
+    # How far the archive of a compacted log is compacted.
+    compaction: CompactionMark | None = None
 
     # --- what it says ------------------------------------------------------------------------
 
@@ -263,6 +266,10 @@ class Manifest:
         marks = replaced_marks(old, (new,), marked_ms=marked_ms)
         return replace(self, segments=kept, deleting=(*self.deleting, *marks))
 
+    def with_compaction(self, mark: CompactionMark) -> Manifest:
+        """Notes how far the archive is compacted."""
+        return replace(self, compaction=mark)
+
     def with_replaced_page(
         self, old: PageRef, new: PageRef, marks: Sequence[DeletedEntry]
     ) -> Manifest:
@@ -290,6 +297,8 @@ class Manifest:
         }
         if self.tail:
             fields["tail"] = [tail_fields(part) for part in self.tail]
+        if self.compaction is not None:
+            fields["compaction"] = [mark_fields(self.compaction)]
         return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
 
     @classmethod
@@ -310,6 +319,7 @@ class Manifest:
             deleting=tuple(deleted_from(f) for f in fields.objects("deleting")),
             # Manifests of before have none.
             tail=tuple(tail_from(f) for f in fields.objects("tail")) if "tail" in fields else (),
+            compaction=mark_from(fields.objects("compaction")) if "compaction" in fields else None,
         )
         _check_order(manifest, source or FORMAT_NAME)
         return manifest

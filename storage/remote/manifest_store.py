@@ -32,7 +32,12 @@ from strandline.storage.errors import (
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import manifest_key, manifest_page_key, new_unique
 from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.manifest_entries import DeletedEntry, PageRef, SegmentEntry
+from strandline.storage.remote.manifest_entries import (
+    DeletedEntry,
+    PageRef,
+    SegmentEntry,
+    replaced_marks,
+)
 from strandline.storage.remote.manifest_page import (
     contiguous_count,
     decode_page,
@@ -185,6 +190,34 @@ def write_page(
     content = encode_page(partition, entries)
     store.put(key, content, condition=IfAbsent())
     return page_ref(key, entries, crc32c=checksum(content))
+
+
+def with_replaced_run(
+    store: ObjectStore,
+    manifest: Manifest,
+    old: Sequence[SegmentEntry],
+    new: SegmentEntry,
+    *,
+    marked_ms: TimestampMs,
+) -> Manifest:
+    """`new` in the place of adjacent entries of the root, or of one page, which is written anew.
+
+    Raises ValueError if they are not there any more as they were, and as the store does.
+    """
+    page = manifest.find_page(old[0].base_offset)
+    if page is None:
+        return manifest.with_replacement(old, new, marked_ms=marked_ms)
+    entries = ManifestPages(store, pages_max=1).entries(page)
+    first = next((i for i, entry in enumerate(entries) if entry == old[0]), -1)
+    if first < 0 or entries[first : first + len(old)] != tuple(old):
+        raise ValueError(f"entries from {old[0].base_offset} on are not what they were")
+    changed = [*entries[:first], new, *entries[first + len(old) :]]
+    ref = write_page(store, manifest.topic_id_partition, changed)
+    marks = (
+        *replaced_marks(old, [new], marked_ms=marked_ms),
+        page_mark(page, marked_ms=marked_ms),
+    )
+    return manifest.with_replaced_page(page, ref, marks)
 
 
 def page_mark(page: PageRef, *, marked_ms: TimestampMs) -> DeletedEntry:

@@ -27,6 +27,7 @@ from typing import TypeAlias, TypeVar
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, TierUnavailable
+from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Epoch, TopicId, TopicIdPartition, TopicPartition
 from strandline.storage.remote.keys import TOPICS_PREFIX
@@ -34,6 +35,7 @@ from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
+from strandline.storage.tiering.archive_compaction import KEY_BYTES_MAX, ArchiveCompactor
 from strandline.storage.tiering.copier import SegmentCopier
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspector import SegmentInspector
@@ -88,6 +90,8 @@ class TieringConfig:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     # Small segments in the bucket are merged up to this size; 0: never.
     merge_target_bytes: int = 0
+    # Memory for keys while the archive of a compacted topic is compacted, one at a time.
+    compaction_key_bytes_max: int = KEY_BYTES_MAX
     copy_quota: QuotaLimits = field(default_factory=QuotaLimits)
     fetch_quota: QuotaLimits = field(default_factory=QuotaLimits)
     # Remote reads under way or waiting; further ones are refused for the moment.
@@ -127,6 +131,7 @@ class TieringManager:
         config: TieringConfig,
         metrics: MetricRegistry | None = None,
         inspector: SegmentInspector | None = None,
+        cleaner: CleanerProcess | None = None,
         on_topic_purged: Callable[[TopicInfo], None] | None = None,
     ) -> None:
         """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket."""
@@ -143,6 +148,16 @@ class TieringManager:
             reads_max=config.reads_max, quota=TierQuota(config.fetch_quota, clock)
         )
         self._health = StoreHealth(store, executor=executors.metadata, clock=clock)
+        merger = SegmentMerger(
+            store, inspector=self._inspector, clock=clock, timeout_ms=config.copy_timeout_ms
+        )
+        self._compactor = ArchiveCompactor(
+            store,
+            merger=merger,
+            process=cleaner or CleanerProcess(clock),
+            clock=clock,
+            key_bytes_max=config.compaction_key_bytes_max,
+        )
         self._tools = TieringTools(
             store=store,
             copier=SegmentCopier(
@@ -162,9 +177,8 @@ class TieringManager:
             follows=config.follows,
             tails=TailCopier(store, executor=executors.copies, clock=clock),
             interval_ms=config.task_interval_ms,
-            merger=SegmentMerger(
-                store, inspector=self._inspector, clock=clock, timeout_ms=config.copy_timeout_ms
-            ),
+            merger=merger,
+            compactor=self._compactor,
             copies=executors.copies,
             merge_target_bytes=config.merge_target_bytes,
         )
@@ -385,6 +399,7 @@ class TieringManager:
             await self._abort_old_uploads()
             await self._delete_orphans()
             await self._run(self._inspector.close_if_idle)
+            await self._run(self._compactor.end_if_idle)
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     def _add_all(self) -> None:
@@ -494,6 +509,7 @@ class TieringManager:
     def close(self) -> None:
         """Ends the inspection process; blocks for as long as an inspection runs."""
         self._inspector.close()
+        self._compactor.close()
 
     # --- what an operator sees ---------------------------------------------------------------
 

@@ -51,6 +51,7 @@ from strandline.storage.tiering.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.segment_sections import sections_of
+from strandline.storage.values import dataclass
 
 # So many objects into one are worth a rewrite, however small they are.
 RUN_SEGMENTS_ENOUGH = 16
@@ -103,6 +104,17 @@ def _fits(run: Sequence[SegmentEntry], entry: SegmentEntry, target_bytes: int) -
 # --- doing -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishPoints:
+    """The crash points of steps 3 and 4."""
+
+    after_log: str
+    after_meta: str
+
+
+MERGE_POINTS = PublishPoints(after_log=MERGE_AFTER_LOG, after_meta=MERGE_AFTER_META)
+
+
 class SegmentMerger:
     """Steps 1 to 5 for any partition; keeps no state about them. Blocking."""
 
@@ -134,12 +146,6 @@ class SegmentMerger:
 
         Raises ObjectCorrupt if one of them is not what the manifest says, and as a copy does.
         """
-        keys = segment_keys(
-            partition,
-            base_offset=run[0].base_offset,
-            leader_epoch=leader_epoch,
-            unique=new_unique(),
-        )
         with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="merge-") as file:
             for entry in run:  # 1
                 content = self._store.get(entry.log_key)
@@ -147,25 +153,45 @@ class SegmentMerger:
                     raise ObjectCorrupt(entry.log_key, "merge", "is not what the manifest says")
                 file.write(content)
             file.flush()
-            path = Path(file.name)
-            facts = self._inspector.inspect(  # 2
-                InspectionRequest(
-                    path=path,
-                    base_offset=run[0].base_offset,
-                    end_offset=run[-1].end_offset,
-                    # Each was held to its checksum above.
-                    offsets=Offsets.SOME,
-                ),
-                timeout_s=self._timeout_s,
+            return self.publish(
+                partition, run, Path(file.name), leader_epoch=leader_epoch, options=options
             )
-            body = FileBody(
-                path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c, options=options
-            )
-            self._store.put(keys.log_key, body)  # 3
-        crash_point(MERGE_AFTER_LOG)
+
+    def publish(
+        self,
+        partition: TopicIdPartition,
+        run: Sequence[SegmentEntry],
+        path: Path,
+        *,
+        leader_epoch: Epoch,
+        options: ObjectOptions,
+        points: PublishPoints = MERGE_POINTS,
+    ) -> SegmentEntry:
+        """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets."""
+        keys = segment_keys(
+            partition,
+            base_offset=run[0].base_offset,
+            leader_epoch=leader_epoch,
+            unique=new_unique(),
+        )
+        facts = self._inspector.inspect(  # 2
+            InspectionRequest(
+                path=path,
+                base_offset=run[0].base_offset,
+                end_offset=run[-1].end_offset,
+                # Each was held to its checksum when it was read.
+                offsets=Offsets.SOME,
+            ),
+            timeout_s=self._timeout_s,
+        )
+        body = FileBody(
+            path=path, size_bytes=facts.size_bytes, crc32c=facts.crc32c, options=options
+        )
+        self._store.put(keys.log_key, body)  # 3
+        crash_point(points.after_log)
         meta = self._meta(run, facts)
         self._store.put(keys.meta_key, meta)  # 4
-        crash_point(MERGE_AFTER_META)
+        crash_point(points.after_meta)
         verify_object(  # 5
             self._store, keys.log_key, size_bytes=facts.size_bytes, crc32c=facts.crc32c
         )

@@ -31,6 +31,9 @@ from typing import TypeVar
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
+    COMPACT_AFTER_COMMIT,
+    COMPACT_AFTER_MARK,
+    COMPACT_BEFORE_COMMIT,
     COPY_AFTER_COMMIT,
     COPY_BEFORE_COMMIT,
     DELETE_AFTER_LOG_START,
@@ -48,10 +51,12 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
+from strandline.storage.local.cleaning import CleaningStatistics
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.metrics import Counter, MetricRegistry
 from strandline.storage.model import Epoch, EpochStart, Offset, TopicPartition
 from strandline.storage.remote import manifest_store, segment_meta
+from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
@@ -59,6 +64,14 @@ from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.remote.tail import TailPart
+from strandline.storage.tiering.archive_compaction import (
+    ArchiveCompactor,
+    CompactionJob,
+    CompactionRound,
+    Rewritten,
+    borders_of,
+    is_worth_compacting,
+)
 from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
 from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
@@ -106,6 +119,7 @@ class TieringTools:
     merger: SegmentMerger
     copies: Executor
     merge_target_bytes: int
+    compactor: ArchiveCompactor
     # Ms between two looks at a partition.
     interval_ms: int
     follows: bool = False
@@ -178,6 +192,7 @@ class PartitionTiering:
         self._copying = RetryState("copy", subject, policy=tools.retry, clock=tools.clock)
         self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
         self._merging = RetryState("merge", subject, policy=tools.retry, clock=tools.clock)
+        self._compacting = RetryState("compact", subject, policy=tools.retry, clock=tools.clock)
         labels = {"topic": unified_log.topic_partition.topic}
         metrics = tools.metrics
         self._copied_bytes = metrics.counter(
@@ -194,6 +209,11 @@ class PartitionTiering:
         )
         self._merged_segments = metrics.counter(
             "strandline_remote_merged_segments_total", "Segments merged into larger ones.", **labels
+        )
+        self._compacted_segments = metrics.counter(
+            "strandline_remote_compacted_segments_total",
+            "Archived segments of compacted topics that were rewritten.",
+            **labels,
         )
         self._delete_errors = metrics.counter(
             "strandline_remote_delete_errors_total", "Failed attempts to delete.", **labels
@@ -237,6 +257,8 @@ class PartitionTiering:
                 more |= await self._guard(self._deleting, self._delete_errors, self._delete_step)
             if not more and self._may_delete() and self._merging.may_try:
                 more = await self._guard(self._merging, self._copy_errors, self._merge_step)
+            if not more and self._may_delete() and self._compacting.may_try:
+                more = await self._guard(self._compacting, self._copy_errors, self._compact_step)
             return more and not self._detached
 
     async def follow(self) -> bool:
@@ -541,7 +563,8 @@ class PartitionTiering:
         is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
         if manifest is None or target_bytes <= 0 or is_out_of_reach:
             return False
-        if config.remote_log_copy_disable:
+        is_compacting = self._tools.compactor.round_of(self.log.topic_partition) is not None
+        if config.remote_log_copy_disable or is_compacting:
             return False
         run = choose_run(manifest, target_bytes=target_bytes)
         if not run or await self._is_throttled():
@@ -574,6 +597,122 @@ class PartitionTiering:
             },
         )
         return True
+
+    # --- compacting --------------------------------------------------------------------------
+
+    async def _compact_step(self) -> bool:
+        """Begins a round over the archive of a compacted log, or goes on with it."""
+        compactor = self._tools.compactor
+        under_way = compactor.round_of(self.log.topic_partition)
+        if under_way is None:
+            return await self._begin_compacting()
+        is_over = True
+        try:
+            is_over = await self._go_on_compacting(under_way)
+        finally:
+            if is_over:
+                end = partial(compactor.end, under_way)
+                await asyncio.get_running_loop().run_in_executor(self._tools.copies, end)
+        return not is_over
+
+    async def _begin_compacting(self) -> bool:
+        manifest, config = self.remote.manifest, self.log.config
+        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
+        if manifest is None or is_out_of_reach or config.remote_log_copy_disable:
+            return False
+        if self._tools.compactor.is_busy or not is_worth_compacting(manifest, config):
+            return False
+        start_offset = manifest.log_start_offset
+        entries = [entry async for entry in self.remote.entries_from(start_offset)]
+        if self._detached or self._tools.compactor.is_busy or not entries:
+            return False
+        mark, now_ms = manifest.compaction, self._tools.clock.now_ms()
+        job = CompactionJob(
+            partition=self.remote.partition,
+            config=config,
+            entries=tuple(entries),
+            borders=borders_of(manifest, entries),
+            cleaned_offset=0 if mark is None else mark.cleaned_offset,
+            horizon_end_offset=0
+            if mark is None
+            else mark.droppable_below(
+                now_ms=now_ms, delete_retention_ms=config.delete_retention_ms
+            ),
+        )
+        self._tools.compactor.begin(self.log.topic_partition, job)
+        return True
+
+    async def _go_on_compacting(self, under_way: CompactionRound) -> bool:
+        """One download or one run; whether the round is over."""
+        if await self._is_throttled():
+            return False
+        loop, copies = asyncio.get_running_loop(), self._tools.copies
+        call = partial(
+            under_way.advance,
+            leader_epoch=self.leader_epoch,
+            options=object_options(self.log.config),
+        )
+        done = await loop.run_in_executor(copies, call)
+        manifest = self.remote.manifest
+        if self._detached or manifest is None or not self.log.config.is_compacted:
+            return True
+        if isinstance(done, CleaningStatistics):
+            await self._commit(self._owned(manifest.with_compaction(self._next_mark(done))))
+            crash_point(COMPACT_AFTER_MARK)
+            self._report_compacted(under_way, done)
+            return True
+        if isinstance(done, Rewritten) and not await self._commit_rewritten(manifest, done):
+            return True
+        await loop.run_in_executor(copies, under_way.go_on)
+        return False
+
+    async def _commit_rewritten(self, manifest: Manifest, done: Rewritten) -> bool:
+        """Whether the run was still there; if not, what was made of it is an orphan."""
+        self._tools.copy_quota.record(done.entry.size_bytes)
+        replaced = partial(
+            manifest_store.with_replaced_run,
+            self._tools.store,
+            manifest,
+            done.run,
+            done.entry,
+            marked_ms=self._tools.clock.now_ms(),
+        )
+        try:
+            new = await self._run(replaced)
+        except ValueError:
+            return False
+        if self._detached:
+            return False
+        crash_point(COMPACT_BEFORE_COMMIT)
+        await self._commit(self._owned(new))
+        crash_point(COMPACT_AFTER_COMMIT)
+        self._compacted_segments.add(len(done.run))
+        return True
+
+    def _next_mark(self, done: CleaningStatistics) -> CompactionMark:
+        return next_mark(
+            self._manifest().compaction,
+            cleaned_offset=done.next_dirty_offset,
+            local_start_offset=self.log.local_start_offset,
+            now_ms=self._tools.clock.now_ms(),
+            delete_retention_ms=self.log.config.delete_retention_ms,
+        )
+
+    def _report_compacted(self, under_way: CompactionRound, done: CleaningStatistics) -> None:
+        log.info(
+            "archive compacted",
+            extra={
+                "fields": {
+                    "partition": str(self.log.topic_partition),
+                    "segments": len(under_way.job.entries),
+                    "cleaned_offset": done.next_dirty_offset,
+                    "bytes_read": done.bytes_read,
+                    "bytes_written": done.bytes_written,
+                    "records_read": done.records_read,
+                    "records_kept": done.records_kept,
+                }
+            },
+        )
 
     # --- deleting ----------------------------------------------------------------------------
 

@@ -21,8 +21,7 @@ from strandline.storage.errors import ObjectCorrupt, ObjectNotFound
 from strandline.storage.model import Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
-from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.manifest_entries import SegmentEntry, replaced_marks
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore, checksum
 from strandline.storage.tiering.inspection import AdaptiveWalk, Offsets, inspect_segment
@@ -53,7 +52,9 @@ def repair_meta(
             manifest_key(partition), "repair", f"{base_offset} is no segment that can be repaired"
         )
     new = _with_new_meta(store, partition, old, scratch)  # 1, 2
-    changed = _replaced(store, manifest, old, new, marked_ms=clock.now_ms())
+    changed = manifest_store.with_replaced_run(
+        store, manifest, [old], new, marked_ms=clock.now_ms()
+    )
     manifest_store.commit(store, stored, changed)  # 3
     return new.meta_key
 
@@ -90,19 +91,3 @@ def _with_new_meta(
         meta_size_bytes=len(meta),
         meta_crc32c=checksum(meta),
     )
-
-
-def _replaced(
-    store: ObjectStore, manifest: Manifest, old: SegmentEntry, new: SegmentEntry, *, marked_ms: int
-) -> Manifest:
-    page = manifest.find_page(old.base_offset)
-    if page is None:
-        return manifest.with_replacement([old], new, marked_ms=marked_ms)
-    entries = ManifestPages(store, pages_max=1).entries(page)
-    changed = [new if entry == old else entry for entry in entries]
-    ref = manifest_store.write_page(store, manifest.topic_id_partition, changed)
-    marks = (
-        *replaced_marks([old], [new], marked_ms=marked_ms),
-        manifest_store.page_mark(page, marked_ms=marked_ms),
-    )
-    return manifest.with_replaced_page(page, ref, marks)

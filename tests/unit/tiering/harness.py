@@ -22,6 +22,7 @@ from uuid import UUID
 from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
 from strandline.storage.clock import ManualClock
 from strandline.storage.local import checkpoint
+from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicIdPartition, TopicPartition
@@ -185,6 +186,7 @@ class Rig:
             clock=self.clock,
             config=self.tiering_config,
             inspector=self.inspector,
+            cleaner=self.make_cleaner(),
             on_topic_purged=self.purged.append,
         )
         self.attach()
@@ -199,6 +201,10 @@ class Rig:
         )
         if start:
             await self.manager.start()
+
+    def make_cleaner(self) -> CleanerProcess | None:
+        """What compacts the archive; None: the real thing, which starts when it is needed."""
+        return None
 
     def attach(self) -> None:
         self.manager.attach(self.log, self.topic_info, leader_epoch=self.leader_epoch)
