@@ -42,6 +42,7 @@ from strandline.storage.records.record import Record
 PRINTED_BYTES_MAX = 200
 
 _BASE_OFFSET = re.compile(r"[0-9]{20}")
+_DELETED = re.compile(rf"(\.\d+)?{re.escape(DELETED_SUFFIX)}$")
 
 
 def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
@@ -49,7 +50,7 @@ def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
 
     Raises DiskError if it cannot be read, CorruptFile if its name is that of no known file.
     """
-    name = path.name.removesuffix(DELETED_SUFFIX)
+    name = _DELETED.sub("", path.name)
     if name.endswith(LOG_SUFFIX):
         yield from _dump_batches(path, verify=verify, print_records=print_records)
         return

@@ -201,6 +201,7 @@ class LogDirs:
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
         opened.on_failure = partial(self._take_offline, directory)
         opened.cleaned_offset = directory.cleaned_offsets.get(opened.topic_partition)
+        opened.on_cleaning_undone = partial(self.write_cleaned_offset, opened)
         if directory.failure is not None:
             opened.stop(directory.failure)
         return opened

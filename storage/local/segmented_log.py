@@ -79,6 +79,8 @@ class SegmentedLog:
         self.log_start_offset = loaded.segments[0].base_offset
         # Up to where it is compacted; None if it never was. Kept by LogDirs, moved by the cleaner.
         self.cleaned_offset: int | None = None
+        # Makes durable that the log is compacted only up to an offset. Blocks; raises DiskError.
+        self.on_cleaning_undone: Callable[[int], None] | None = None
         # What lies below is in another tier too, and is changed here no more; None: nobody knows
         # yet. The owner of both tiers answers.
         self.archived_below: Callable[[], int | None] = _nothing_archived
@@ -350,6 +352,11 @@ class SegmentedLog:
         active = kept[-1]
         start = active.locate(offset)
         assert start is not None, (offset, active)
+        if self.cleaned_offset is not None and start.base_offset < self.cleaned_offset:
+            # Before anything goes: what is appended there next was never compacted.
+            self.cleaned_offset = start.base_offset
+            if self.on_cleaning_undone is not None:
+                self.on_cleaning_undone(start.base_offset)
         for segment in reversed(removed):
             self._discard(segment)
         active.truncate(start.position, start.base_offset)

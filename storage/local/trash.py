@@ -1,6 +1,7 @@
 """Files of removed segments that wait to be unlinked.
 
-A removed file is renamed to `<name>.deleted` at once, so that it is gone for the next start, and
+A removed file is renamed to `<name>.deleted` at once (`<name>.2.deleted` while another one of that
+name waits, as after two cleanings of a segment), so that it is gone for the next start, and
 unlinked after `file.delete.delay.ms`: unlinking a gigabyte can take the file system a while, and
 somebody may still be copying the file by name. A start removes what is left of them.
 """
@@ -36,10 +37,19 @@ class Trash:
         """Renames a file, to be unlinked later; one that is not there is fine. Raises DiskError."""
         if not path.exists():
             return
-        target = path.with_name(path.name + DELETED_SUFFIX)
-        files.rename(path, target, sync=False)
         with self._lock:
+            target = self._free_name(path)
+            files.rename(path, target, sync=False)
             self._waiting.append(_Waiting(target, unlink_at_ms))
+
+    def _free_name(self, path: Path) -> Path:
+        taken = {file.path for file in self._waiting}
+        target = path.with_name(path.name + DELETED_SUFFIX)
+        number = 2
+        while target in taken:
+            target = path.with_name(f"{path.name}.{number}{DELETED_SUFFIX}")
+            number += 1
+        return target
 
     def purge(self, now_ms: int) -> int:
         """Unlinks what has waited long enough; how many files. Raises DiskError."""

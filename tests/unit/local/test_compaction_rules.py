@@ -337,6 +337,48 @@ def test_the_latest_record_is_found_behind_an_emptied_batch_of_a_later_time(
     assert log.log.find_timestamp(log.clock.now_ms() + 1) is None
 
 
+def test_what_is_appended_behind_a_truncation_is_compacted_like_anything_new(
+    tmp_path: Path,
+) -> None:
+    log = CompactedLog(tmp_path)
+    log.append((b"a", b"1"))
+    log.append((b"b", b"1"), (b"c", b"1"))
+    log.seal_and_clean()
+    assert log.cleaned_offset == 3
+    # Inside of the second batch, which goes as a whole.
+    log.log.truncate_to(2)
+    assert log.cleaned_offset == log.log.cleaned_offset == 1
+    log.append((b"a", b"2"), (b"d", b"1"))
+    log.append((b"d", b"2"))
+    log.kill_and_reopen()
+    assert log.cleaned_offset == 1
+    log.seal_and_clean()
+    assert [(r.offset, r.value) for r in log.records()] == [(1, b"2"), (3, b"2")]
+
+
+def test_files_of_a_segment_that_is_cleaned_again_and_again_wait_their_whole_delay(
+    tmp_path: Path,
+) -> None:
+    log = CompactedLog(tmp_path, config=replace(CONFIG, file_delete_delay_ms=60_000))
+    for number in range(3):
+        log.append((b"a", b"%d" % number))
+        log.seal_and_clean()
+        log.clock.advance_ms(25_000)
+    # Swapped out 50 and 25 seconds ago, with three files each or more.
+    waiting = {path.name for path in log.directory.glob("*.log*.deleted")}
+    assert {"00000000000000000000.log.deleted", "00000000000000000000.log.2.deleted"} <= waiting
+    log.log.purge_deleted(log.clock.now_ms())
+    assert {path.name for path in log.directory.glob("*.log*.deleted")} == waiting
+    log.clock.advance_ms(15_000)
+    log.log.purge_deleted(log.clock.now_ms())
+    left = {path.name for path in log.directory.glob("*.log*.deleted")}
+    assert left < waiting
+    assert left
+    log.clock.advance_ms(60_000)
+    log.log.purge_deleted(log.clock.now_ms())
+    assert list(log.directory.glob("*.deleted")) == []
+
+
 def test_a_cleaning_that_ends_early_leaves_no_file_behind(tmp_path: Path) -> None:
     log = CompactedLog(tmp_path)
     log.append((b"a", b"1"))
