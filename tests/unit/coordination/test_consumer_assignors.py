@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import uuid
 from collections.abc import Mapping, Sequence
@@ -185,3 +186,42 @@ def test_uniform_cannot_be_made_more_even_by_moving_one_partition(seed: int) -> 
             for other, topic_ids in readers.items():
                 if topic_id in topic_ids:
                     assert total(partitions) - total(found[other]) <= 1
+
+
+def test_uniform_evens_out_through_a_member_that_stands_between() -> None:
+    """a cannot give to c, but b can, and takes one of a's for it."""
+    members = [
+        member("a", T, previous={T: frozenset({0, 1, 2})}),
+        member("b", T, U, previous={U: frozenset({0, 1})}),
+        member("c", U, V, previous={V: frozenset({0})}),
+    ]
+    found = assign_uniform(members, {T: 3, U: 2, V: 1})
+    assert {name: total(partitions) for name, partitions in found.items()} == dict.fromkeys(
+        "abc", 2
+    )
+    assert moves({m.member_id: m.previous for m in members}, found) == 2
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_other_assignment_is_more_even_than_the_uniform_one(seed: int) -> None:
+    """Held against every assignment that there is."""
+    chance = random.Random(seed)
+    topics = [T, U, V]
+    counts = {topic: chance.randint(1, 3) for topic in topics}
+    members: list[AssignedMember] = []
+    assignment: dict[str, Partitions] = {}
+    for step in range(4):
+        members.append(member(f"m{step}", *chance.sample(topics, chance.randint(1, 2))))
+        members = again(members, assignment)
+        read = {topic_id: counts[topic_id] for m in members for topic_id in m.topic_ids}
+        assignment = assign_uniform(members, read)
+        choices = [
+            [position for position, m in enumerate(members) if topic_id in m.topic_ids]
+            for topic_id, count in read.items()
+            for _ in range(count)
+        ]
+        best = min(
+            sum(chosen.count(position) ** 2 for position in range(len(members)))
+            for chosen in itertools.product(*choices)
+        )
+        assert sum(total(assignment[m.member_id]) ** 2 for m in members) == best
