@@ -9,15 +9,15 @@ of the tail after the other. Near the end, where every piece is small, the copy 
 nothing was appended meanwhile it takes over then and there. A partition that never pauses gets that
 one sync on the loop instead: a stall of milliseconds rather than a hole in what was promised.
 
-What was asked for is kept in memory alone: after a restart a partition lies where it lay, whole,
-and has to be asked for again. (Kafka's future replicas go on after a restart.)
+What is asked for is noted in the folder that is to have the partition before it is answered, and
+goes on after a restart, from the segments that were copied.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from functools import partial
@@ -36,10 +36,10 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.errors import DiskError, StorageError
-from strandline.storage.local import log_move
+from strandline.storage.local import checkpoint, log_move
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_move import LAST_PIECE_BYTES, LogMove, SourceChanged
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,10 @@ class _Dropped(Exception):
 
 
 class ReplicaMoves:
-    """Which partitions are to lie where, and the copy that is being made."""
+    """Which partitions are to lie where, and the copy that is being made.
+
+    `ask` and then `note` before the answer goes out.
+    """
 
     def __init__(
         self,
@@ -86,6 +89,24 @@ class ReplicaMoves:
         self._wanted: dict[TopicPartition, Path] = {}
         self._current: LogMove | None = None
         self._asked = asyncio.Event()
+        # What may be left of copies that were begun before the start.
+        self._leftovers: set[tuple[TopicPartition, Path]] = set()
+        # What is noted by folder. One writer at a time, and none that waits behind a copy.
+        self._noted: dict[Path, Mapping[TopicPartition, TopicId]] = {}
+        self._noting = asyncio.Lock()
+        self._resume()
+
+    def _resume(self) -> None:
+        """Takes up again what was wanted before the start, where the partition is still the one."""
+        for (key, folder), topic_id in self._log_dirs.wanted_moves.items():
+            self._leftovers.add((key, folder))
+            self._noted[folder] = {**self._noted.get(folder, {}), key: topic_id}
+            served = self._replicas.partition(key.topic, key.partition)
+            if served is None or served.topic_id != topic_id:
+                continue
+            if served.log.local.directory.parent != folder:
+                self._wanted[key] = folder
+                self._asked.set()
 
     # --- asking ------------------------------------------------------------------------------
 
@@ -95,7 +116,7 @@ class ReplicaMoves:
         Raises LogDirNotFound, and DiskError for a folder that is offline.
         """
         target = self._log_dirs.directory_at(path)
-        if any(failed.absolute() == path.absolute() for failed in self._log_dirs.failures):
+        if self._is_offline(path):
             raise DiskError(f"log folder {path} is offline")
         if target is None:
             raise LogDirNotFound(f"{path} is none of log.dirs")
@@ -105,14 +126,57 @@ class ReplicaMoves:
             if current.target.parent == target.path:
                 return
             current.cancelled = True
-        self._wanted.pop(key, None)
+        before = self._wanted.pop(key, None)
+        if before is not None:
+            self._leftovers.add((key, before))
         if served.log.local.directory.parent != target.path:
             self._wanted[key] = target.path
-            self._asked.set()
+
+    async def note(self) -> frozenset[Path]:
+        """Makes durable what is wanted, and begins with it.
+
+        Returns the folders where that failed, into which nothing moves.
+        """
+        failed: set[Path] = set()
+        async with self._noting:
+            wanted: dict[Path, dict[TopicPartition, TopicId]] = {path: {} for path in self._noted}
+            for key, folder in self._all_wanted().items():
+                served = self._replicas.partition(key.topic, key.partition)
+                if served is not None:
+                    wanted.setdefault(folder, {})[key] = served.topic_id
+            for folder, moves in wanted.items():
+                if self._noted.get(folder, {}) == moves or self._is_offline(folder):
+                    continue
+                write = partial(checkpoint.write_moves, folder / checkpoint.MOVES, moves)
+                try:
+                    await asyncio.to_thread(write)
+                except DiskError as error:
+                    log.error("move not noted", extra={"fields": {"reason": str(error)}})
+                    failed.add(folder)
+                else:
+                    self._noted[folder] = moves
+            self._wanted = {
+                key: folder for key, folder in self._wanted.items() if folder not in failed
+            }
+        self._asked.set()
+        return frozenset(failed)
+
+    def _is_offline(self, folder: Path) -> bool:
+        return any(failed.absolute() == folder.absolute() for failed in self._log_dirs.failures)
+
+    def _all_wanted(self) -> dict[TopicPartition, Path]:
+        current = self._current
+        if current is None or current.cancelled:
+            return dict(self._wanted)
+        return {current.source.topic_partition: current.target.parent, **self._wanted}
 
     def current(self) -> LogMove | None:
         """The copy that is being made, for those who describe log folders."""
         return self._current
+
+    def waiting(self) -> Mapping[TopicPartition, Path]:
+        """The folders of partitions that will move later."""
+        return self._wanted
 
     # --- moving ------------------------------------------------------------------------------
 
@@ -123,10 +187,24 @@ class ReplicaMoves:
                 key, folder = next(iter(self._wanted.items()))
                 del self._wanted[key]
                 served = self._replicas.partition(key.topic, key.partition)
-                if served is not None:
+                if served is None:
+                    self._leftovers.add((key, folder))
+                else:
                     await self._move(served, folder)
+                await self.note()
+            await self._remove_leftovers()
+            await self.note()
             self._asked.clear()
-            await self._asked.wait()
+            if not self._wanted and not self._leftovers:
+                await self._asked.wait()
+
+    async def _remove_leftovers(self) -> None:
+        """Copies of before the start that nobody wants any more."""
+        while self._leftovers:
+            key, folder = self._leftovers.pop()
+            copy = folder / str(key)
+            if self._wanted.get(key) != folder and log_move.is_unfinished(copy):
+                await self._in_worker(partial(files.remove_tree, copy))
 
     async def _move(self, served: Partition, folder: Path) -> None:
         key = served.topic_partition
@@ -144,6 +222,10 @@ class ReplicaMoves:
                 )
                 await self._abandon(move)
                 continue
+            except asyncio.CancelledError:
+                # The broker stops: its worker is not to copy on, and a start takes it up again.
+                move.cancelled = True
+                raise
             except _Dropped:
                 log.info("move between log folders dropped", extra={"fields": fields})
                 await self._abandon(move)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from strandline.broker.cluster.partition import Partition
@@ -36,7 +36,7 @@ from strandline.broker.protocol.messages.describe_log_dirs import (
 )
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.local.log_move import LogMove
+from strandline.storage.model import TopicPartition
 
 UNKNOWN_BYTES = -1
 
@@ -49,7 +49,7 @@ class LogDirHandler:
         self._log_dirs = log_dirs
         self._moves = moves
 
-    def alter_replica_log_dirs(
+    async def alter_replica_log_dirs(
         self, request: AlterReplicaLogDirsRequest, _context: RequestContext
     ) -> AlterReplicaLogDirsResponse:
         refuse_flood(sum(len(topic.partitions) for d in request.dirs for topic in d.topics))
@@ -59,6 +59,10 @@ class LogDirHandler:
                 for partition in topic.partitions:
                     code = self._ask(topic.name, partition, wanted.path)
                     codes.setdefault(topic.name, {})[partition] = code
+        failed = {path.absolute() for path in await self._moves.note()}
+        for wanted in request.dirs:
+            for topic in wanted.topics if Path(wanted.path) in failed else ():
+                codes[topic.name] |= dict.fromkeys(topic.partitions, ErrorCode.KAFKA_STORAGE_ERROR)
         return AlterReplicaLogDirsResponse(
             results=[
                 AlterReplicaLogDirTopicResult(
@@ -105,7 +109,7 @@ class LogDirHandler:
             results=[
                 DescribeLogDirsResult(
                     log_dir=str(path.absolute()),
-                    topics=_topics(by_folder.get(path, ()), self._future_in(path, wanted)),
+                    topics=_topics(by_folder.get(path, ()), self._futures_in(path, by_folder)),
                     total_bytes=total_bytes,
                     usable_bytes=usable_bytes,
                 )
@@ -119,13 +123,30 @@ class LogDirHandler:
             ]
         )
 
-    def _future_in(self, path: Path, wanted: Mapping[str, set[int]] | None) -> LogMove | None:
-        """The copy that is being made in this folder, if it is asked for."""
-        move = self._moves.current()
-        if move is None or move.target.parent != path:
-            return None
-        key = move.source.topic_partition
-        return move if wanted is None or key.partition in wanted.get(key.topic, ()) else None
+    def _futures_in(
+        self, path: Path, by_folder: Mapping[Path, Sequence[Partition]]
+    ) -> dict[TopicPartition, DescribeLogDirsPartition]:
+        """What is to be in this folder and is asked for: the copy in the making, and later ones."""
+        move, waiting = self._moves.current(), self._moves.waiting()
+        found = {}
+        for served in (served for some in by_folder.values() for served in some):
+            key = served.topic_partition
+            if move is not None and (key, path) == (
+                move.source.topic_partition,
+                move.target.parent,
+            ):
+                size_bytes, offset_lag = move.size_bytes, move.offset_lag
+            elif waiting.get(key) == path:
+                size_bytes, offset_lag = 0, served.log.end_offset
+            else:
+                continue
+            found[key] = DescribeLogDirsPartition(
+                partition_index=key.partition,
+                partition_size=size_bytes,
+                offset_lag=offset_lag,
+                is_future_key=True,
+            )
+        return found
 
     def _by_folder(self, wanted: Mapping[str, set[int]] | None) -> dict[Path, list[Partition]]:
         found: dict[Path, list[Partition]] = {}
@@ -137,19 +158,11 @@ class LogDirHandler:
 
 
 def _topics(
-    partitions: list[Partition] | tuple[()], future: LogMove | None
+    partitions: Sequence[Partition], futures: Mapping[TopicPartition, DescribeLogDirsPartition]
 ) -> list[DescribeLogDirsTopic]:
     by_topic: dict[str, list[DescribeLogDirsPartition]] = {}
-    if future is not None:
-        key = future.source.topic_partition
-        by_topic[key.topic] = [
-            DescribeLogDirsPartition(
-                partition_index=key.partition,
-                partition_size=future.size_bytes,
-                offset_lag=future.offset_lag,
-                is_future_key=True,
-            )
-        ]
+    for key, future in futures.items():
+        by_topic.setdefault(key.topic, []).append(future)
     for served in partitions:
         key = served.topic_partition
         by_topic.setdefault(key.topic, []).append(

@@ -5,6 +5,7 @@
     replication-offset-checkpoint
     cleaner-offset-checkpoint
 
+    moves-into-this-folder                the same, with `topic partition topic-id`; not Kafka's
     leader-epoch-checkpoint               version, count, `epoch start-offset` lines
     partition.metadata                    version: 0 / topic_id: <22 characters>
     meta.properties                       version=1, node.id, cluster.id, directory.id
@@ -28,6 +29,7 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+MOVES = "moves-into-this-folder"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
@@ -105,6 +107,23 @@ def read_epochs(path: Path) -> list[EpochStart]:
 
 def write_epochs(path: Path, epochs: Sequence[EpochStart], *, sync: bool) -> None:
     _write_rows(path, (f"{epoch.epoch} {epoch.start_offset}" for epoch in epochs), sync=sync)
+
+
+def read_moves(path: Path) -> dict[TopicPartition, TopicId]:
+    """The partitions that are to move to a folder, in order. Raises like `read_offsets`."""
+    try:
+        return {
+            TopicPartition(topic, int(partition)): decode_id(topic_id)
+            for topic, partition, topic_id in _read_rows(path, 3)
+        }
+    except ValueError as error:
+        raise CorruptFile(f"{path}: {error}") from error
+
+
+def write_moves(path: Path, moves: Mapping[TopicPartition, TopicId]) -> None:
+    """Replaces such a file and syncs it. Raises DiskError."""
+    rows = (f"{key.topic} {key.partition} {encode_id(id_)}" for key, id_ in moves.items())
+    _write_rows(path, rows, sync=True)
 
 
 # --- ids ---------------------------------------------------------------------------------------

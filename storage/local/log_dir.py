@@ -93,6 +93,8 @@ class LogDirs:
         self.failures = dict(failures)
         self._clock = clock
         self._deleted: list[_DeletedFolder] = []
+        # Which partition was to move to which folder when the broker stopped.
+        self.wanted_moves: dict[tuple[TopicPartition, Path], TopicId] = {}
         # Checkpoints are written from worker threads, one at a time: they share temporary names.
         self._checkpoint_lock = threading.Lock()
 
@@ -179,6 +181,7 @@ class LogDirs:
         )
         now_ms = self._clock.now_ms()
         self._deleted += [_DeletedFolder(path, now_ms) for path in loaded.removable]
+        self.wanted_moves = dict(loaded.wanted_moves)
         for directory in self.directories:
             if directory in loaded.failures:
                 self._take_offline(directory, loaded.failures[directory])

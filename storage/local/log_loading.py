@@ -1,6 +1,6 @@
 """Start-up: which folders are logs, and opening them side by side.
 
-    1 copies of moves that ended half-way go   2 every folder gets its meaning from its name
+    1 copies that nobody wants any more go     2 every folder gets its meaning from its name
     3 each log is opened, with recovery unless the last stop was clean
 
 A log folder that fails on the way is reported and loads nothing; the others go on.
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from strandline.storage import files
 from strandline.storage.clock import Clock
-from strandline.storage.errors import CorruptFile, DiskError
+from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
 from strandline.storage.local import checkpoint, log_move
 from strandline.storage.local.folder_names import (
     DELETE_SUFFIX,
@@ -48,6 +48,8 @@ class LoadedLogs:
     failures: Mapping[LogDir, DiskError]
     # Folders of deleted partitions, to be purged.
     removable: Sequence[Path]
+    # Which partition was to move to which folder when the broker stopped.
+    wanted_moves: Mapping[tuple[TopicPartition, Path], TopicId]
 
 
 def load_logs(
@@ -58,7 +60,7 @@ def load_logs(
     threads_per_directory: int,
 ) -> LoadedLogs:
     """Opens every log; blocks. See LogDirs.load. Raises CorruptFile."""
-    _settle_moves(directories)
+    wanted_moves = _settle_moves(directories)
     places: dict[TopicPartition, Path] = {}
     logs: dict[LogDir, list[LocalLog]] = {}
     failures: dict[LogDir, DiskError] = {}
@@ -81,25 +83,41 @@ def load_logs(
                 logs[directory] = [opened for opened in opened_logs if opened is not None]
             except DiskError as error:
                 failures[directory] = error
-    return LoadedLogs(logs=logs, failures=failures, removable=removable)
+    return LoadedLogs(logs=logs, failures=failures, removable=removable, wanted_moves=wanted_moves)
 
 
-def _settle_moves(directories: Sequence[LogDir]) -> None:
-    """Removes copies that never took over, and logs that a copy took over from."""
+def _settle_moves(directories: Sequence[LogDir]) -> dict[tuple[TopicPartition, Path], TopicId]:
+    """Removes logs that a copy took over from, and copies that are not among the wanted moves."""
     folders: list[Path] = []
+    wanted: dict[tuple[TopicPartition, Path], TopicId] = {}
     for directory in directories:
         with suppress(DiskError):  # loading it takes it offline, and says why
             folders += subfolders(directory.path)
+            wanted |= _wanted_moves(directory)
     folders = [path for path in folders if partition_of(path.name) is not None]
     moved = {path.name: path for path in folders if log_move.has_taken_over(path)}
     for path in folders:
-        if log_move.is_unfinished(path) or moved.get(path.name, path) != path:
+        key, is_unfinished = partition_of(path.name), log_move.is_unfinished(path)
+        if is_unfinished and key and (key, path.parent) in wanted:
+            continue
+        if is_unfinished or moved.get(path.name, path) != path:
             target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
             files.rename(path, target)
             log.info(
                 "folder of a move between log folders removed",
                 extra={"fields": {"folder": str(path), "finished": path.name in moved}},
             )
+    return wanted
+
+
+def _wanted_moves(directory: LogDir) -> dict[tuple[TopicPartition, Path], TopicId]:
+    try:
+        noted = checkpoint.read_moves(directory.path / checkpoint.MOVES)
+    except (CorruptFile, UnsupportedFormat) as error:
+        # A partition that stays where it is can be asked to move again.
+        log.warning("moves between log folders forgotten", extra={"fields": {"reason": str(error)}})
+        return {}
+    return {(key, directory.path): topic_id for key, topic_id in noted.items()}
 
 
 def _partition_folders(
@@ -113,6 +131,8 @@ def _partition_folders(
                 removable.append(path)
             continue
         key = partition_of(path.name)
+        if log_move.is_unfinished(path):
+            continue
         if key is None:
             log.debug("folder is no partition", extra={"fields": {"folder": str(path)}})
             continue

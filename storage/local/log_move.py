@@ -2,7 +2,7 @@
 
 The copy lies under its final name in the other folder, with a mark that says what it is:
 
-    <log.dir>/<topic>-<partition>/moving     being made: of no use after a stop, a start removes it
+    <log.dir>/<topic>-<partition>/moving     being made: goes on after a stop, if it is still wanted
     <log.dir>/<topic>-<partition>/moved      took over: the log of that name elsewhere is the old
                                              one; content: "0\\n<log start>\\n"
 
@@ -14,6 +14,9 @@ The copy lies under its final name in the other folder, with a mark that says wh
 A crash before `moved` is written leaves the old log as it was; after it, the copy is the log and
 has everything that was acknowledged. Segments are copied file by file and the tail is cut where the
 original is cut, so that segments stay the same ones (the archive knows them by their borders).
+
+A copy that was begun before a stop is begun anew over what is there: a segment whose bytes are the
+original's is kept, and all else is replaced.
 
 A log is not to be compacted while it is copied: what was taken out could come back with the copy.
 Should a segment be replaced all the same, `SourceChanged` says so, and the move begins again.
@@ -66,7 +69,7 @@ class LogMove:
     """One copy in the making. `prepare`, `copy_closed`, `open_copy`, `append` and `sync` block."""
 
     def __init__(self, source: LocalLog, target: Path, *, clock: Clock) -> None:
-        """`target` is the folder of the copy, which does not exist yet."""
+        """`target` is the folder of the copy, which does not exist yet or is an unfinished one."""
         self._source = source
         self._target = target
         self._clock = clock
@@ -108,7 +111,7 @@ class LogMove:
 
     def prepare(self) -> None:
         """Step 1. Raises DiskError."""
-        if self._target.exists():
+        if self._target.exists() and not is_unfinished(self._target):
             raise DiskError(f"{self._target} exists already")
         files.make_directory(self._target)
         files.write_atomically(self._target / MOVING_MARK, f"{_MARK_VERSION}\n".encode())
@@ -116,6 +119,7 @@ class LogMove:
 
     def copy_closed(self, segments: Sequence[LogSegment]) -> None:
         """Step 2, after a roll. Raises SourceChanged, DiskError."""
+        self._remove_others(segments)
         for segment in segments:
             if self.cancelled:
                 return
@@ -125,6 +129,21 @@ class LogMove:
         kept = [start for start in starts if start.start_offset < end_offset or not segments]
         checkpoint.write_epochs(self._target / checkpoint.LEADER_EPOCHS, kept, sync=True)
         files.sync_directory(self._target)
+
+    def _remove_others(self, segments: Sequence[LogSegment]) -> None:
+        """What an earlier attempt left of segments that the original has not, or not like this."""
+        kept = {
+            file_name(segment.base_offset, suffix)
+            for segment in segments
+            for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        }
+        try:
+            found = list(self._target.iterdir())
+        except OSError as error:
+            raise DiskError(f"cannot list {self._target}: {error.strerror}") from error
+        for path in found:
+            if path.name not in {*kept, MOVING_MARK, checkpoint.PARTITION_METADATA}:
+                files.remove(path)
 
     def _copy_segment(self, segment: LogSegment) -> None:
         base, end = segment.base_offset, segment.end_offset
@@ -149,6 +168,10 @@ class LogMove:
         path = self._target / file_name(segment.base_offset, LOG_SUFFIX)
         position, size_bytes = 0, segment.size_bytes
         try:
+            if self._has_copied(segment, path):
+                # The process that wrote it may have ended before its sync.
+                files.sync_file(path)
+                return
             with open(path, "wb") as out:
                 while position < size_bytes and not self.cancelled:
                     count = os.sendfile(
@@ -163,6 +186,19 @@ class LogMove:
         except OSError as error:
             raise DiskError(f"cannot copy to {path}: {error.strerror}") from error
         files.sync_file(path)
+
+    def _has_copied(self, segment: LogSegment, path: Path) -> bool:
+        """Whether an earlier attempt copied the batches of this segment, byte for byte."""
+        size_bytes = segment.size_bytes
+        if not path.exists() or path.stat().st_size != size_bytes:
+            return False
+        with open(path, "rb") as earlier:
+            for position in range(0, size_bytes, COPY_BYTES):
+                count = min(COPY_BYTES, size_bytes - position)
+                original = os.pread(segment.log.fileno(), count, position)
+                if self.cancelled or original != earlier.read(count):
+                    return False
+        return True
 
     def open_copy(self, end_offset: int) -> None:
         """Step 3; `end_offset` is the end of what was copied. Raises DiskError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from strandline.storage.crash_points import (
     MOVE_AFTER_SWAP,
     MOVE_BEFORE_SWAP,
 )
+from strandline.storage.local.checkpoint import MOVES, read_moves, read_topic_id, write_moves
+from strandline.storage.model import TopicId, TopicPartition
 from tests.integration.calls import (
     append,
     batch,
@@ -63,6 +66,9 @@ class TwoFolders(BrokerProcess):
 
     def other(self, topic: str) -> Path:
         (home,) = self.homes(topic)
+        return self.other_than(home)
+
+    def other_than(self, home: Path) -> Path:
         return next(path for path in self.folders if path != home)
 
 
@@ -162,16 +168,9 @@ def test_a_deleted_topic_leaves_nothing_in_either_folder(two: TwoFolders) -> Non
         assert end_offset(client, topic) == 0
 
 
-@pytest.mark.parametrize(
-    ("point", "has_moved"),
-    [
-        (MOVE_AFTER_MARK, False),
-        (MOVE_BEFORE_SWAP, False),
-        (MOVE_AFTER_SWAP, True),
-    ],
-)
-def test_a_crash_in_the_middle_leaves_one_whole_log(
-    tmp_path: Path, point: str, has_moved: bool
+@pytest.mark.parametrize("point", [MOVE_AFTER_MARK, MOVE_BEFORE_SWAP, MOVE_AFTER_SWAP])
+def test_a_crash_in_the_middle_leaves_one_whole_log_and_the_move_goes_on(
+    tmp_path: Path, point: str
 ) -> None:
     broker = TwoFolders(tmp_path, environment={"STRANDLINE_CRASH_AT": point})
     topic = "crashing"
@@ -185,15 +184,45 @@ def test_a_crash_in_the_middle_leaves_one_whole_log(
         assert broker.wait_for_exit(20) == EXIT_STATUS_KILLED
         broker.environment = {}
         broker.start()
-        assert broker.homes(topic) == [target if has_moved else home]
         with WireClient(broker.port) as again:
+            eventually(lambda: broker.homes(topic) == [target])
             assert read_all(again, topic) == before
             assert before[0].offset == 33
             append(again, topic, batch(1))
-            assert move(again, topic, broker.other(topic)) == 0
-            eventually(lambda: broker.homes(topic) == [home if has_moved else target])
+            assert move(again, topic, home) == 0
+            eventually(lambda: broker.homes(topic) == [home])
             assert len(read_all(again, topic)) == len(before) + 1
         assert "Traceback" not in broker.log_text()
+
+
+def test_moves_that_waited_at_a_stop_go_on_and_those_of_topics_that_are_gone_do_not(
+    tmp_path: Path,
+) -> None:
+    broker = TwoFolders(tmp_path)
+    with broker, WireClient(broker.port) as client:
+        for topic in ("one", "another"):
+            create_topic(client, topic)
+            append(client, topic, batch(10))
+        targets = {topic: broker.other(topic) for topic in ("one", "another")}
+        broker.stop()
+        noted: dict[Path, dict[TopicPartition, TopicId]] = {}
+        for topic, target in targets.items():
+            key = TopicPartition(topic, 0)
+            topic_id = read_topic_id(broker.other_than(target) / str(key))
+            assert topic_id is not None
+            noted.setdefault(target, {})[key] = topic_id
+            # Of a topic that had this name before, and of one that is unknown.
+            former = uuid.UUID(int=7)
+            noted[target] |= {TopicPartition("gone", 0): former}
+            noted.setdefault(broker.other_than(target), {})[key] = former
+        for folder, moves in noted.items():
+            write_moves(folder / MOVES, moves)
+        broker.start()
+        with WireClient(broker.port) as again:
+            for topic, target in targets.items():
+                eventually(lambda topic=topic, target=target: broker.homes(topic) == [target])
+                assert len(read_all(again, topic)) == 10
+        eventually(lambda: not any(read_moves(folder / MOVES) for folder in broker.folders))
 
 
 def test_the_archive_goes_on_behind_a_move(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_move import LogMove
 from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicPartition
 from tests.unit.local.builders import PARTITION, TOPIC_ID, fill
 
 
@@ -35,8 +36,15 @@ def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path)
     copied_bytes = source.size_bytes
     fill(source, 2)
 
-    services = SimpleNamespace(replicas=SimpleNamespace(partitions=tuple))
-    moves = SimpleNamespace(current=lambda: move)
+    served = SimpleNamespace(
+        topic_partition=PARTITION,
+        log=SimpleNamespace(local=source, end_offset=source.end_offset),
+        high_watermark=source.end_offset,
+    )
+    services = SimpleNamespace(replicas=SimpleNamespace(partitions=lambda: [served]))
+    current: list[LogMove | None] = [move]
+    waiting: dict[TopicPartition, Path] = {}
+    moves = SimpleNamespace(current=lambda: current[0], waiting=lambda: waiting)
     handler = LogDirHandler(cast(Services, services), log_dirs, cast(ReplicaMoves, moves))
     context = RequestContext(api_version=4, client_id="", peer="")
 
@@ -55,4 +63,8 @@ def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path)
     assert futures(None) == expected
     assert futures([DescribableLogDirTopic(topic=PARTITION.topic, partitions=[0])]) == expected
     assert futures([DescribableLogDirTopic(topic=PARTITION.topic, partitions=[1])]) == []
+    current[0] = None
+    assert futures(None) == []
+    waiting[PARTITION] = other
+    assert futures(None) == [(str(other), 0, source.end_offset)]
     log_dirs.close()

@@ -45,6 +45,31 @@ def test_the_copy_has_the_same_bytes_in_the_same_segments(tmp_path: Path) -> Non
     assert move.offset_lag == 0
 
 
+def test_a_copy_that_was_interrupted_goes_on_from_the_segments_that_it_has(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    fill(source, 40)
+    stopped = begin(source, tmp_path / "b")
+    fill(source, 20)
+    while (piece := stopped.next_piece(4096)) is not None:
+        stopped.append(piece)
+    files = sorted((tmp_path / "b").glob("*.log"))
+    whole, damaged, longer = files[0], files[1], files[-1]
+    with open(damaged, "r+b") as file:
+        file.write(b"\xff")
+    with open(longer, "ab") as file:
+        file.write(bytes(100))
+    (tmp_path / "b" / "00000000000000009999.log").write_bytes(b"of no segment")
+    inodes = {path: path.stat().st_ino for path in files}
+
+    again = begin(source, tmp_path / "b")
+    copy = again.take_over(0)
+    assert bases(copy) == bases(source)
+    assert read_bytes(copy) == read_bytes(source)
+    assert whole.stat().st_ino == inodes[whole]
+    assert whole.stat().st_mtime_ns < damaged.stat().st_mtime_ns
+    assert not (tmp_path / "b" / "00000000000000009999.log").exists()
+
+
 def test_producers_and_lineage_go_with_the_log(tmp_path: Path) -> None:
     source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
     append(source, batch(2, producer_id=9, producer_epoch=1, base_sequence=0), leader_epoch=3)
