@@ -37,7 +37,7 @@ AlterConfigs and IncrementalAlterConfigs change topics, and those keys of broker
 with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic and not
 off again. The APIs for elections and reassignments give the answers of a single broker: no election
 is needed, a partition can be moved to where it is and nowhere else. Between the log folders of the
-broker AlterReplicaLogDirs moves it; a move that a restart interrupts has to be asked for again.
+broker AlterReplicaLogDirs moves it; a move that a restart interrupts goes on.
 
 Quotas of users apply to the user `ANONYMOUS` until there is a way to say who one is; quotas of
 client ids and addresses, and defaults, as in Kafka. `ip` takes addresses only, no host names.
