@@ -52,7 +52,13 @@ from strandline.broker.opening import (
     open_archive,
     warn_of_unreachable_archive,
 )
-from strandline.broker.part_settings import CurrentServerLimits, cleaner_settings, tiering_config
+from strandline.broker.part_settings import (
+    Current,
+    cleaner_settings,
+    connection_rates,
+    server_limits,
+    tiering_config,
+)
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.quotas.rates import QuotaWindows
 from strandline.broker.running_config import RunningConfig
@@ -367,17 +373,25 @@ class Broker:
 
     def _listen(self, spawn: Spawn) -> None:
         config = self._config
+
+        def running() -> BrokerConfig:
+            return self._running.current
+
+        rates = Current(running, connection_rates)
         self._server = Server(
             self._make_dispatcher(),
-            limits=CurrentServerLimits(lambda: self._running.current),
+            limits=Current(running, server_limits),
             admit=self._quotas.connected,
+            pace=lambda listener: self._quotas.accepted(listener, rates()),
             clock=self._clock,
             spawn=spawn,
         )
         ports: dict[str, int] = {}
         for listener in config.listeners:
             try:
-                ports[listener.name] = self._server.listen(listener.host, listener.port)
+                ports[listener.name] = self._server.listen(
+                    listener.host, listener.port, listener.name
+                )
             except OSError as error:
                 raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
         self._running.bind(ports)

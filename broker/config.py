@@ -23,6 +23,7 @@ from types import MappingProxyType
 from strandline.broker.config_foreign import IGNORED, REFUSED, find_foreign
 from strandline.broker.config_keys.definition import MIB
 from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.listener_keys import broker_config
 from strandline.broker.listeners import (
     Listener,
     advertise,
@@ -72,6 +73,7 @@ class BrokerConfig:
     connections_max_idle_ms: int
     max_connections: int
     max_connections_per_ip: int
+    max_connection_creation_rate: int
     max_connections_per_ip_overrides: str
     quota_window_num: int
     quota_window_size_seconds: int
@@ -196,9 +198,16 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
             parsed[name] = definition.parse(source.value if source else definition.default)
         except InvalidConfig as error:
             faults.append(f"{source.origin}: {error}" if source else str(error))
+    for name, source in given.items():
+        scoped = None if name in BROKER_CONFIGS else broker_config(name)
+        if scoped is not None:
+            try:
+                scoped.parse(source.value)
+            except InvalidConfig as error:
+                faults.append(f"{source.origin}: {error}")
     if faults:
         raise _refusal(faults)
-    texts = {name: source.value for name, source in given.items() if name in BROKER_CONFIGS}
+    texts = {name: source.value for name, source in given.items() if broker_config(name)}
     fields = {
         BROKER_CONFIGS[name].field_name: value
         for name, value in parsed.items()
@@ -239,7 +248,7 @@ def _sort_keys(
     ignored: list[IgnoredKey] = []
     faults: list[str] = []
     for key, entry in given.items():
-        if key in BROKER_CONFIGS:
+        if broker_config(key) is not None:
             continue
         refused = find_foreign(key, REFUSED)
         harmless = find_foreign(key, IGNORED)

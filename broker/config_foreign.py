@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from strandline.storage.log_config import INT_MAX
 from strandline.storage.values import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,6 @@ _NO_SECURITY = (
     " leave the broker open. Remove it and keep the broker on a trusted network"
 )
 _NO_JAVA = "it names a Java class, and strandline is no Java program. Remove it"
-_NOT_LIMITED = "strandline does not enforce this limit yet. Remove it"
 
 REFUSED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="ssl.", reason=_NO_SECURITY),
@@ -152,9 +152,6 @@ REFUSED: tuple[ForeignKeys, ...] = (
     ForeignKeys(
         pattern="rsm.config.",
         reason="strandline has its own remote tier. Set the strandline.remote keys instead",
-    ),
-    ForeignKeys(
-        pattern="max.connection.creation.rate", reason=_NOT_LIMITED, neutral=(str(INT_MAX),)
     ),
 )
 

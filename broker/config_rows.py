@@ -16,6 +16,7 @@ from enum import IntEnum
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_keys.definition import BrokerConfigDef
 from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.listener_keys import broker_config
 from strandline.broker.running_config import RunningConfig
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 from strandline.storage.values import dataclass
@@ -60,14 +61,17 @@ class ConfigRow:
 
 def describe_broker(running: RunningConfig) -> tuple[ConfigRow, ...]:
     """Every broker key, sorted by name."""
-    return tuple(_broker_row(running, BROKER_CONFIGS[name]) for name in sorted(BROKER_CONFIGS))
+    given = running.current.given
+    definitions = (broker_config(name) for name in sorted({*BROKER_CONFIGS, *given}))
+    return tuple(_broker_row(running, found) for found in definitions if found is not None)
 
 
 def describe_all(running: RunningConfig) -> tuple[ConfigRow, ...]:
     """What was altered for every broker, and nothing else, sorted by name."""
     rows = []
     for name in sorted(running.everybodys):
-        definition = BROKER_CONFIGS[name]
+        definition = broker_config(name)
+        assert definition is not None, name
         synonym = _altered(
             definition, running.everybodys[name], ConfigSource.DYNAMIC_DEFAULT_BROKER
         )
@@ -121,9 +125,9 @@ def _set_on_broker(running: RunningConfig, names: Sequence[str]) -> list[ConfigS
         (running.static.given, ConfigSource.STATIC_BROKER),
     ):
         synonyms += [
-            _altered(BROKER_CONFIGS[name], properties[name], source)
+            _altered(definition, properties[name], source)
             for name in names
-            if name in properties
+            if name in properties and (definition := broker_config(name)) is not None
         ]
     return synonyms
 

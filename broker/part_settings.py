@@ -6,14 +6,20 @@ Each part has settings of its own and knows no BrokerConfig; these functions tra
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from strandline.broker.config import BrokerConfig
+from strandline.broker.listener_keys import limits_by_listener
 from strandline.broker.listeners import parse_connection_overrides
 from strandline.broker.network.server import ServerLimits
+from strandline.broker.quotas.quotas import ConnectionRates
 from strandline.storage.local.cleaner import CleanerSettings
+from strandline.storage.log_config import INT_MAX
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.manager import TieringConfig
 from strandline.storage.tiering.quota import QuotaLimits
+
+T = TypeVar("T")
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
@@ -63,6 +69,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     return ServerLimits(
         request_bytes_max=config.socket_request_max_bytes,
         connections_max=config.max_connections,
+        connections_by_listener_max=limits_by_listener(config, "max.connections"),
         idle_ms_max=config.connections_max_idle_ms,
         connections_per_address_max=config.max_connections_per_ip,
         connections_by_address_max=parse_connection_overrides(
@@ -71,20 +78,30 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     )
 
 
-class CurrentServerLimits:
-    """The limits in force, made anew only when the configuration was altered.
+def connection_rates(config: BrokerConfig) -> ConnectionRates:
+    """What the configuration says of how fast connections are accepted."""
+    rate = config.max_connection_creation_rate
+    return ConnectionRates(
+        all_listeners=rate if rate < INT_MAX else None,
+        by_listener=limits_by_listener(config, "max.connection.creation.rate"),
+    )
+
+
+class Current(Generic[T]):
+    """Settings of a part as they are in force, made anew only when the configuration was altered.
 
     They are asked for with each connection and request.
     """
 
-    def __init__(self, current: Callable[[], BrokerConfig]) -> None:
+    def __init__(self, current: Callable[[], BrokerConfig], make: Callable[[BrokerConfig], T]):
         self._current = current
+        self._make = make
         self._made_of = current()
-        self._limits = server_limits(self._made_of)
+        self._made = make(self._made_of)
 
-    def __call__(self) -> ServerLimits:
+    def __call__(self) -> T:
         config = self._current()
         if config is not self._made_of:
             self._made_of = config
-            self._limits = server_limits(config)
-        return self._limits
+            self._made = self._make(config)
+        return self._made

@@ -22,6 +22,7 @@ from strandline.broker.cluster.decisions import Refusal, TopicDefaults
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.listener_keys import broker_config
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.log_config import LogConfig, nearest_name
@@ -94,9 +95,10 @@ def altered(static: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig
         return static
     fields: dict[str, object] = {}
     for name, text in properties.items():
-        definition = BROKER_CONFIGS[name]
+        definition = broker_config(name)
+        assert definition is not None, name
         value = definition.parse(text)
-        if definition.topic_property is None:
+        if definition.topic_property is None and name in BROKER_CONFIGS:
             fields[definition.field_name] = value
     given = MappingProxyType({**static.given, **properties})
     return replace(static, **fields, given=given)  # type: ignore[arg-type]  # as in config.py
@@ -142,7 +144,7 @@ def check_broker_change(
     stored = {**image.broker_properties, node_id: properties}
     both = {**stored.get(None, {}), **stored.get(static.node_id, {})}
     try:
-        usable = {name: text for name, text in both.items() if name in BROKER_CONFIGS}
+        usable = {name: text for name, text in both.items() if broker_config(name)}
         defaults = altered(static, usable).topic_defaults()
         # As if they were a topic's own, so that they are also held against each other.
         LogConfig.resolve(defaults)
@@ -158,7 +160,7 @@ def check_broker_change(
 
 
 def _check_one(name: str, text: str) -> None:
-    definition = BROKER_CONFIGS.get(name)
+    definition = broker_config(name)
     if definition is None:
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"unknown key {name!r}{nearest_name(name, BROKER_CONFIGS)}"

@@ -106,6 +106,16 @@ def _connection_keys() -> Iterator[BrokerConfigDef]:
     )
     yield key(
         CONNECTIONS,
+        "max.connection.creation.rate",
+        ConfigType.INT,
+        INT_MAX,
+        "Connections per second that are accepted; further ones wait in the queue of the system."
+        " This and max.connections may be set for one listener: listener.name.<name>.<key>.",
+        minimum=1,
+        dynamic=True,
+    )
+    yield key(
+        CONNECTIONS,
         "quota.window.num",
         ConfigType.INT,
         11,

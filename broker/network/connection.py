@@ -75,6 +75,7 @@ class Connection:
         "_writing",
         "closed",
         "last_progress_s",
+        "listener",
         "peer",
         "peer_address",
         "requests_total",
@@ -85,6 +86,7 @@ class Connection:
         connected: socket.socket,
         *,
         peer: str,
+        listener: str,
         handler: RequestHandler,
         loop: asyncio.AbstractEventLoop,
         spawn: Spawn,
@@ -109,6 +111,8 @@ class Connection:
         self._on_close = on_close
         self._on_refused = on_refused
         self.peer = peer
+        # The name of the listener that it came by.
+        self.listener = listener
         self.peer_address = peer.rpartition(":")[0]
         self.closed = False
         self.requests_total = 0

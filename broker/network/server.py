@@ -5,7 +5,9 @@ frame, or when it does not take its answer, for STALLED_S. More than `max.connec
 one address than `max.connections.per.ip` (and its overrides), are accepted and closed at once, so
 that the client sees a refusal and not a silence. A client that connects more often than its
 `connection_creation_rate` is held unserved until it could connect again, and closed then: closed at
-once, it would only come again at once (KIP-612).
+once, it would only come again at once (KIP-612). When all of them together connect faster than
+`max.connection.creation.rate`, the one that was accepted waits, and the others in the system's
+queue behind it.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class ServerLimits:
 
     request_bytes_max: int
     connections_max: int
+    connections_by_listener_max: Mapping[str, int]
     idle_ms_max: int
     connections_per_address_max: int
     connections_by_address_max: Mapping[str, int]
@@ -56,6 +59,10 @@ class ServerLimits:
     def of_address(self, address: str) -> int:
         """How many connections one address may have."""
         return self.connections_by_address_max.get(address, self.connections_per_address_max)
+
+    def of_listener(self, name: str) -> int:
+        """How many connections one listener may have."""
+        return self.connections_by_listener_max.get(name, self.connections_max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +85,21 @@ class Server:
         *,
         limits: Callable[[], ServerLimits],
         admit: Callable[[str], int] = lambda _address: 0,
+        pace: Callable[[str], int] = lambda _listener: 0,
         clock: Clock,
         spawn: Spawn,
     ) -> None:
         """`limits` are asked for at every use: they may be altered.
 
         `admit` says for how many ms an address that connects is to be kept out; 0 lets it in.
+        `pace` counts a connection of a listener, and says for how many ms it is to wait.
         """
         self._handler = handler
         self._admit = admit
+        self._pace = pace
+        # Those that wait for their turn: one per listening socket, which rests meanwhile.
+        self._waiting: dict[socket.socket, socket.socket] = {}
+        self._names: dict[socket.socket, str] = {}
         self._held: set[socket.socket] = set()
         self._limits = limits
         self._clock = clock
@@ -95,6 +108,7 @@ class Server:
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
+        self._by_listener: Counter[str] = Counter()
         self._accepted_total = 0
         self._refused_total = 0
         self._refusal_logged_s = -REFUSAL_LOG_S
@@ -102,7 +116,7 @@ class Server:
         self._closed_idle_total = 0
         self._closed_stalled_total = 0
 
-    def listen(self, host: str, port: int) -> int:
+    def listen(self, host: str, port: int, name: str = "PLAINTEXT") -> int:
         """Starts accepting; returns the port (which the system chose if `port` is 0).
 
         Raises OSError if the address cannot be bound.
@@ -118,6 +132,7 @@ class Server:
             listening.close()
             raise
         self._listening.append(listening)
+        self._names[listening] = name
         self._loop.add_reader(listening.fileno(), self._on_acceptable, listening)
         bound_port: int = listening.getsockname()[1]
         return bound_port
@@ -137,36 +152,64 @@ class Server:
                 self._pause_accepting(listening)
                 return
             self._accepted_total += 1
-            limits = self._limits()
-            host = _plain_address(address[0])
-            if len(self._connections) >= limits.connections_max or (
-                self._by_address[host] >= limits.of_address(host)
-            ):
-                self._refused_total += 1
-                connected.close()
-                continue
-            held_ms = self._admit(host)
-            if held_ms:
-                self._refused_total += 1
-                self._hold(connected, held_ms)
-                continue
-            connected.setblocking(False)
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._by_address[host] += 1
-            self._connections.add(
-                Connection(
-                    connected,
-                    peer=f"{host}:{address[1]}",
-                    handler=self._handler,
-                    loop=self._loop,
-                    spawn=self._spawn,
-                    clock=self._clock,
-                    frame_bytes_max=limits.request_bytes_max,
-                    on_close=self._forget,
-                    on_refused=self._log_refusal,
+            name = self._names[listening]
+            wait_ms = self._pace(name)
+            if wait_ms:
+                self._waiting[listening] = connected
+                self._loop.remove_reader(listening.fileno())
+                self._loop.call_later(
+                    wait_ms / 1000, self._end_wait, listening, connected, address, name
                 )
+                return
+            self._take_in(connected, address, name)
+
+    def _end_wait(
+        self,
+        listening: socket.socket,
+        connected: socket.socket,
+        address: tuple[str, int],
+        name: str,
+    ) -> None:
+        if self._waiting.pop(listening, None) is not None:
+            self._take_in(connected, address, name)
+            self._resume_accepting(listening)
+
+    def _take_in(self, connected: socket.socket, address: tuple[str, int], name: str) -> None:
+        """Makes an accepted socket a connection, unless there are too many."""
+        limits = self._limits()
+        host = _plain_address(address[0])
+        if (
+            len(self._connections) >= limits.connections_max
+            or self._by_listener[name] >= limits.of_listener(name)
+            or self._by_address[host] >= limits.of_address(host)
+        ):
+            self._refused_total += 1
+            connected.close()
+            return
+        held_ms = self._admit(host)
+        if held_ms:
+            self._refused_total += 1
+            self._hold(connected, held_ms)
+            return
+        connected.setblocking(False)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._by_address[host] += 1
+        self._by_listener[name] += 1
+        self._connections.add(
+            Connection(
+                connected,
+                peer=f"{host}:{address[1]}",
+                listener=name,
+                handler=self._handler,
+                loop=self._loop,
+                spawn=self._spawn,
+                clock=self._clock,
+                frame_bytes_max=limits.request_bytes_max,
+                on_close=self._forget,
+                on_refused=self._log_refusal,
             )
+        )
 
     def _log_refusal(self, peer: str, reason: str) -> None:
         """Says why a client was cut off, which nothing on the wire can; not for every one."""
@@ -202,6 +245,7 @@ class Server:
         if connection in self._connections:
             self._connections.remove(connection)
             host = connection.peer_address
+            self._by_listener[connection.listener] -= 1
             self._by_address[host] -= 1
             if not self._by_address[host]:
                 # One entry per address that is connected, not per address that ever was.
@@ -251,6 +295,9 @@ class Server:
             self._loop.remove_reader(listening.fileno())
             listening.close()
         self._listening.clear()
+        for waiting in self._waiting.values():
+            waiting.close()
+        self._waiting.clear()
 
     def close(self) -> None:
         """Stops accepting and drops every connection."""

@@ -10,7 +10,8 @@ Without quotas `is_active` is False, and nothing here is called: no cost where n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from strandline.broker.cluster.image import MetadataImage
@@ -46,6 +47,14 @@ class _Gauges(Generic[GaugeT]):
         else:
             self._gauges.move_to_end(sharers)
         return gauge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionRates:
+    """max.connection.creation.rate, per second: of all listeners together, and of single ones."""
+
+    all_listeners: float | None
+    by_listener: Mapping[str, float]
 
 
 class MutationQuota:
@@ -88,6 +97,7 @@ class ClientQuotas:
         self._requested = _Gauges(lambda: SampledRate(windows))
         self._mutated = _Gauges(lambda: TokenBucket(windows))
         self._connected = _Gauges(lambda: SampledRate(windows))
+        self._accepted = _Gauges(lambda: SampledRate(windows))
         # Looked at by every request before anything else is.
         self.is_active = False
 
@@ -144,6 +154,23 @@ class ClientQuotas:
         if throttle_ms:
             rate.record(-1, now_ms)
         return throttle_ms
+
+    def accepted(self, listener: str, rates: ConnectionRates) -> int:
+        """max.connection.creation.rate: somebody was accepted, and is to wait so long.
+
+        It counts all the same, as it is let in then. No wait is longer than a window, as in Kafka.
+        """
+        now_ms = self._clock.now_ms()
+        wait_ms = 0
+        for sharers, bound in (
+            (("", ""), rates.all_listeners),
+            ((listener, ""), rates.by_listener.get(listener)),
+        ):
+            if bound is not None:
+                rate = self._accepted.of(sharers)
+                rate.record(1, now_ms)
+                wait_ms = max(wait_ms, rate.throttle_ms(bound, now_ms))
+        return min(wait_ms, self._windows.length_ms)
 
     def mutation(self, user: str, client_id: str, *, strict: bool) -> MutationQuota | None:
         """controller_mutation_rate of one request; None without a limit."""

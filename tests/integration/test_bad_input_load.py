@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -172,6 +173,33 @@ def test_readers_that_do_not_drain_are_bounded_in_memory(broker: BrokerProcess) 
         assert broker.resident_mib() - before_mib < 64
     finally:
         close_all(connections)
+
+
+def test_all_who_come_faster_than_the_broker_accepts_are_served_in_the_end(
+    broker: BrokerProcess,
+) -> None:
+    key = "max.connection.creation.rate"
+    resource = ConfigResource(ConfigResource.Type.BROKER, "1")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def alter(value: str | None) -> None:
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        resource.incremental_configs = [
+            ConfigEntry(key, value, incremental_operation=operation),
+            ConfigEntry(f"listener.name.plaintext.{key}", value, incremental_operation=operation),
+        ]
+        (done,) = admin.incremental_alter_configs([resource]).values()
+        done.result(10)
+
+    alter("8")
+    try:
+        connections = [socket.create_connection(("127.0.0.1", broker.port)) for _ in range(90)]
+        try:
+            assert_serves(broker.port)
+        finally:
+            close_all(connections)
+    finally:
+        alter(None)
 
 
 def test_who_connects_too_often_is_held_and_let_go(broker: BrokerProcess) -> None:

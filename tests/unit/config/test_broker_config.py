@@ -166,7 +166,8 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("sasl.enabled.mechanisms=PLAIN", "no encryption, authentication or authorisation yet"),
         ("authorizer.class.name=x.Y", "no encryption, authentication or authorisation yet"),
         ("security.inter.broker.protocol=SSL", "no encryption, authentication or authorisation"),
-        ("max.connection.creation.rate=10", "does not enforce this limit yet"),
+        ("max.connection.creation.rate=0", "at least 1"),
+        ("listener.name.plaintext.max.connection.creation.rate=x", "max.connection.creation.rate"),
         ("max.connections.per.ip.overrides=10.0.0.1", "expected address:count"),
         ("max.connections.per.ip.overrides=localhost:4", "expected address:count"),
         ("strandline.metrics.listener=127.0.0.1:9404", "expected NAME://host:port"),
@@ -199,14 +200,14 @@ def test_two_broker_ids_that_disagree_are_refused() -> None:
 
 def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        config = load("num.network.threads=3", "max.connection.creation.rate=2147483647")
+        config = load("num.network.threads=3", "replica.selector.class=")
     assert [key.key for key in config.ignored] == [
         "num.network.threads",
-        "max.connection.creation.rate",
+        "replica.selector.class",
     ]
     assert [record.fields["key"] for record in caplog.records] == [  # type: ignore[attr-defined]
         "num.network.threads",
-        "max.connection.creation.rate",
+        "replica.selector.class",
     ]
     assert "num.network.threads" not in config.given
 

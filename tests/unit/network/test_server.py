@@ -40,6 +40,7 @@ def limits(per_address: int = 100, **by_address: int) -> ServerLimits:
     return ServerLimits(
         request_bytes_max=1000,
         connections_max=50,
+        connections_by_listener_max={"SMALL": 2},
         idle_ms_max=IDLE_MS,
         connections_per_address_max=per_address,
         connections_by_address_max=by_address,
@@ -51,6 +52,7 @@ def run(
     *,
     allowed: ServerLimits | None = None,
     admit: Callable[[str], int] = lambda _address: 0,
+    pace: Callable[[str], int] = lambda _listener: 0,
 ) -> None:
     async def main() -> None:
         clock = ManualClock()
@@ -58,6 +60,7 @@ def run(
             Echo(),
             limits=lambda: allowed or limits(),
             admit=admit,
+            pace=pace,
             clock=clock,
             spawn=asyncio.get_running_loop().create_task,
         )
@@ -193,5 +196,48 @@ def test_only_so_many_are_held() -> None:
             with pytest.raises(BlockingIOError):
                 theirs.recv(1, socket.MSG_DONTWAIT)
             theirs.close()
+
+    run(test)
+
+
+def test_who_comes_faster_than_the_rate_waits_for_his_turn_and_is_served() -> None:
+    waits = iter([0, 30, 0, 0])
+    asked: list[str] = []
+
+    def pace(listener: str) -> int:
+        asked.append(listener)
+        return next(waits)
+
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        # None of them is turned away: two wait, one with us and one with the system.
+        connections = [await connect(port) for _ in range(3)]
+        for reader, writer in connections:
+            writer.write(frame(b"x"))
+            assert await reader.readexactly(1) == b"x"
+        assert server.statistics().refused_total == 0
+        assert asked == ["PLAINTEXT"] * 3
+
+    run(test, pace=pace)
+
+
+def test_a_stop_lets_go_of_who_waits() -> None:
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        reader, _ = await connect(port)
+        await until(lambda: server.statistics().accepted_total == 1)
+        server.close()
+        assert await is_closed(reader)
+
+    run(test, pace=lambda _listener: 60_000)
+
+
+def test_a_listener_may_have_a_limit_of_its_own() -> None:
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        small = server.listen("127.0.0.1", 0, "SMALL")
+        kept = [await connect(small) for _ in range(2)]
+        await until(lambda: server.statistics().connections == 2)
+        assert await is_closed((await connect(small))[0])
+        kept.append(await connect(port))
+        await until(lambda: server.statistics().connections == 3)
+        assert server.statistics().refused_total == 1
 
     run(test)

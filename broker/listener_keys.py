@@ -1,0 +1,48 @@
+"""Keys that may be set for one listener: `listener.name.<name in lower case>.<key>`, as in Kafka.
+
+A key of that form has the type and bounds of the key it ends in, and no default: where it is not
+set, the key without the prefix holds, or (for limits of connections) nothing further.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from strandline.broker.config_keys.definition import BrokerConfigDef
+from strandline.broker.config_table import BROKER_CONFIGS
+
+if TYPE_CHECKING:
+    from strandline.broker.config import BrokerConfig
+
+PREFIX = "listener.name."
+SCOPED = ("max.connection.creation.rate", "max.connections")
+
+_SCOPED_KEY = re.compile(
+    rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key>{'|'.join(map(re.escape, SCOPED))})"
+)
+
+
+def broker_config(name: str) -> BrokerConfigDef | None:
+    """What is known of a broker key, with or without a listener in it; None if there is no such."""
+    definition = BROKER_CONFIGS.get(name)
+    if definition is not None:
+        return definition
+    match = _SCOPED_KEY.fullmatch(name)
+    if match is None:
+        return None
+    return replace(BROKER_CONFIGS[match["key"]], name=name, default="", nullable=True)
+
+
+def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:
+    """What is set for one listener alone; None if nothing is."""
+    text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
+    return text or None
+
+
+def limits_by_listener(config: BrokerConfig, key: str) -> dict[str, int]:
+    """The number under `key` of each listener that has one of its own, by its name."""
+    texts = {one.name: of_listener(config.given, one.name, key) for one in config.listeners}
+    return {name: int(text) for name, text in texts.items() if text is not None}
