@@ -34,8 +34,10 @@ from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
 from strandline.broker.config import BrokerConfig
+from strandline.broker.coordination.consumer_values import MemberTimes
 from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.folder_marks import METADATA_FOLDER, check_not_interrupted
+from strandline.broker.group_configs import member_times
 from strandline.broker.handlers.dispatch import Dispatcher
 from strandline.broker.handlers.fetch import FetchHandler
 from strandline.broker.handlers.fetch_sessions import FetchSessionCache
@@ -201,6 +203,7 @@ class Broker:
             topic_defaults=self._running.topic_defaults,
             clock=clock,
             reads=self._workers.lookups,
+            times_of=self._times_of,
         )
         self._enforcer = RetentionEnforcer(
             self._retained_logs,
@@ -233,6 +236,10 @@ class Broker:
             workers=self._workers,
             clock=clock,
         )
+
+    def _times_of(self, group_id: str) -> MemberTimes:
+        properties = self._metadata.image.group_properties.get(group_id, {})
+        return member_times(self._running.current, properties)
 
     def _retained_logs(self) -> Iterable[UnifiedLog]:
         """The logs whose retention is this broker's."""

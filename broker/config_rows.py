@@ -3,6 +3,7 @@
 A value comes from the first source that has it, and the synonyms tell the whole way there:
 
     topic property   set on the topic  > set on the broker, under a broker key, in one of these ways
+    group property   set on the group  > set on the broker, under group.<its name>
     broker key       altered for this broker > altered for all > command line or file > default
 
 Sources carry the numbers of the protocol.
@@ -16,6 +17,7 @@ from enum import IntEnum
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_keys.definition import BrokerConfigDef
 from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.group_configs import GROUP_CONFIGS
 from strandline.broker.listener_keys import broker_config
 from strandline.broker.running_config import RunningConfig
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
@@ -30,6 +32,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,36 @@ def describe_topic(
     return tuple(
         _topic_row(running, TOPIC_CONFIGS[name], topic_properties) for name in sorted(TOPIC_CONFIGS)
     )
+
+
+def describe_group(
+    running: RunningConfig, group_properties: Mapping[str, str]
+) -> tuple[ConfigRow, ...]:
+    """Every property of a group that has `group_properties` set, sorted by name."""
+    rows = []
+    for name in sorted(GROUP_CONFIGS):
+        definition = GROUP_CONFIGS[name]
+        own = group_properties.get(name)
+        synonyms = [] if own is None else [_synonym(name, own, ConfigSource.GROUP)]
+        synonyms += _set_on_broker(running, definition.synonyms)
+        synonyms.append(_synonym(definition.synonyms[0], definition.default, ConfigSource.DEFAULT))
+        rows.append(
+            ConfigRow(
+                name=name,
+                value=synonyms[0].value,
+                source=synonyms[0].source,
+                read_only=False,
+                sensitive=False,
+                type=definition.type,
+                documentation=definition.doc,
+                synonyms=tuple(synonyms),
+            )
+        )
+    return tuple(rows)
+
+
+def _synonym(name: str, value: str, source: ConfigSource) -> ConfigSynonym:
+    return ConfigSynonym(name=name, value=value, source=source)
 
 
 def _broker_row(running: RunningConfig, definition: BrokerConfigDef) -> ConfigRow:

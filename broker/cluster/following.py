@@ -183,6 +183,8 @@ def merged_image(origin: MetadataImage, own: MetadataImage, node_id: NodeId) -> 
         next_producer_id=0,
         broker_properties=own.broker_properties,
         client_quotas=own.client_quotas,
+        group_properties=own.group_properties,
+        scram_credentials=own.scram_credentials,
     )
 
 

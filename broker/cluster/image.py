@@ -22,6 +22,7 @@ from strandline.broker.cluster.records import (
     BrokerStarted,
     ClientQuotasSet,
     ClusterCreated,
+    GroupConfigsSet,
     LeaderEpochsRaised,
     MetadataRecord,
     NodeId,
@@ -29,6 +30,7 @@ from strandline.broker.cluster.records import (
     ProducerIdsAllocated,
     QuotaEntity,
     Replicas,
+    ScramCredentialsSet,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
@@ -102,6 +104,13 @@ class MetadataImage:
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    # Properties by group, SCRAM credentials by user.
+    group_properties: Mapping[str, Mapping[str, str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    scram_credentials: Mapping[str, Mapping[str, str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """The partition, or None if there is no such topic or number."""
@@ -134,6 +143,8 @@ def image_of(
     next_producer_id: int,
     broker_properties: Mapping[NodeId | None, Mapping[str, str]],
     client_quotas: Mapping[QuotaEntity, Mapping[str, float]],
+    group_properties: Mapping[str, Mapping[str, str]],
+    scram_credentials: Mapping[str, Mapping[str, str]],
 ) -> MetadataImage:
     """An image from its parts, as snapshots hold them."""
     by_name = {topic.name: topic for topic in topics}
@@ -146,6 +157,8 @@ def image_of(
         next_producer_id=next_producer_id,
         broker_properties=MappingProxyType(dict(broker_properties)),
         client_quotas=MappingProxyType(dict(client_quotas)),
+        group_properties=MappingProxyType(dict(group_properties)),
+        scram_credentials=MappingProxyType(dict(scram_credentials)),
     )
 
 
@@ -171,6 +184,8 @@ class _Draft:
         self._next_producer_id = image.next_producer_id
         self._broker_properties = dict(image.broker_properties)
         self._client_quotas = dict(image.client_quotas)
+        self._group_properties = dict(image.group_properties)
+        self._scram_credentials = dict(image.scram_credentials)
 
     def finish(self) -> MetadataImage:
         return image_of(
@@ -181,6 +196,8 @@ class _Draft:
             next_producer_id=self._next_producer_id,
             broker_properties=self._broker_properties,
             client_quotas=self._client_quotas,
+            group_properties=self._group_properties,
+            scram_credentials=self._scram_credentials,
         )
 
     def apply(self, record: MetadataRecord) -> None:
@@ -213,6 +230,10 @@ class _Draft:
                 _set_or_drop(self._broker_properties, record.node_id, record.properties)
             case ClientQuotasSet():
                 _set_or_drop(self._client_quotas, record.entity, record.quotas)
+            case GroupConfigsSet():
+                _set_or_drop(self._group_properties, record.group_id, record.properties)
+            case ScramCredentialsSet():
+                _set_or_drop(self._scram_credentials, record.user, record.credentials)
 
     def _create_cluster(self, record: ClusterCreated) -> None:
         if self._cluster_id or not record.cluster_id:

@@ -3,7 +3,8 @@
 Both are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
 rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs [partition, node].
 
-Version 2 of a snapshot added `broker_configs` and `client_quotas`; one of version 1 has none.
+Version 2 of a snapshot added `broker_configs` and `client_quotas`, version 3 `group_configs` and
+`scram_credentials`; an older one has none.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
 VERSION = 1
 VERSIONS = range(1, 2)
-SNAPSHOT_VERSION = 2
-SNAPSHOT_VERSIONS = range(1, 3)
+SNAPSHOT_VERSION = 3
+SNAPSHOT_VERSIONS = range(1, 4)
 
 # What the first entry has for `previous`.
 NO_ENTRY_CHECKSUM = "00000000"
@@ -122,6 +123,14 @@ def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
                 {"entity": dict(entity.names), "quotas": encode_quotas(quotas)}
                 for entity, quotas in image.client_quotas.items()
             ],
+            "group_configs": [
+                {"group_id": group_id, "properties": dict(properties)}
+                for group_id, properties in image.group_properties.items()
+            ],
+            "scram_credentials": [
+                {"user": user, "credentials": dict(credentials)}
+                for user, credentials in image.scram_credentials.items()
+            ],
         },
     )
 
@@ -144,6 +153,8 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
         next_producer_id=fields.integer("next_producer_id"),
         broker_properties=_decode_broker_configs(fields),
         client_quotas=_decode_client_quotas(fields),
+        group_properties=_decode_since_3(fields, "group_configs", "group_id", "properties"),
+        scram_credentials=_decode_since_3(fields, "scram_credentials", "user", "credentials"),
     )
     return Snapshot(image=image, head_checksum=fields.text("previous"))
 
@@ -233,6 +244,16 @@ def _decode_client_quotas(fields: Fields) -> dict[QuotaEntity, Mapping[str, floa
     return {
         QuotaEntity.of(one.texts_by_name("entity")): MappingProxyType(decode_quotas(one, "quotas"))
         for one in fields.objects("client_quotas")
+    }
+
+
+def _decode_since_3(
+    fields: Fields, name: str, key: str, values: str
+) -> dict[str, Mapping[str, str]]:
+    if fields.integer("version") < 3:
+        return {}
+    return {
+        one.text(key): MappingProxyType(one.texts_by_name(values)) for one in fields.objects(name)
     }
 
 

@@ -11,6 +11,8 @@
     leader-epochs-raised     a restore found higher epochs in the archive than in the metadata
     broker-configs-set       all dynamic keys of one broker, or the cluster's defaults of them
     client-quotas-set        all quotas of one user, client id, pair of both, address or default
+    group-configs-set        all properties of one group
+    scram-credentials-set    all SCRAM credentials of one user, by mechanism
 
 A record is a fact, not a wish: the controller has checked it. `image.py` says what each changes.
 As JSON each is one object whose `type` is the name above. Replicas are pairs [partition, node]
@@ -133,6 +135,25 @@ class ClientQuotasSet:
     quotas: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfigsSet:
+    """From now on exactly these properties are set for the group, which need not exist."""
+
+    group_id: str
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredentialsSet:
+    """From now on the user has exactly these; none: he cannot log in by SCRAM any more.
+
+    What stands under a mechanism is salted and hashed, in the form of `security/scram.py`.
+    """
+
+    user: str
+    credentials: Mapping[str, str]
+
+
 MetadataRecord: TypeAlias = (
     ClusterCreated
     | BrokerStarted
@@ -145,6 +166,8 @@ MetadataRecord: TypeAlias = (
     | LeaderEpochsRaised
     | BrokerConfigsSet
     | ClientQuotasSet
+    | GroupConfigsSet
+    | ScramCredentialsSet
 )
 
 
@@ -200,6 +223,18 @@ def encode_record(record: MetadataRecord) -> dict[str, Json]:
                 "entity": dict(record.entity.names),
                 "quotas": encode_quotas(record.quotas),
             }
+        case GroupConfigsSet():
+            return {
+                "type": "group-configs-set",
+                "group_id": record.group_id,
+                "properties": dict(record.properties),
+            }
+        case ScramCredentialsSet():
+            return {
+                "type": "scram-credentials-set",
+                "user": record.user,
+                "credentials": dict(record.credentials),
+            }
 
 
 def decode_record(fields: Fields) -> MetadataRecord:
@@ -254,6 +289,12 @@ _DECODERS: Mapping[str, Callable[[Fields], MetadataRecord]] = {
     ),
     "client-quotas-set": lambda f: ClientQuotasSet(
         entity=QuotaEntity.of(f.texts_by_name("entity")), quotas=decode_quotas(f, "quotas")
+    ),
+    "group-configs-set": lambda f: GroupConfigsSet(
+        group_id=f.text("group_id"), properties=f.texts_by_name("properties")
+    ),
+    "scram-credentials-set": lambda f: ScramCredentialsSet(
+        user=f.text("user"), credentials=f.texts_by_name("credentials")
     ),
 }
 

@@ -363,7 +363,7 @@ def heartbeat(draft: Draft, request: HeartbeatRequest, occasion: Occasion) -> He
     return HeartbeatAnswer(
         member_id=member_id,
         member_epoch=current.epoch,
-        heartbeat_interval_ms=rules.heartbeat_interval_ms,
+        heartbeat_interval_ms=rules.times_of(request.group_id).heartbeat_interval_ms,
         assignment=current.assigned if must_tell else None,
     )
 

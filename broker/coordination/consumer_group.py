@@ -177,7 +177,7 @@ class ConsumerGroup:
         if subscription is None:
             return
         timeout_ms = (
-            self._rules.session_timeout_ms
+            self._rules.times_of(self.roster.group_id).session_timeout_ms
             if subscription.classic is None
             else subscription.classic.session_timeout_ms
         )

@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import TypeAlias
@@ -267,11 +269,22 @@ class MigrationPolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerRules:
-    """The broker's configuration, as far as groups of the new protocol depend on it."""
+class MemberTimes:
+    """How often a member is to send heartbeats, and after which silence it is out."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
+
+
+DEFAULT_TIMES = MemberTimes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerRules:
+    """The broker's configuration, as far as groups of the new protocol depend on it."""
+
+    # By group id; may change from one question to the next.
+    times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES
     size_max: int = 2**31 - 1
     # The first one is the default.
     assignors: tuple[str, ...] = ("uniform", "range")

@@ -23,7 +23,7 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
 from strandline.broker.cluster.decisions import TopicDefaults
@@ -35,10 +35,12 @@ from strandline.broker.coordination.consumer_decisions import check_heartbeat
 from strandline.broker.coordination.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer_runtime import ConsumerCoordinator
 from strandline.broker.coordination.consumer_values import (
+    DEFAULT_TIMES,
     JOIN_EPOCH,
     ConsumerGroupDescription,
     HeartbeatAnswer,
     HeartbeatRequest,
+    MemberTimes,
 )
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group import Group
@@ -113,8 +115,12 @@ class GroupCoordinator:
         topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
+        times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES,
     ) -> None:
-        """`reads` runs the blocking part of loading."""
+        """`reads` runs the blocking part of loading.
+
+        `times_of` says what holds for the members of a group of the new protocol.
+        """
         self._config = config
         self._metadata = metadata
         self._clock = clock
@@ -128,6 +134,7 @@ class GroupCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
+            times_of=times_of,
         )
         # The incarnation of the topic that the slots belong to.
         self._topic_id: TopicId | None = None

@@ -26,7 +26,11 @@ from strandline.broker.cluster.image import TopicImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
-from strandline.broker.coordination.consumer_values import ConsumerRules, MigrationPolicy
+from strandline.broker.coordination.consumer_values import (
+    ConsumerRules,
+    MemberTimes,
+    MigrationPolicy,
+)
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_configuration import GroupConfiguration
 from strandline.broker.coordination.group_partitioning import coordinating_partition
@@ -82,6 +86,7 @@ class Slots:
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
+        times_of: Callable[[str], MemberTimes],
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` tells that there is some."""
         self._config = config
@@ -97,8 +102,7 @@ class Slots:
             size_max=config.group_max_size,
         )
         self.consumer_rules = ConsumerRules(
-            session_timeout_ms=config.group_consumer_session_timeout_ms,
-            heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            times_of=times_of,
             size_max=config.group_consumer_max_size,
             assignors=config.group_consumer_assignors,
             regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: what topics and brokers run with, changed meanwhile.
+"""IncrementalAlterConfigs and AlterConfigs: what topics, brokers and groups run with, changed.
 
 IncrementalAlterConfigs  0-1  SET, DELETE, and for lists APPEND and SUBTRACT; 1 flexible
 AlterConfigs             0-2  replaces all of them: what is not named goes back; 2 flexible
@@ -15,6 +15,9 @@ A BROKER resource is this broker, or with an empty name all of them. Only keys t
 configurations calls dynamic can be altered; they are in force when the answer goes out.
 
     current keys + request -> check_broker_change -> metadata log -> RunningConfig
+
+A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members hear of it
+with their next heartbeat.
 
 Not alterable: the other keys of brokers (they are read at the start), and internal topics.
 """
@@ -35,9 +38,10 @@ from strandline.broker.cluster.decisions import (
     TopicResult,
 )
 from strandline.broker.cluster.image import MetadataImage, TopicImage
-from strandline.broker.cluster.records import BrokerConfigsSet
+from strandline.broker.cluster.records import BrokerConfigsSet, GroupConfigsSet
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
 from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.group_configs import GROUP_CONFIGS, GROUPS_MAX, check_group_change
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
@@ -91,13 +95,13 @@ class AlterConfigsHandlers:
         _refuse_flood(request.resources)
 
         def alteration(resource: IncrementalAlterConfigsResource) -> Alteration:
-            is_topic = resource.resource_type == ConfigResourceType.TOPIC
-            definitions: Mapping[str, ConfigDef] = TOPIC_CONFIGS if is_topic else BROKER_CONFIGS
-            inherited = (
-                self._services.topic_defaults.properties
-                if is_topic
-                else self._services.running.static.given
-            )
+            definitions: Mapping[str, ConfigDef] = BROKER_CONFIGS
+            inherited = self._services.running.static.given
+            if resource.resource_type == ConfigResourceType.TOPIC:
+                definitions = TOPIC_CONFIGS
+                inherited = self._services.topic_defaults.properties
+            elif resource.resource_type == ConfigResourceType.GROUP:
+                definitions = GROUP_CONFIGS
             return lambda properties: operated(
                 properties, resource.configs, inherited, definitions=definitions
             )
@@ -152,7 +156,7 @@ class AlterConfigsHandlers:
         """One outcome per resource, in the order of the request."""
         outcomes: dict[Key, Outcome] = {}
         topics: dict[str, Alteration] = {}
-        brokers: dict[Key, Alteration] = {}
+        others: dict[Key, Alteration] = {}
         for key, alteration in wanted.items():
             # Everything has a place from here on, so that the answers come in order.
             outcomes[key] = Outcome()
@@ -163,15 +167,23 @@ class AlterConfigsHandlers:
                     )
                 if key[0] == ConfigResourceType.BROKER:
                     self._broker_of(key)
-                    brokers[key] = alteration
+                    others[key] = alteration
+                elif key[0] == ConfigResourceType.GROUP:
+                    if not key[1]:
+                        raise Refusal(
+                            ErrorCode.INVALID_REQUEST, "Default group resources are not allowed."
+                        )
+                    others[key] = alteration
                 else:
                     topics[_topic_of(key)] = alteration
             except Refusal as refusal:
                 outcomes[key] = _refused(refusal)
         for name, outcome in (await self._alter_topics(topics, intent)).items():
             outcomes[ConfigResourceType.TOPIC, name] = outcome
-        for key, alteration in brokers.items():
-            outcomes[key] = await self._alter_broker(key, alteration, intent)
+        for key, alteration in others.items():
+            is_group = key[0] == ConfigResourceType.GROUP
+            make = self._group_decision if is_group else self._broker_decision
+            outcomes[key] = await self._alter_other(make(key, alteration, intent))
         return outcomes
 
     def _broker_of(self, key: Key) -> int | None:
@@ -191,7 +203,9 @@ class AlterConfigsHandlers:
             )
         return node_id
 
-    async def _alter_broker(self, key: Key, alteration: Alteration, intent: Intent) -> Outcome:
+    def _broker_decision(
+        self, key: Key, alteration: Alteration, intent: Intent
+    ) -> Callable[[MetadataImage], Decision[None]]:
         node_id = self._broker_of(key)
         static = self._services.running.static
 
@@ -205,8 +219,32 @@ class AlterConfigsHandlers:
                 records=(BrokerConfigsSet(node_id=node_id, properties=wanted),), results=()
             )
 
+        return decide_broker
+
+    def _group_decision(
+        self, key: Key, alteration: Alteration, intent: Intent
+    ) -> Callable[[MetadataImage], Decision[None]]:
+        _, group_id = key
+
+        def decide_group(image: MetadataImage) -> Decision[None]:
+            present = image.group_properties.get(group_id, {})
+            wanted = alteration(present)
+            check_group_change(self._services.config, wanted)
+            if not present and wanted and len(image.group_properties) >= GROUPS_MAX:
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION, f"more than {GROUPS_MAX} groups with properties"
+                )
+            if intent is Intent.VALIDATE or wanted == dict(present):
+                return Decision(records=(), results=())
+            return Decision(
+                records=(GroupConfigsSet(group_id=group_id, properties=wanted),), results=()
+            )
+
+        return decide_group
+
+    async def _alter_other(self, decide_one: Callable[[MetadataImage], Decision[None]]) -> Outcome:
         try:
-            await self._metadata.change(decide_broker)
+            await self._metadata.change(decide_one)
         except Refusal as refusal:
             return _refused(refusal)
         except StorageError as error:

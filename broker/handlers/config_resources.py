@@ -2,8 +2,8 @@
 
     0-1   0 asks for client metrics alone, which nobody can configure here; 1 asks by type
 
-Topics and this broker. Groups, client metrics and the broker's loggers have no configuration of
-their own here, so none are named.
+Topics, this broker, and groups that have properties of their own. Client metrics and the broker's
+loggers have no configuration here, so none are named.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ class ConfigResourceHandler:
             found += [(name, ConfigResourceType.TOPIC) for name in self._metadata.image.topics]
         if ConfigResourceType.BROKER in wanted:
             found.append((str(self._node_id), ConfigResourceType.BROKER))
+        if ConfigResourceType.GROUP in wanted:
+            found += [
+                (name, ConfigResourceType.GROUP) for name in self._metadata.image.group_properties
+            ]
         return ListConfigResourcesResponse(
             config_resources=[
                 ListedConfigResource(resource_name=name, resource_type=kind) for name, kind in found

@@ -1,4 +1,4 @@
-"""DescribeConfigs: what topics and this broker run with, and where each value comes from.
+"""DescribeConfigs: what topics, groups and this broker run with, and where each value comes from.
 
     0-4   1 sources and synonyms; 3 types and documentation; 4 flexible
 
@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.broker.config_rows import ConfigRow, describe_all, describe_broker, describe_topic
+from strandline.broker.config_rows import (
+    ConfigRow,
+    describe_all,
+    describe_broker,
+    describe_group,
+    describe_topic,
+)
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
@@ -27,7 +33,7 @@ from strandline.broker.protocol.messages.describe_configs import (
 
 
 class ConfigHandlers:
-    """Reads configurations; `alter_configs.py` changes those of topics."""
+    """Reads configurations; `alter_configs.py` changes them."""
 
     def __init__(self, services: Services) -> None:
         self._running = services.running
@@ -66,6 +72,13 @@ class ConfigHandlers:
                     )
                 # An empty name asks for what was altered for every broker.
                 rows = describe_broker(self._running) if name else describe_all(self._running)
+            case ConfigResourceType.GROUP:
+                if not name:
+                    return _failed(
+                        resource, ErrorCode.INVALID_REQUEST, "Group name must not be empty"
+                    )
+                properties = self._metadata.image.group_properties.get(name, {})
+                rows = describe_group(self._running, properties)
             case _:
                 return _failed(
                     resource,

@@ -7,8 +7,8 @@ those that do not pass do not. A failure without a reason there fails the run, a
 for a test that passes: what works is taken off the list. With `--write-page` the results become
 docs/compatibility.md.
 
-Each of librdkafka's tests runs in a process of its own, as one failed assertion ends the runner;
-a few at once, and one that fails beside others once more alone.
+librdkafka's tests run in processes of their own, one for each number, as one failed assertion ends
+the runner; a few at once, and one that fails beside others once more alone.
 Tests that it marks as local (most use its built-in mock cluster) say nothing about us and are left
 out, and so are those named in known.toml under `left_out`.
 """
@@ -173,29 +173,38 @@ def run_librdkafka(
         if test not in left_out and (not only or test in only)
     ]
 
-    def run(test: str) -> Outcome:
-        return _run_one(
-            folder, work, test, scenario, scripts if test.startswith(WANT_SCRIPTS) else {}
-        )
+    by_number: dict[str, list[str]] = {}
+    for test in wanted:
+        by_number.setdefault(test[:4], []).append(test)
 
-    failed = []
+    def run(tests: Sequence[str]) -> list[Outcome]:
+        wants_scripts = tests[0].startswith(WANT_SCRIPTS)
+        return _run_number(folder, work, tests, scenario, scripts if wants_scripts else {})
+
+    again = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for outcome in pool.map(run, wanted):
-            if outcome.result == "failed":
-                failed.append(outcome.test)
+        for tests, outcomes in zip(
+            by_number.values(), pool.map(run, by_number.values()), strict=True
+        ):
+            if any(outcome.result == "failed" for outcome in outcomes):
+                again.append(tests)
             else:
-                yield outcome
+                yield from outcomes
     # What others beside it may have disturbed, such as a count of all topics, goes alone.
-    for test in failed:
-        yield run(test)
+    for tests in again:
+        yield from run(tests)
 
 
-def _run_one(
-    folder: Path, work: Path, test: str, scenario: str, scripts: Mapping[str, str]
-) -> Outcome:
-    """One of librdkafka's tests. Not in its quick mode, which leaves out most of what is tested."""
+def _run_number(
+    folder: Path, work: Path, tests: Sequence[str], scenario: str, scripts: Mapping[str, str]
+) -> list[Outcome]:
+    """Tests of one number, which the runner cannot tell apart, in a process of their own.
+
+    Not in its quick mode, which leaves out most of what they test.
+    """
+    number = tests[0][:4]
     began_s = time.monotonic()
-    log_path = work / f"{test}.log"
+    log_path = work / f"{number}.log"
     with open(log_path, "wb") as log_file:
         process = subprocess.Popen(
             [folder / "tests" / "test-runner", "-L", "-K", "-p1", "-V", "4.1.0"],
@@ -203,7 +212,7 @@ def _run_one(
             env={
                 **os.environ,
                 "LD_LIBRARY_PATH": f"{folder / 'src'}:{folder / 'src-cpp'}",
-                "TESTS": test,
+                "TESTS": number,
                 "TEST_SCENARIO": scenario,
                 **scripts,
             },
@@ -216,14 +225,25 @@ def _run_one(
             process.kill()
             process.wait()
     said = re.sub(r"\x1b\[[0-9;]*m", "", log_path.read_text(errors="replace"))
-    result = _judged(said, test)
-    return Outcome(
-        suite="librdkafka",
-        test=test,
-        result=result,
-        detail=_last_words(said, result),
-        seconds=time.monotonic() - began_s,
-    )
+    return _outcomes(said, tests, time.monotonic() - began_s)
+
+
+def _outcomes(said: str, tests: Sequence[str], seconds: float) -> list[Outcome]:
+    """What the runner said of each of these tests."""
+    results = {test: _judged(said, test) for test in tests}
+    if "failed" not in results.values() and "ALL TESTS PASSED" not in said:
+        # Each was well and the whole was not: threads were left, or the runner crashed.
+        results = dict.fromkeys(results, "failed")
+    return [
+        Outcome(
+            suite="librdkafka",
+            test=test,
+            result=result,
+            detail=_last_words(said, result),
+            seconds=seconds,
+        )
+        for test, result in results.items()
+    ]
 
 
 def run_librdkafka_quickly(broker: BrokerProcess) -> Iterator[Outcome]:
@@ -246,15 +266,7 @@ def run_librdkafka_quickly(broker: BrokerProcess) -> Iterator[Outcome]:
         check=False,
     )
     said = re.sub(r"\x1b\[[0-9;]*m", "", ended.stdout)
-    for test in tests:
-        result = _judged(said, test, alone=False)
-        yield Outcome(
-            suite="librdkafka",
-            test=test,
-            result=result,
-            detail=_last_words(said, result),
-            seconds=time.monotonic() - began_s,
-        )
+    yield from _outcomes(said, tests, time.monotonic() - began_s)
 
 
 def librdkafka_tests(folder: Path, scenario: str = DEFAULT_SCENARIO) -> list[str]:
@@ -272,12 +284,10 @@ def librdkafka_tests(folder: Path, scenario: str = DEFAULT_SCENARIO) -> list[str
     return found
 
 
-def _judged(said: str, test: str, *, alone: bool = True) -> str:
-    """By the line of this very test: its name may be the beginning of others, which run with it."""
+def _judged(said: str, test: str) -> str:
+    """By the line of this very test, which is its last."""
     line = re.search(rf"=+ Test {test} (PASSED|SKIPPED|FAILED) =+", said)
-    if line is None or (alone and "ALL TESTS PASSED" not in said):
-        return "failed"
-    return line[1].lower()
+    return "failed" if line is None else line[1].lower()
 
 
 def _last_words(said: str, result: str) -> str:

@@ -245,8 +245,8 @@ def test_one_bad_resource_does_not_hinder_the_good_ones(
     assert [own(client, name) for name in (good, bad, twice)] == [{"retention.ms": "5"}, {}, {}]
 
 
-@pytest.mark.parametrize("kind", [ConfigResourceType.GROUP, 99, 0])
-def test_only_topics_and_brokers_can_be_altered(client: WireClient, kind: int) -> None:
+@pytest.mark.parametrize("kind", [ConfigResourceType.CLIENT_METRICS, 99, 0])
+def test_only_topics_brokers_and_groups_can_be_altered(client: WireClient, kind: int) -> None:
     (result,) = alter(client, resource("1", ("log.retention.ms", SET, "5"), kind=kind))
     assert (result.error_code, result.resource_type) == (INVALID_REQUEST, kind)
     assert result.error_message

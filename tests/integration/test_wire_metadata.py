@@ -347,7 +347,7 @@ def test_unknown_resources_are_refused_each_for_itself(
         (ConfigResourceType.TOPIC, "\0" * 30_000, UNKNOWN_TOPIC_OR_PARTITION),
         (ConfigResourceType.BROKER, "2", INVALID_REQUEST),
         (ConfigResourceType.BROKER, "one", INVALID_REQUEST),
-        (ConfigResourceType.GROUP, "g", INVALID_REQUEST),
+        (ConfigResourceType.GROUP, "", INVALID_REQUEST),
         (99, "x", INVALID_REQUEST),
     ):
         result = describe_configs(client, kind, name)

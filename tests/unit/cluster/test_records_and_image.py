@@ -16,11 +16,13 @@ from strandline.broker.cluster.records import (
     BrokerStarted,
     ClientQuotasSet,
     ClusterCreated,
+    GroupConfigsSet,
     LeaderEpochsRaised,
     MetadataRecord,
     PartitionsAdded,
     ProducerIdsAllocated,
     QuotaEntity,
+    ScramCredentialsSet,
     TopicConfigsSet,
     TopicCreated,
     TopicDeleted,
@@ -68,6 +70,8 @@ _RECORDS: st.SearchStrategy[MetadataRecord] = st.one_of(
             st.text(max_size=5), st.floats(min_value=0, allow_infinity=False), max_size=3
         ),
     ),
+    st.builds(GroupConfigsSet, group_id=st.text(max_size=9), properties=_PROPERTIES),
+    st.builds(ScramCredentialsSet, user=st.text(max_size=9), credentials=_PROPERTIES),
 )
 
 
