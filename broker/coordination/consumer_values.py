@@ -15,10 +15,8 @@ Each of them with None says "forget it".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import TypeAlias
