@@ -198,6 +198,14 @@ def make_directory(path: Path, *, sync: bool = True) -> None:
         raise DiskError(f"cannot create folder {path}: {error.strerror}") from error
 
 
+def size_bytes(path: Path) -> int:
+    """The size of a file by name. Raises DiskError."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise DiskError(f"cannot look at {path}: {error.strerror}") from error
+
+
 def sync_file(path: Path) -> None:
     """fsync of a file by name."""
     try:

@@ -50,6 +50,8 @@ class FolderContent:
 
     segment_bases: tuple[int, ...]
     snapshot_offsets: tuple[int, ...]
+    # Segments that lack the offset index or the time index.
+    unindexed_bases: frozenset[int]
     files_removed: int
 
 
@@ -85,8 +87,16 @@ def tidy(folder: Path) -> FolderContent:
     return FolderContent(
         segment_bases=tuple(sorted(bases)),
         snapshot_offsets=tuple(sorted(_offsets(names, SNAPSHOT_SUFFIX))),
+        unindexed_bases=frozenset(
+            bases - (_offsets(names, INDEX_SUFFIX) & _offsets(names, TIME_INDEX_SUFFIX))
+        ),
         files_removed=removed,
     )
+
+
+def segment_bases(folder: Path) -> list[int]:
+    """The base offsets of the segments in a folder, sorted. Raises DiskError."""
+    return sorted(_offsets(file_names(folder), LOG_SUFFIX))
 
 
 def snapshot_offsets(folder: Path) -> list[int]:

@@ -181,7 +181,7 @@ class LogMove:
                         min(COPY_BYTES, size_bytes - position),
                     )
                     if count == 0:
-                        raise DiskError(f"{segment.log.path} ends before {size_bytes}")
+                        raise DiskError(f"{segment.log_path} ends before {size_bytes}")
                     position += count
         except OSError as error:
             raise DiskError(f"cannot copy to {path}: {error.strerror}") from error
@@ -239,7 +239,7 @@ class LogMove:
                 raise SourceChanged(f"{source.topic_partition} now begins behind the copy")
             known = self._copied.setdefault(segment.base_offset, segment)
             if known is not segment:
-                raise SourceChanged(f"{segment.log.path} has been replaced")
+                raise SourceChanged(f"{segment.log_path} has been replaced")
             if segment.base_offset == offset:
                 copy.roll()
             try:
@@ -272,7 +272,7 @@ class LogMove:
             self.append(piece)
         for segment in source.segments:
             if self._copied.get(segment.base_offset, segment) is not segment:
-                raise SourceChanged(f"{segment.log.path} has been replaced")
+                raise SourceChanged(f"{segment.log_path} has been replaced")
         copy.log_start_offset = log_start_offset
         copy.update_config(source.config)
         copy.on_segment_closed = source.on_segment_closed
@@ -284,7 +284,7 @@ class LogMove:
         """Removes the copy. Blocks."""
         if self._copy is not None:
             for segment in self._copy.segments:
-                segment.log.close()
+                segment.close()
         files.remove_tree(self._target)
 
 

@@ -6,7 +6,8 @@
     clean        trusted   trusted   trusted   tail checked from its last index entry
     unclean      trusted   trusted   CHECKED   CHECKED
 
-Trusted: synced before the stop; only the index files are looked at, and rebuilt when in doubt.
+Trusted: synced before the stop. Nothing but its name is looked at, until somebody wants something
+of it: then its indexes are, and are rebuilt when in doubt.
 Checked: every batch is read and its CRC verified, its base offset must follow the one before, and
 index, transaction index, leader epochs and producers are built anew from it.
 
@@ -23,6 +24,7 @@ recovery: the next flush does that.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
@@ -46,6 +48,7 @@ from strandline.storage.local.segment import (
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     LogSegment,
+    UnopenedSegment,
     file_name,
 )
 from strandline.storage.local.txn_index import TxnIndex
@@ -134,6 +137,32 @@ def reload_producers(
     return loader.producers_at(end_offset)
 
 
+class _LateOpener:
+    """Opens the trusted segments of a log when they are needed, in any thread, one at a time."""
+
+    __slots__ = ("_config", "_directory", "_lock", "_now_ms", "_report")
+
+    def __init__(self, loader: _Loader) -> None:
+        self._directory = loader.directory
+        self._config = loader.config
+        self._now_ms = loader.now_ms
+        self._report = loader.report
+        # One that is rebuilt may need those before it, for the producers.
+        self._lock = threading.RLock()
+
+    def open(self, segment: LogSegment) -> LogSegment:
+        """`segment` itself if it is open by now; else the same one, looked at. Raises DiskError.
+
+        Rebuilding reads the segment, which takes as long as it would have taken the start.
+        """
+        with self._lock:
+            if segment.is_opened:
+                return segment
+            loader = _Loader(self._directory, self._config, self._now_ms, self._report)
+            loader.late_opener = self
+            return loader.open_trusted(segment.base_offset, segment.end_offset)
+
+
 class _Loader:
     """One run of `load_log`."""
 
@@ -145,6 +174,8 @@ class _Loader:
         self.now_ms = now_ms
         self.report = report
         self.was_compacted = False
+        # Set when a single segment is opened after the start.
+        self.late_opener: _LateOpener | None = None
         self.segments: list[LogSegment] = []
         self.snapshot_offsets: list[int] = []
         self.epochs = LeaderEpochCache(directory / checkpoint.LEADER_EPOCHS)
@@ -166,8 +197,12 @@ class _Loader:
                 first_checked = next(
                     (i for i, end in enumerate(bases[1:]) if end > recovery_point), first_checked
                 )
+            opener = _LateOpener(self)
             for base_offset, end_offset in pairwise(bases[: first_checked + 1]):
-                self.segments.append(self._open_trusted(base_offset, end_offset))
+                segment = UnopenedSegment(self.directory, base_offset, end_offset, opener.open)
+                if base_offset in content.unindexed_bases:
+                    segment.open_now()
+                self.segments.append(segment)
             producers = self._load_rest(bases[first_checked:])
         end_offset = self.segments[-1].end_offset
         if content.segment_bases and end_offset < recovery_point:
@@ -239,7 +274,7 @@ class _Loader:
                 continue
         return min(times_ms)
 
-    def _open_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
+    def open_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
         """A sealed and synced segment; its log is believed, its indexes are looked at."""
         segment = self._open_file(base_offset, active=False)
         segment.end_offset = end_offset
@@ -265,6 +300,8 @@ class _Loader:
 
     def _rebuild_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
         """Builds the indexes of a sealed segment from its log, as far as that is readable."""
+        if self.late_opener is not None:
+            self._find_what_lies_before(base_offset, self.late_opener)
         producers = self.producers_at(base_offset)
         segment = self._empty_for_rebuild(base_offset)
         try:
@@ -278,6 +315,14 @@ class _Loader:
         segment.end_offset = end_offset
         segment.seal()
         return segment
+
+    def _find_what_lies_before(self, base_offset: int, opener: _LateOpener) -> None:
+        """The snapshots and segments that tell the producers at `base_offset`, by their names."""
+        self.snapshot_offsets = folder.snapshot_offsets(self.directory)
+        bases = [base for base in folder.segment_bases(self.directory) if base <= base_offset]
+        self.segments = [
+            UnopenedSegment(self.directory, base, end, opener.open) for base, end in pairwise(bases)
+        ]
 
     def _open_clean_tail(self, base_offset: int) -> LogSegment | None:
         """The last segment after a clean stop; None if it is not as a clean stop leaves it."""

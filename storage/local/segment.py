@@ -7,17 +7,30 @@
     <20-digit end>.snapshot    producers at the end       rebuildable from an older one
 
 Life: active (appended to) -> sealed (index files whole) -> durable (all synced, off the loop).
+
+A start knows a durable segment by its name alone. What else it is asked for, its files say when it
+is asked for the first time, and its indexes are looked at then:
+
+    known at once                   base offset, end offset (where the next one begins)
+    from the folder, if asked       size
+    from the files, if asked        everything else
+
+A durable segment may give up its open file at any time, see open_segments.py.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.storage import files
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import DiskError, StorageError
 from strandline.storage.files import OpenFile
-from strandline.storage.local.index import TimeEntry, TimeIndex
+from strandline.storage.local.index import LOADED, TimeEntry, TimeIndex
+from strandline.storage.local.open_segments import OPEN_SEALED
 from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -37,6 +50,8 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import NO_TIMESTAMP, Buffer
 from strandline.storage.records.any_batch import BATCH_BYTES_MIN
 
+log = logging.getLogger(__name__)
+
 __all__ = [
     "INDEX_SUFFIX",
     "LOG_SUFFIX",
@@ -49,6 +64,7 @@ __all__ = [
     "BatchPosition",
     "LocalRead",
     "LogSegment",
+    "UnopenedSegment",
     "WalkedBatch",
     "file_name",
 ]
@@ -56,6 +72,19 @@ __all__ = [
 # Indexes hold offsets relative to the base, and positions, as Kafka does: in 31 bits.
 RELATIVE_OFFSET_MAX = 2**31 - 1
 NEVER_MS = 2**63 - 1
+
+# What a segment that was found by its name takes over from one that was opened.
+_FROM_FILES = (
+    "size_bytes",
+    "created_ms",
+    "max_timestamp_ms",
+    "max_timestamp_offset",
+    "offset_index",
+    "time_index",
+    "txn_index",
+    "is_durable",
+    "log",
+)
 
 
 class LogSegment(SegmentReader):
@@ -66,6 +95,7 @@ class LogSegment(SegmentReader):
         "_bytes_since_index",
         "_first_timestamp_ms",
         "_index_interval_bytes",
+        "_open",
         "_roll_age_ms",
         "created_ms",
         "entries_max",
@@ -80,8 +110,12 @@ class LogSegment(SegmentReader):
     ) -> None:
         super().__init__(directory, base_offset, log=log, active=active)
         self.created_ms = created_ms
-        self.is_active = active
         self.is_durable = False
+        self._open: Callable[[LogSegment], LogSegment] | None = None
+        self._begin(active=active)
+
+    def _begin(self, *, active: bool) -> None:
+        self.is_active = active
         # An append with a later timestamp than this one closes the segment first.
         self.roll_timestamp_ms = NEVER_MS
         self.entries_max = RELATIVE_OFFSET_MAX
@@ -105,6 +139,49 @@ class LogSegment(SegmentReader):
         segment.time_index.create_file()
         segment.apply_config(config)
         return segment
+
+    # --- files that are opened late, and given up -------------------------------------------
+
+    @property
+    def is_opened(self) -> bool:
+        """Whether its files were looked at."""
+        return self._open is None
+
+    @property
+    def has_open_file(self) -> bool:
+        return type(self) is LogSegment
+
+    def give_up_file(self) -> None:
+        """See OpenSegments. Its readers keep the file until they are done."""
+        if self.has_open_file:
+            # In this order: who looks for the file in between finds that it is to be opened.
+            self.__class__ = UnopenedSegment
+            del self.log
+
+    def retire(self) -> None:
+        """Gets ready for the loss of its names: who reads it now may go on."""
+        try:
+            _ = self.log
+        except StorageError as error:
+            log.warning(
+                "segment removed that could not be opened",
+                extra={"fields": {"path": str(self.log_path), "reason": str(error)}},
+            )
+        OPEN_SEALED.forget(self)
+        self.forget_indexes()
+
+    def close(self) -> None:
+        """Closes what is open."""
+        OPEN_SEALED.forget(self)
+        self.forget_indexes()
+        if self.has_open_file:
+            self.log.close()
+
+    def forget_indexes(self) -> None:
+        """Gives back the memory of its indexes."""
+        if self.is_opened:
+            LOADED.forget(self.offset_index)
+            LOADED.forget(self.time_index)
 
     # --- appending ---------------------------------------------------------------------------
 
@@ -197,6 +274,7 @@ class LogSegment(SegmentReader):
 
     def reactivate(self, config: LogConfig) -> None:
         """Makes a sealed segment, just truncated, the active one."""
+        OPEN_SEALED.forget(self)
         if not self.is_active:
             self.offset_index.load_active()
             self.time_index.load_active()
@@ -212,6 +290,8 @@ class LogSegment(SegmentReader):
             self.sync_indexes()
             _sync_if_there(self.snapshot_path)
             self.is_durable = True
+            # Not before: the kernel tells a file that is open of a page that it could not write.
+            OPEN_SEALED.add(self)
 
     def truncate(self, position: int, end_offset: int) -> None:
         """Cuts the file at a batch border; what remains is [base_offset, end_offset)."""
@@ -301,10 +381,74 @@ class LogSegment(SegmentReader):
 
     def __repr__(self) -> str:
         state = "active" if self.is_active else "durable" if self.is_durable else "sealed"
+        size = f"{self.size_bytes} bytes" if self.is_opened else "not opened"
         return (
             f"<LogSegment {self.log_path.name} [{self.base_offset},{self.end_offset}) "
-            f"{self.size_bytes} bytes {state}>"
+            f"{size} {state}>"
         )
+
+
+class UnopenedSegment(LogSegment):
+    """A sealed and synced segment without an open file; it becomes a LogSegment when it is used.
+
+    A class of its own, because the attributes of one with `__getattr__` are slow, and the active
+    segment's are asked for with every batch.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        end_offset: int,
+        open_segment: Callable[[LogSegment], LogSegment],
+    ) -> None:
+        """Only its name was seen.
+
+        `open_segment` gives the same one opened and looked at, or this one if another thread was
+        faster. It is called when something of it is needed, from any thread. Raises DiskError.
+        """
+        self.directory = directory
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.is_durable = True
+        self._hints = {}
+        self._open = open_segment
+        self._begin(active=False)
+
+    if not TYPE_CHECKING:  # There are no other attributes than the slots.
+
+        def __getattr__(self, name):
+            """A slot that is not filled: what belongs there is in the files. Raises DiskError."""
+            if name == "size_bytes":
+                self.size_bytes = files.size_bytes(self.log_path)
+            elif name in _FROM_FILES:
+                UnopenedSegment._fill(self)
+            else:
+                raise AttributeError(name)
+            # Once more in the usual way: meanwhile it may have given its file up again.
+            return getattr(self, name)
+
+    def open_now(self) -> None:
+        """Looks at its files. Raises DiskError."""
+        UnopenedSegment._fill(self)
+
+    def _fill(self) -> None:
+        open_segment = self._open
+        if open_segment is None:
+            # It was opened once and gave its file up.
+            self.log = OpenFile(self.log_path, writable=True)
+        else:
+            opened = open_segment(self)
+            if opened is self:
+                return
+            for name in _FROM_FILES:
+                setattr(self, name, getattr(opened, name))
+            self._open = None
+        self.__class__ = LogSegment  # type: ignore[assignment]  # the slots are the same
+        if self.is_durable:
+            OPEN_SEALED.add(self)
 
 
 def _sync_if_there(path: Path) -> None:

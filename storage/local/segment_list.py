@@ -19,13 +19,20 @@ from strandline.storage.model import AbortedTransaction, TimestampOffset
 class SegmentList:
     """Segments in the order of their offsets; there is always an active one."""
 
-    __slots__ = ("_bases", "active", "sealed_bytes", "segments")
+    __slots__ = ("_bases", "_sealed_bytes", "active", "segments")
 
     def __init__(self, segments: Sequence[LogSegment]) -> None:
         self.segments = tuple(segments)
         self.active = self.segments[-1]
-        self.sealed_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
+        self._sealed_bytes: int | None = None
         self._bases = [segment.base_offset for segment in self.segments]
+
+    @property
+    def sealed_bytes(self) -> int:
+        """Bytes of all segments but the active one; counted when it is first asked."""
+        if self._sealed_bytes is None:
+            self._sealed_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
+        return self._sealed_bytes
 
     @property
     def start_offset(self) -> int:

@@ -25,7 +25,6 @@ from strandline.storage.errors import DiskError, OffsetOutOfRange, StorageError
 from strandline.storage.files import OpenFile
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedFacts
-from strandline.storage.local.index import LOADED
 from strandline.storage.local.recovery import LoadedLog, RecoveryReport, reload_producers
 from strandline.storage.local.segment import (
     SEGMENT_SUFFIXES,
@@ -197,8 +196,7 @@ class SegmentedLog:
         """Closes the files of a stopped log as they are, for it is opened anew."""
         assert self._failure is not None, self
         for segment in self._list.segments:
-            LOADED.forget(segment.offset_index)
-            LOADED.forget(segment.time_index)
+            segment.forget_indexes()
 
     def _stopped(self) -> DiskError:
         return DiskError(f"{self.topic_partition} is stopped: {self._failure}")
@@ -323,8 +321,7 @@ class SegmentedLog:
 
     def _discard(self, segment: LogSegment, *, with_snapshot: bool = True) -> None:
         """Renames the files of a segment that is off the list, to be unlinked later."""
-        LOADED.forget(segment.offset_index)
-        LOADED.forget(segment.time_index)
+        segment.retire()
         names = [file_name(segment.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
         if with_snapshot:
             names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
@@ -413,9 +410,7 @@ class SegmentedLog:
             self._active.sync_indexes()
         finally:
             for segment in self._list.segments:
-                LOADED.forget(segment.offset_index)
-                LOADED.forget(segment.time_index)
-                segment.log.close()
+                segment.close()
 
 
 def _nothing_archived() -> int:

@@ -30,6 +30,7 @@ from strandline.storage.files import OpenFile
 from strandline.storage.local import folder
 from strandline.storage.local.cleaned_segment import CleanedFacts, cleaned_path
 from strandline.storage.local.folder import CLEANED_SUFFIX, SWAP_SUFFIX
+from strandline.storage.local.open_segments import OPEN_SEALED
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
@@ -85,6 +86,7 @@ def replacement(
     segment.max_timestamp_ms = facts.max_timestamp_ms
     segment.max_timestamp_offset = facts.max_timestamp_offset
     segment.is_durable = True
+    OPEN_SEALED.add(segment)
     return segment
 
 

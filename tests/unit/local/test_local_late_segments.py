@@ -1,0 +1,229 @@
+"""Sealed segments: known by name after a start, opened when needed, closed under pressure."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import DiskError
+from strandline.storage.local import segment as segment_module
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.open_segments import OpenSegments
+from tests.unit.local.builders import fill, open_log, read_bytes
+
+SEALED_COUNT = 4
+
+
+def _written(folder: Path) -> tuple[LocalLog, bytes]:
+    """A log of sealed segments and an active one, and everything in it."""
+    log = open_log(folder)
+    for _ in range(SEALED_COUNT):
+        fill(log, 20)
+        log.roll()
+    fill(log, 3)
+    return log, read_bytes(log)
+
+
+def _reopened(folder: Path, log: LocalLog) -> LocalLog:
+    log.close()
+    return open_log(folder, recovery_point=log.end_offset, clean_shutdown=True)
+
+
+def _piece(log: LocalLog, offset: int) -> bytes:
+    """What one read at `offset` gives: the rest of its segment."""
+    found = log.read(offset, bytes_max=1 << 20).range
+    assert found is not None
+    return found.read()
+
+
+def _open_logs(folder: Path) -> int:
+    """How many descriptors this process has on `.log` files below `folder`."""
+    names = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            names.append(str(link.readlink()))
+    return sum(name.startswith(str(folder)) and ".log" in name for name in names)
+
+
+@pytest.fixture
+def two_at_most(monkeypatch: pytest.MonkeyPatch) -> OpenSegments:
+    bound = OpenSegments(2)
+    monkeypatch.setattr(segment_module, "OPEN_SEALED", bound)
+    return bound
+
+
+def test_a_start_opens_the_active_segment_alone(tmp_path: Path) -> None:
+    log, content = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    assert _open_logs(tmp_path) == 1
+    assert [segment.is_opened for segment in again.segments] == [False] * SEALED_COUNT + [True]
+    assert again.end_offset == log.end_offset
+    assert read_bytes(again) == content
+
+
+def test_a_read_opens_the_segment_that_it_reads(tmp_path: Path) -> None:
+    log, _ = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    _piece(again, again.segments[1].base_offset + 7)
+    assert [segment.is_opened for segment in again.segments] == [False, True, False, False, True]
+    assert _open_logs(tmp_path) == 2
+
+
+def test_the_size_of_a_log_is_known_without_opening_it(tmp_path: Path) -> None:
+    log, content = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    assert again.size_bytes == len(content)
+    assert _open_logs(tmp_path) == 1
+
+
+def test_a_log_that_nobody_read_is_closed_and_flushed_without_opening_it(tmp_path: Path) -> None:
+    log, content = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    again.flush()
+    again.close()
+    assert not any(segment.is_opened for segment in again.segments[:-1])
+    assert read_bytes(open_log(tmp_path, recovery_point=again.end_offset)) == content
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["torn", "foreign"])
+def test_a_damaged_index_is_rebuilt_when_its_segment_is_first_used(
+    tmp_path: Path, suffix: str, damage: str
+) -> None:
+    log, content = _written(tmp_path)
+    log.close()
+    path = tmp_path / f"{log.segments[1].base_offset:020d}{suffix}"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] if damage == "torn" else b"\x01" * len(whole))
+    again = open_log(tmp_path, recovery_point=log.end_offset, clean_shutdown=True)
+    assert again.recovery_report.problems == []
+    assert read_bytes(again) == content
+    assert again.recovery_report.indexes_rebuilt == 1
+    assert len(again.recovery_report.problems) == 1
+    assert path.read_bytes() == whole
+    # What was rebuilt is synced with the next flush.
+    assert not again.segments[1].is_durable
+    again.flush()
+    assert again.segments[1].is_durable
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_is_missing_is_rebuilt_by_the_start(tmp_path: Path, suffix: str) -> None:
+    log, content = _written(tmp_path)
+    log.close()
+    path = tmp_path / f"{log.segments[2].base_offset:020d}{suffix}"
+    whole = path.read_bytes()
+    path.unlink()
+    again = open_log(tmp_path, recovery_point=log.end_offset, clean_shutdown=True)
+    assert again.recovery_report.indexes_rebuilt == 1
+    assert path.read_bytes() == whole
+    assert read_bytes(again) == content
+
+
+def test_after_an_unclean_stop_what_lies_behind_the_recovery_point_is_checked_at_once(
+    tmp_path: Path,
+) -> None:
+    log, _ = _written(tmp_path)
+    log.close()
+    recovery_point = log.segments[2].base_offset
+    damaged = tmp_path / f"{log.segments[3].base_offset:020d}.log"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    again = open_log(tmp_path, recovery_point=recovery_point, clean_shutdown=False)
+    assert again.recovery_report.segments_checked == 2
+    assert again.recovery_report.lost_data
+    assert [segment.is_opened for segment in again.segments] == [False, False, True, True]
+
+
+def test_open_files_of_sealed_segments_have_a_bound(
+    tmp_path: Path, two_at_most: OpenSegments
+) -> None:
+    log, content = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    for _ in range(3):
+        assert read_bytes(again) == content
+        assert _open_logs(tmp_path) == 3
+    assert len(two_at_most) == 2
+
+
+def test_segments_that_were_sealed_by_this_broker_count_too(
+    tmp_path: Path, two_at_most: OpenSegments
+) -> None:
+    log, content = _written(tmp_path)
+    # Not synced yet: their files stay open, so that the kernel can say what it could not write.
+    assert _open_logs(tmp_path) == SEALED_COUNT + 1
+    log.flush()
+    assert _open_logs(tmp_path) == 3
+    assert read_bytes(log) == content
+
+
+def test_who_reads_a_segment_keeps_its_file(tmp_path: Path, two_at_most: OpenSegments) -> None:
+    log, _ = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    first = again.read(0, bytes_max=1 << 20).range
+    assert first is not None
+    before = first.read()
+    for segment in again.segments[1:]:
+        _piece(again, segment.base_offset)
+    assert not again.segments[0].has_open_file
+    assert first.read() == before
+
+
+def test_a_segment_that_is_removed_unread_can_be_read_by_who_has_it(tmp_path: Path) -> None:
+    log, _ = _written(tmp_path)
+    first_bytes = _piece(log, 0)
+    again = _reopened(tmp_path, log)
+    removed = again.segments[0]
+    again.delete_segments([removed])
+    again.purge_deleted(2**62)
+    found = removed.read_range(0, bytes_max=1 << 20)
+    assert found is not None
+    assert found.range is not None
+    assert found.range.read() == first_bytes
+
+
+def test_a_segment_whose_file_is_gone_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    log, _ = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    (tmp_path / f"{again.segments[0].base_offset:020d}.log").unlink()
+    with pytest.raises(DiskError):
+        again.read(0, bytes_max=1 << 20)
+
+
+def test_threads_may_open_the_same_segments_at_once(
+    tmp_path: Path, two_at_most: OpenSegments
+) -> None:
+    log, content = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    begin = threading.Barrier(6)
+    read: list[bytes] = []
+
+    def reader() -> None:
+        begin.wait()
+        for _ in range(20):
+            pieces = [s.log.read_at(0, s.size_bytes) for s in again.segments]
+            read.append(b"".join(pieces))
+
+    threads = [threading.Thread(target=reader) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read) == 120
+    assert set(read) == {content}
+    assert again.recovery_report.problems == []
+
+
+def test_a_log_is_truncated_into_a_segment_that_nobody_read(tmp_path: Path) -> None:
+    log, content = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    target = again.segments[1].base_offset + 20
+    again.truncate_to(target)
+    assert again.end_offset == target
+    fill(again, 1)
+    assert again.active_segment.base_offset == log.segments[1].base_offset
+    assert content.startswith(read_bytes(again))
