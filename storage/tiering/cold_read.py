@@ -4,23 +4,29 @@
                                     -> its transaction index, and those of later segments
 
 Between two awaits the archive may change: retention takes segments away, a merge puts one object
-in the place of many. A reader that meets this looks again and finds either the new object or that
-its offset is out of range now.
+in the place of many. Whoever meets this (readers of records, of transaction indexes, lookups by
+time) looks again and finds either the new object or that its offset is out of range now. Each turn
+needs a change of the very segment that was gone, so there are few; an object that is gone though
+the manifest still names it is a loss. A log that follows another broker's archive asks for the
+newest manifest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
 
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
 from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.reader import ColdRead
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.values import dataclass
 
 OFFSET_MAX = 2**63 - 1
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,28 +63,25 @@ async def read(
     is damaged.
     """
     end_offset = None if isolation is Isolation.READ_UNCOMMITTED else log.local.last_stable_offset
-    entry = await _entry_for(log, remote, offset)
-    while True:
-        try:
-            found = await remote.read(entry, offset, bytes_max=bytes_max, end_offset=end_offset)
-            if found.buffers or not offset < found.next_offset < log.local.start_offset:
-                break
-            # Compaction left nothing behind `offset` in this segment. Each turn is a segment
+
+    async def read_once() -> tuple[SegmentEntry, Offset, ColdRead]:
+        wanted = offset
+        while True:
+            entry = await _entry_for(log, remote, wanted)
+            reading = remote.read(entry, wanted, bytes_max=bytes_max, end_offset=end_offset)
+            found = await of_segment(entry, reading)
+            if found.buffers or not wanted < found.next_offset < log.local.start_offset:
+                return entry, wanted, found
+            # Compaction left nothing behind `wanted` in this segment. Each turn is a segment
             # further.
-            offset = found.next_offset
-            entry = await _entry_for(log, remote, offset)
-        except ObjectNotFound:
-            # Deleted under the reader: that is an answer if the log start has moved, or if a
-            # merge has put another object in its place; else a loss. Each turn needs a merge
-            # that was committed since the last one, so there are few.
-            if offset < log.log_start_offset:
-                raise log.out_of_range(offset) from None
-            replaced, entry = entry, await _entry_for(log, remote, offset)
-            if entry.log_key == replaced.log_key:
-                raise
+            wanted = found.next_offset
+
+    entry, offset, found = await in_newest(log, remote, read_once)
     aborted: Sequence[AbortedTransaction] = ()
     if isolation is Isolation.READ_COMMITTED:
-        aborted = await _aborted_from(log, remote, entry, offset, found.next_offset)
+        aborted = await in_newest(
+            log, remote, lambda: _aborted_from(log, remote, entry, offset, found.next_offset)
+        )
     return RemoteRead(
         buffers=found.buffers,
         size_bytes=found.size_bytes,
@@ -87,7 +90,46 @@ async def read(
     )
 
 
+class _GoneError(Exception):
+    """An object of `entry` is not there."""
+
+    def __init__(self, entry: SegmentEntry, error: ObjectNotFound) -> None:
+        super().__init__(str(error))
+        self.entry = entry
+        self.error = error
+
+
+async def of_segment(entry: SegmentEntry, answer: Awaitable[T]) -> T:
+    """What an object of `entry` answers, inside a search of `in_newest`."""
+    try:
+        return await answer
+    except ObjectNotFound as error:
+        raise _GoneError(entry, error) from error
+
+
+async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaitable[T]]) -> T:
+    """Searches from the beginning again when a segment is let go or replaced meanwhile.
+
+    Raises ObjectNotFound for an object that the newest manifest names and that is not there.
+    """
+    while True:
+        try:
+            return await search()
+        except _GoneError as gone:
+            if not await _is_let_go(log, remote, gone.entry):
+                raise gone.error from None
+
+
+async def _is_let_go(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:
+    """Whether nobody would be sent to `entry` any more."""
+    await remote.look_again()
+    offset = max(entry.base_offset, log.log_start_offset)
+    return offset >= entry.end_offset or await remote.find_entry(offset) not in (None, entry)
+
+
 async def _entry_for(log: ReadLog, remote: RemoteLog, offset: Offset) -> SegmentEntry:
+    if offset < log.log_start_offset:
+        raise log.out_of_range(offset)
     entry = await remote.find_entry(offset)
     if entry is None:
         if offset < log.log_start_offset:
@@ -154,7 +196,9 @@ async def _aborted_from(
         is_transactional = is_transactional or later.has_transactions
         if not later.has_transactions:
             continue
-        listed = await remote.aborted_transactions(later, start_offset, OFFSET_MAX)
+        listed = await of_segment(
+            later, remote.aborted_transactions(later, start_offset, OFFSET_MAX)
+        )
         found.update(t for t in listed if t.first_offset < end_offset)
         if any(t.last_stable_offset >= end_offset for t in listed):
             return sorted(found, key=_first_offset)

@@ -181,6 +181,8 @@ class PartitionTiering:
         self.topic = topic
         self.leader_epoch = leader_epoch
         self._tools = tools
+        if tools.follows:
+            remote.follow = self.follow
         self._lock = asyncio.Lock()
         self._detached = False
         self._in_doubt = False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 
 from strandline.storage.errors import (
@@ -61,6 +61,8 @@ class RemoteLog:
         # nobody has tried to load it.
         self.load_error: StrandlineError | None = None
         self.stored: StoredManifest | None = None
+        # Set where somebody else writes the archive: takes over the newest manifest.
+        self.follow: Callable[[], Awaitable[object]] | None = None
         self._pages = pages
         self._reader = reader
         self._executor = executor
@@ -92,6 +94,11 @@ class RemoteLog:
         """The log start that the bucket knows; 0 if it knows none."""
         manifest = self.manifest
         return 0 if manifest is None else manifest.log_start_offset
+
+    async def look_again(self) -> None:
+        """Returns when the manifest is as new as the store tells; ours always is."""
+        if self.follow is not None:
+            await self.follow()
 
     # --- entries -----------------------------------------------------------------------------
 

@@ -304,16 +304,19 @@ class UnifiedLog:
         if self.local.start_offset <= self.log_start_offset:
             return None
         remote = self._remote_for(self.log_start_offset)
-        entries = remote.entries_from(self.log_start_offset, max_timestamp_from_ms=timestamp_ms)
-        async for entry in entries:
-            if entry.base_offset >= self.local.start_offset:
-                return None
-            found = await remote.find_timestamp(
-                entry, timestamp_ms, start_offset=self.log_start_offset
-            )
-            if found is not None:
-                return found
-        return None
+
+        async def search() -> TimestampOffset | None:
+            start = self.log_start_offset
+            async for entry in remote.entries_from(start, max_timestamp_from_ms=timestamp_ms):
+                if entry.base_offset >= self.local.start_offset:
+                    return None
+                looking = remote.find_timestamp(entry, timestamp_ms, start_offset=start)
+                found = await cold_read.of_segment(entry, looking)
+                if found is not None:
+                    return found
+            return None
+
+        return await cold_read.in_newest(self, remote, search)
 
     async def max_timestamp(self) -> TimestampOffset | None:
         """The first record with the highest timestamp of the whole log (ListOffsets -3)."""
@@ -321,19 +324,20 @@ class UnifiedLog:
         local = await self._run(self.local.max_timestamp)
         if remote is None or self.local.start_offset <= self.log_start_offset:
             return local
-        best: SegmentEntry | None = None
         higher_than_ms = -1 if local is None else local.timestamp_ms
-        async for entry in remote.entries_from(
-            self.log_start_offset, max_timestamp_from_ms=higher_than_ms
-        ):
-            if best is None or entry.max_timestamp_ms > best.max_timestamp_ms:
-                best = entry
-        if best is None:
-            return local
-        found = await remote.find_timestamp(
-            best, best.max_timestamp_ms, start_offset=self.log_start_offset
-        )
-        return found or local
+
+        async def search() -> TimestampOffset | None:
+            start = self.log_start_offset
+            best: SegmentEntry | None = None
+            async for entry in remote.entries_from(start, max_timestamp_from_ms=higher_than_ms):
+                if best is None or entry.max_timestamp_ms > best.max_timestamp_ms:
+                    best = entry
+            if best is None:
+                return None
+            looking = remote.find_timestamp(best, best.max_timestamp_ms, start_offset=start)
+            return await cold_read.of_segment(best, looking)
+
+        return await cold_read.in_newest(self, remote, search) or local
 
     def offset_for_epoch(self, epoch: int) -> EpochStart:
         """The largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""

@@ -23,6 +23,7 @@ every client and server, and runs in a thread with a loop of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import socket
 import struct
@@ -125,7 +126,9 @@ class _Link:
     def reset(self) -> None:
         """Ends the client's connection with RST, as a crashed peer does."""
         connection = self.client_writer.get_extra_info("socket")
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # The peer may have been faster.
+        with contextlib.suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.client_writer.transport.abort()
 
     def close(self) -> None:

@@ -15,9 +15,7 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
-from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
-from strandline.storage.remote.reader import ColdRead
 from strandline.storage.tiering.merging import RUN_SEGMENTS_ENOUGH, choose_run
 from strandline.storage.tiering.orphans import compare, delete_orphans
 from strandline.storage.tiering.scrub import Depth, Scrub
@@ -112,40 +110,6 @@ def test_a_merge_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
             await rig.assert_everything_is_readable()
 
     run()
-
-
-@asynchronous
-async def test_a_reader_whose_segment_is_merged_away_meanwhile_reads_the_merged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Rig(tmp_path, merge_target_bytes=TARGET_BYTES) as rig:
-        rig.produce_segments(5)
-        with pytest.raises(SimulatedCrash), simulated_crash(MERGE_AFTER_LOG):
-            await rig.settle()
-        await rig.crash()
-        remote = rig.log.remote
-        assert remote is not None
-        read = remote.read
-        entries: list[SegmentEntry] = []
-
-        async def read_late(
-            entry: SegmentEntry, offset: int, *, bytes_max: int, end_offset: int | None
-        ) -> ColdRead:
-            entries.append(entry)
-            if len(entries) == 1:
-                rig.pass_ms(5000)
-                await rig.settle()
-                rig.pass_ms(GRACE_MS)
-                await rig.settle()
-                assert entry.log_key not in rig.data_keys()
-            return await read(entry, offset, bytes_max=bytes_max, end_offset=end_offset)
-
-        monkeypatch.setattr(remote, "read", read_late)
-        found = await rig.log.read_remote(0, bytes_max=1)
-        assert found.next_offset == 10
-        first, second = entries
-        assert (first.base_offset, second.base_offset) == (0, 0)
-        assert second.end_offset > first.end_offset
 
 
 def test_an_archive_that_is_not_merged_is_never_asked_for(tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""What an archive holds is found, though a merge or retention replaces it under the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
+from strandline.storage.local.producer_state import MarkerType
+from strandline.storage.model import Isolation
+from strandline.storage.tiering import partition_tiering
+from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous
+from tests.unit.tiering.test_tiering_pages_and_transactions import Producer
+
+MERGE_BYTES = 1_800
+STEP_MS = 5_000
+SEGMENTS = 7
+# Which of them has the aborted transaction.
+ABORTED_SEGMENT = 1
+
+
+async def archive_and_free(rig: Rig) -> int:
+    """Segments of one batch each, in the archive alone; the offset of an aborted record."""
+    aborted = -1
+    for number in range(SEGMENTS):
+        rig.produce(10)
+        if number == ABORTED_SEGMENT:
+            producer = Producer(rig, 1)
+            aborted = producer.send()
+            producer.end(MarkerType.ABORT)
+        rig.roll()
+        rig.pass_ms(100)
+    await rig.manager.run_once()
+    rig.pass_ms(STEP_MS)
+    await rig.settle()
+    assert len(rig.archived) == SEGMENTS
+    assert rig.log.local.start_offset == rig.log.end_offset
+    return aborted
+
+
+def change_under(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, change: Callable[[], Any]
+) -> list[object]:
+    """The first call of this method of the remote log meets a `change`; the entries asked."""
+    remote = rig.log.remote
+    assert remote is not None
+    original = getattr(remote, method)
+    asked: list[object] = []
+
+    async def late(entry: object, *args: object, **options: object) -> object:
+        asked.append(entry)
+        if len(asked) == 1:
+            await change()
+        return await original(entry, *args, **options)
+
+    monkeypatch.setattr(remote, method, late)
+    return asked
+
+
+async def read(rig: Rig) -> object:
+    return (await rig.log.read_remote(0, bytes_max=1)).next_offset
+
+
+async def read_committed(rig: Rig) -> object:
+    found = await rig.log.read_remote(10, bytes_max=1_000, isolation=Isolation.READ_COMMITTED)
+    return [transaction.first_offset for transaction in found.aborted]
+
+
+async def find_timestamp(rig: Rig) -> object:
+    found = await rig.log.find_timestamp(0)
+    return found and found.offset
+
+
+async def max_timestamp(rig: Rig) -> object:
+    found = await rig.log.max_timestamp()
+    return found and found.offset
+
+
+LOOKUPS = {
+    "read": read,
+    "aborted_transactions": read_committed,
+    "find_timestamp": find_timestamp,
+    "max_timestamp": max_timestamp,
+}
+
+
+@pytest.mark.parametrize("what", [*LOOKUPS])
+def test_a_reader_whose_segment_is_merged_away_meanwhile_looks_into_the_merged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path, merge_target_bytes=MERGE_BYTES) as rig:
+            with monkeypatch.context() as patch:
+                patch.setattr(partition_tiering, "choose_run", lambda *_, **__: ())
+                aborted = await archive_and_free(rig)
+            before = set(rig.data_keys())
+
+            async def merge() -> None:
+                for _ in range(3):
+                    rig.pass_ms(GRACE_MS)
+                    await rig.settle()
+                assert before.isdisjoint(rig.data_keys())
+
+            is_timestamp = "timestamp" in what
+            method = "find_timestamp" if is_timestamp else what
+            asked = change_under(rig, monkeypatch, method, merge)
+            # The last batch has the highest timestamps, and one record each ten.
+            last = rig.log.end_offset - 1
+            expected = {
+                "read": 10,
+                "aborted_transactions": [aborted],
+                "find_timestamp": 0,
+                "max_timestamp": last,
+            }
+            assert await LOOKUPS[what](rig) == expected[what]
+            assert len(asked) >= 2
+            assert asked[0] != asked[-1]
+
+    run()
+
+
+@pytest.mark.parametrize("what", ["read", "find_timestamp"])
+def test_a_reader_whose_segment_is_let_go_meanwhile_is_told_where_the_log_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path) as rig:
+            await archive_and_free(rig)
+
+            async def let_go() -> None:
+                rig.log.delete_records(10)
+                for _ in range(2):
+                    await rig.settle()
+                    rig.pass_ms(GRACE_MS)
+                await rig.settle()
+                assert len(rig.archived) == SEGMENTS - 1
+
+            change_under(rig, monkeypatch, what, let_go)
+            if what == "read":
+                with pytest.raises(OffsetOutOfRange):
+                    await read(rig)
+            else:
+                assert await find_timestamp(rig) == 10
+
+    run()
+
+
+@pytest.mark.parametrize("what", [*LOOKUPS])
+def test_an_object_that_is_gone_though_the_manifest_names_it_is_a_loss_and_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path) as rig:
+            await archive_and_free(rig)
+            is_aborted = what == "aborted_transactions"
+            if is_aborted:
+                # The records are there, and who of them was aborted is not known any more.
+                await read(rig)
+                await rig.log.read_remote(10, bytes_max=1_000)
+            rig.store.delete([k for k in rig.data_keys() if is_aborted <= k.endswith(".meta")])
+
+            async def nothing() -> None:
+                return
+
+            method = "find_timestamp" if "timestamp" in what else what
+            asked = change_under(rig, monkeypatch, method, nothing)
+            with pytest.raises(ObjectNotFound):
+                await LOOKUPS[what](rig)
+            assert len(asked) == 1
+
+    run()
