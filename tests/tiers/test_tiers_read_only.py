@@ -9,13 +9,14 @@ from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
-from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches
-from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, WAIT_S
+from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, timestamp_of
+from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, WAIT_S, Archive
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 TOPIC = "followed"
 POLICY_VIOLATION = 44
+UPLOAD_MS = "strandline.remote.active.segment.upload.ms"
 FIRST = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 MORE = make_batches(base_offset=end_of(FIRST), size_bytes=2 * SEGMENT_BYTES)
 REPLICA = {
@@ -102,3 +103,62 @@ def test_what_would_change_the_archive_is_refused_with_a_code_that_nobody_repeat
     origin.command = ("serve", "--read-only")
     with pytest.raises(AssertionError, match="folders of its own"):
         origin.start()
+
+
+def test_a_replica_serves_what_is_in_the_bucket_of_the_open_segment_and_keeps_no_copy_of_the_rest(
+    make_broker: MakeBroker,
+) -> None:
+    origin = make_broker(name="origin")
+    origin.start()
+    end = end_of(FIRST)
+    with origin.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY, UPLOAD_MS: "200"})
+        client.produce(FIRST)
+        border = origin.wait_until_archived(client)
+        assert border < end
+        replica = make_broker(name="replica", settings=REPLICA)
+        replica.command = ("serve", "--read-only")
+        replica.start()
+        with replica.client(TOPIC) as reader:
+            eventually(lambda: reader.offset_at(LATEST) == end, timeout_s=WAIT_S)
+            assert reader.read(0, end) == FIRST
+            assert reader.offset_at(timestamp_of(end - 1)) == end - 1
+            # Batch by batch, so that all of each segment was open once, and followed.
+            for batch in MORE:
+                client.produce([batch])
+                grown = end_of([batch])
+                eventually(lambda: reader.offset_at(LATEST) == grown, timeout_s=WAIT_S)  # noqa: B023
+            origin.wait_until_archived(client)
+            assert reader.read(0, end_of(MORE)) == FIRST + MORE
+            kept = sum(path.stat().st_size for path in replica.segment_files(TOPIC))
+            assert kept <= 2 * SEGMENT_BYTES
+            # Nobody who was served is told that there is no such offset after a restart.
+            replica.kill()
+            replica.start()
+        with replica.client(TOPIC) as reader:
+            eventually(lambda: reader.offset_at(LATEST) == end_of(MORE), timeout_s=WAIT_S)
+            assert reader.read(0, end_of(MORE)) == FIRST + MORE
+
+
+def test_a_replica_finds_what_was_merged_since_it_last_looked(make_broker: MakeBroker) -> None:
+    origin = make_broker(name="origin")
+    origin.start()
+    with origin.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(FIRST)
+        border = origin.wait_until_archived(client)
+    # It looks once an hour by itself.
+    settings = {**REPLICA, "strandline.remote.replica.poll.ms": "3600000"}
+    replica = make_broker(name="replica", settings=settings)
+    replica.command = ("serve", "--read-only")
+    replica.start()
+    archive = Archive.open(origin.bucket)
+    before = archive.segments(TOPIC)
+    assert len(before) > 1
+    origin.stop()
+    origin.settings["strandline.remote.merge.target.bytes"] = str(4 * SEGMENT_BYTES)
+    origin.start()
+    eventually(lambda: before[0].log_key not in archive.keys(), timeout_s=WAIT_S)
+    with replica.client(TOPIC) as reader:
+        assert reader.offset_at(timestamp_of(5)) == 5
+        assert reader.read(0, border) == [batch for batch in FIRST if end_of([batch]) <= border]

@@ -161,6 +161,7 @@ class TieredBroker(BrokerProcess):
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """`endpoint_url` is that of a proxy in front of the bucket's server, if there is one."""
+        self.bucket = bucket
         super().__init__(
             folder,
             settings={
