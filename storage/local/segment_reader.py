@@ -168,6 +168,9 @@ class SegmentReader:
                 if not at_least_one_batch:
                     return LocalRead(None, offset)
                 end = self._end_of_batch(start)
+                if end.position >= limit.position:
+                    # Compaction may have left a gap behind it: what follows is the next segment.
+                    end = limit
         hints = self._hints
         if len(hints) >= HINTS_MAX:
             hints.clear()

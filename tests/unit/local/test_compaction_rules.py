@@ -18,7 +18,7 @@ from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedSegment
 from strandline.storage.local.cleaning import CleaningRequest
 from strandline.storage.local.producer_state import MarkerType
-from strandline.storage.records.batch import DELETE_HORIZON_BIT
+from strandline.storage.records.batch import DELETE_HORIZON_BIT, iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record
 from tests.support.old_formats import message_set
@@ -377,6 +377,28 @@ def test_files_of_a_segment_that_is_cleaned_again_and_again_wait_their_whole_del
     log.clock.advance_ms(60_000)
     log.log.purge_deleted(log.clock.now_ms())
     assert list(log.directory.glob("*.deleted")) == []
+
+
+def test_a_reader_of_single_batches_comes_over_the_gap_at_the_end_of_a_segment(
+    tmp_path: Path,
+) -> None:
+    log = CompactedLog(tmp_path, config=replace(CONFIG, segment_bytes=150))
+    for keys in ((b"a", b"b"), (b"b", b"c")):
+        for key in keys:
+            log.append((key, b"1"))
+        log.log.roll()
+    log.seal_and_clean()
+    assert [segment.end_offset for segment in log.log.segments] == [2, 4, 4]
+    log.append((b"d", b"1"))
+    offset, seen = 0, []
+    while offset < log.log.end_offset:
+        found = log.log.read(offset, bytes_max=1)
+        assert found.range is not None, offset
+        last = list(iter_batches(found.range.read()))[-1].header
+        # As a client goes on, which knows nothing of segments.
+        offset = last.next_offset
+        seen.append(last.base_offset)
+    assert seen == [0, 2, 3, 4]
 
 
 def test_a_cleaning_that_ends_early_leaves_no_file_behind(tmp_path: Path) -> None:

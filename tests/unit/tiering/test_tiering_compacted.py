@@ -272,7 +272,8 @@ async def test_a_tombstone_stays_as_long_as_its_key_may_be_in_the_bucket(tmp_pat
 KEYS = [b"%d" % number for number in range(5)]
 ACTIONS = [
     *["put"] * 8,
-    *["seal", "clean", "settle", "read"] * 2,
+    *["seal", "clean", "settle"] * 2,
+    *["read"] * 6,
     *["wait", "crash", "crash inside"],
 ]
 COMPACT_POINTS = [point for point in CRASH_POINTS if point.startswith("compact.")]
@@ -416,3 +417,47 @@ async def test_the_archive_is_compacted_when_newer_keys_came(tmp_path: Path) -> 
         assert set(rig.data_keys()) == keys_of(rig.manifest)
         await rig.lose_disk()
         assert [(r.offset, r.key) for r in await rig.records()] == records
+
+
+@asynchronous
+async def test_whoever_met_a_value_in_the_bucket_has_time_to_meet_its_tombstone(
+    tmp_path: Path,
+) -> None:
+    config = replace(COMPACTED, delete_retention_ms=DELETE_RETENTION_MS)
+    async with CompactedRig(tmp_path, config=config) as rig:
+
+        async def archive(*records: tuple[bytes, bytes | None]) -> None:
+            rig.put(*records)
+            rig.seal()
+            await rig.clean()
+            # Its own delete horizon is over when it comes to the bucket.
+            rig.pass_ms(2 * DELETE_RETENTION_MS)
+            await rig.settle()
+
+        await archive((b"x", b"1"), (b"y", b"1"))
+        await archive((b"x", b"2"), (b"b", b"1"))
+        await archive((b"y", b"2"))
+        reader = SlowReader(rig)
+        await reader.read()
+        assert b"b" in reader.table
+        await archive((b"b", None))
+        assert rig.manifest is not None
+        assert rig.manifest.compaction is not None
+        tombstones = [r.offset for r in await rig.records() if r.value is None]
+        assert tombstones == [5]
+        rig.pass_ms(DELETE_RETENTION_MS - 1)
+        await archive_nothing(rig)
+        assert [r.offset for r in await rig.records() if r.value is None] == tombstones
+        # Long after "b" was gone from the bucket its tombstone goes too.
+        for number in range(4):
+            await archive((b"z", b"%d" % number))
+        assert [r.offset for r in await rig.records() if r.value is None] == []
+        await rig.assert_nothing_is_lost()
+
+
+async def archive_nothing(rig: CompactedRig) -> None:
+    """Another round, without time passing."""
+    rig.put((b"w", b"1"))
+    rig.seal()
+    await rig.clean()
+    await rig.settle()
