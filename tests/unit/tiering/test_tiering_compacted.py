@@ -7,6 +7,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from threading import Thread
@@ -24,6 +25,7 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.records.batch import BatchHeader, iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records
+from strandline.storage.remote import manifest_store
 from strandline.storage.tiering.orphans import compare, delete_orphans
 from strandline.storage.tiering.scrub import Depth, Scrub
 from tests.unit.local.compaction import InlineProcess, InThisThread
@@ -278,6 +280,7 @@ ACTIONS = [
 ]
 COMPACT_POINTS = [point for point in CRASH_POINTS if point.startswith("compact.")]
 DELETE_RETENTION_MS = 1000
+SMALL_PAGES = {"root_entries_max": 3, "page_entries": 2}
 
 
 class SlowReader:
@@ -443,21 +446,80 @@ async def test_whoever_met_a_value_in_the_bucket_has_time_to_meet_its_tombstone(
         await archive((b"b", None))
         assert rig.manifest is not None
         assert rig.manifest.compaction is not None
-        tombstones = [r.offset for r in await rig.records() if r.value is None]
-        assert tombstones == [5]
+        # "b" is gone from the bucket now, and a moment later from the disk.
+        assert await tombstones(rig) == [5]
+        await archive((b"z", b"1"))
+        # Since this round it was nowhere.
+        assert await tombstones(rig) == [5]
         rig.pass_ms(DELETE_RETENTION_MS - 1)
-        await archive_nothing(rig)
-        assert [r.offset for r in await rig.records() if r.value is None] == tombstones
-        # Long after "b" was gone from the bucket its tombstone goes too.
-        for number in range(4):
-            await archive((b"z", b"%d" % number))
-        assert [r.offset for r in await rig.records() if r.value is None] == []
+        rig.put((b"z", b"2"))
+        rig.seal()
+        await rig.clean()
+        await rig.settle()
+        assert await tombstones(rig) == [5]
+        await archive((b"z", b"3"))
+        assert await tombstones(rig) == []
         await rig.assert_nothing_is_lost()
 
 
-async def archive_nothing(rig: CompactedRig) -> None:
-    """Another round, without time passing."""
-    rig.put((b"w", b"1"))
-    rig.seal()
-    await rig.clean()
-    await rig.settle()
+async def tombstones(rig: CompactedRig) -> list[int]:
+    return [record.offset for record in await rig.records() if record.value is None]
+
+
+@pytest.mark.parametrize("point", COMPACT_POINTS)
+def test_a_round_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
+    tmp_path: Path, point: str
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with CompactedRig(tmp_path) as rig:
+            for value in (b"1", b"2"):
+                rig.put((b"a", value), (b"only-" + value, value))
+                rig.seal()
+            # Cleaned one by one, or the second would clean the first before it is copied.
+            rig.cleaned_offset = rig.log.local.cleaned_offset = rig.log.end_offset
+            with pytest.raises(SimulatedCrash), simulated_crash(point):
+                await rig.settle()
+            await rig.crash()
+            await rig.assert_nothing_is_lost()
+            rig.assert_archive_is_whole()
+            rig.pass_ms(5000)
+            await rig.settle()
+            rig.pass_ms(GRACE_MS)
+            await rig.settle()
+            assert rig.archived == [(0, 4)]
+            assert [r.offset for r in await rig.records()] == [1, 2, 3]
+            found = compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0)
+            expected = {COMPACT_POINTS[0]: 1, COMPACT_POINTS[1]: 2, COMPACT_POINTS[2]: 2}
+            assert (len(found.orphans), found.missing_keys) == (expected.get(point, 0), ())
+            delete_orphans(rig.store, found.orphans)
+            assert set(rig.data_keys()) == keys_of(rig.manifest)
+            await rig.lose_disk()
+            await rig.assert_nothing_is_lost()
+
+    run()
+
+
+@asynchronous
+async def test_a_round_over_sealed_pages_writes_them_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest_store, "commit", partial(manifest_store.commit, **SMALL_PAGES))
+    async with CompactedRig(tmp_path, config=replace(COMPACTED, segment_bytes=200)) as rig:
+        rig.configure(min_cleanable_dirty_ratio=1.0)
+        for number in range(9):
+            rig.put((b"a", b"%d" % number), (b"only-%d" % number, b"x"))
+            rig.seal()
+        rig.cleaned_offset = rig.log.local.cleaned_offset = rig.log.end_offset
+        await rig.settle()
+        assert rig.manifest is not None
+        assert len(rig.manifest.pages) >= 2
+        rig.configure(min_cleanable_dirty_ratio=0.5)
+        await rig.settle()
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        assert rig.manifest.pages
+        assert [r.key for r in await rig.records()].count(b"a") == 1
+        await rig.assert_nothing_is_lost()
+        rig.assert_archive_is_whole()
+        assert compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0).orphans == ()
