@@ -49,10 +49,28 @@ SLOW_KAFKA_PYTHON = ("test_group", "test_heartbeat_thread", "test_kafka_consumer
 # Tests of librdkafka that CI runs too, by the file that they are in: a second or two each, and
 # together a bit of everything. Kept apart because of what it takes to build all of them.
 QUICK_LIBRDKAFKA: Mapping[str, Sequence[str]] = {
-    "0005-order": ("0005_order",),
     "0001-multiobj": ("0001_multiobj",),
+    "0002-unkpart": ("0002_unkpart",),
+    "0003-msgmaxsize": ("0003_msgmaxsize",),
+    "0005-order": ("0005_order",),
+    "0007-autotopic": ("0007_autotopic",),
+    "0008-reqacks": ("0008_reqacks",),
+    "0012-produce_consume": ("0012_produce_consume",),
+    "0013-null-msgs": ("0013_null_msgs",),
+    "0019-list_groups": ("0019_list_groups",),
+    "0022-consume_batch": ("0022_consume_batch",),
+    "0029-assign_offset": ("0029_assign_offset",),
+    "0031-get_offsets": ("0031_get_offsets",),
+    "0034-offset_reset": ("0034_offset_reset",),
+    "0036-partial_fetch": ("0036_partial_fetch",),
+    "0039-event": ("0039_event_dr",),
+    "0044-partition_cnt": ("0044_partition_cnt",),
+    "0048-partitioner": ("0048_partitioner",),
+    "0056-balanced_group_mt": ("0056_balanced_group_mt",),
+    "0073-headers": ("0073_headers",),
+    "0099-commit_metadata": ("0099_commit_metadata",),
 }
-QUICK_AT_ONCE = 4
+QUICK_AT_ONCE = 8
 # librdkafka's scenarios are brokers that are set up in different ways.
 DEFAULT_SCENARIO = "default"
 SCENARIOS: Mapping[str, Mapping[str, str]] = {

@@ -1,4 +1,4 @@
-"""kafka-python's own integration tests, those that are quick, as `make compat` runs all of them."""
+"""Quick ones of kafka-python's and librdkafka's own tests; `make compat` runs all of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.compat.suites import (
     left_out,
     reasons,
     run_kafka_python,
+    run_librdkafka_quickly,
     start_broker,
     surprises,
 )
@@ -25,6 +26,16 @@ def test_the_quick_tests_of_kafka_python_say_what_the_list_of_known_failures_say
         outcomes = list(run_kafka_python(broker, without=SLOW_KAFKA_PYTHON))
     assert surprises(outcomes) == []
     assert sum(outcome.result == "passed" for outcome in outcomes) > 40
+
+
+def test_quick_tests_of_librdkafka_pass(tmp_path: Path) -> None:
+    """In C, against the very librdkafka that confluent-kafka brings."""
+    with start_broker(tmp_path) as broker:
+        outcomes = list(run_librdkafka_quickly(broker))
+    assert {
+        outcome.test: outcome.detail for outcome in outcomes if outcome.result != "passed"
+    } == {}
+    assert len(outcomes) >= 20
 
 
 def test_no_test_is_both_left_out_and_known_to_fail() -> None:
