@@ -10,6 +10,7 @@ from typing import ClassVar, Protocol
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
 from tests.support.broker import BrokerProcess
 
@@ -118,6 +119,8 @@ class NewProtocolMember(LibrdkafkaMember):
 class KafkaPythonMember(_ThreadMember):
     """kafka-python commits by itself before a rebalance and when it is closed."""
 
+    settings: ClassVar[dict[str, object]] = {}
+
     def run(self) -> None:
         consumer = KafkaConsumer(
             self.topic,
@@ -126,11 +129,18 @@ class KafkaPythonMember(_ThreadMember):
             auto_offset_reset="earliest",
             heartbeat_interval_ms=300,
             session_timeout_ms=6000,
+            **self.settings,
         )
         while not self.stopping.is_set():
             for messages in consumer.poll(timeout_ms=100).values():
                 self.delivered += [(message.partition, message.offset) for message in messages]
         consumer.close()
+
+
+class KafkaPythonCooperativeMember(KafkaPythonMember):
+    settings: ClassVar[dict[str, object]] = {
+        "partition_assignment_strategy": [CooperativeStickyAssignor]
+    }
 
 
 class AiokafkaMember(_ThreadMember):

@@ -21,12 +21,13 @@ from tests.integration.group_members import (
     RECORDS,
     AiokafkaMember,
     CooperativeMember,
+    KafkaPythonCooperativeMember,
     KafkaPythonMember,
     LibrdkafkaMember,
     RunningMember,
     SteadyProducer,
 )
-from tests.support.broker import BrokerProcess, eventually
+from tests.support.broker import REPOSITORY, BrokerProcess, eventually
 from tests.support.wire import WireClient
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -34,7 +35,10 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    settings = {"group.initial.rebalance.delay.ms": "300"}
+    settings = {
+        "group.initial.rebalance.delay.ms": "300",
+        "group.min.session.timeout.ms": "1000",
+    }
     with BrokerProcess(tmp_path_factory.mktemp("clients"), settings=settings) as running:
         yield running
         assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
@@ -60,7 +64,14 @@ StartMember = Callable[[BrokerProcess, str, str], RunningMember]
 
 
 @pytest.mark.parametrize(
-    "start", [LibrdkafkaMember, CooperativeMember, KafkaPythonMember, AiokafkaMember]
+    "start",
+    [
+        LibrdkafkaMember,
+        CooperativeMember,
+        KafkaPythonMember,
+        KafkaPythonCooperativeMember,
+        AiokafkaMember,
+    ],
 )
 def test_members_come_and_go_and_each_record_is_delivered_once(
     group_broker: BrokerProcess, topic: str, start: StartMember, crew: list[RunningMember]
@@ -106,44 +117,55 @@ def test_members_of_different_clients_share_a_group(
     assert max(counts.values()) == 1
 
 
-CRASHING_MEMBER = """
-import sys, time
-from confluent_kafka import Consumer
-consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": sys.argv[2],
-                     "session.timeout.ms": 6000, "auto.offset.reset": "earliest",
-                     "enable.auto.commit": False})
-consumer.subscribe([sys.argv[3]])
-while True:
-    message = consumer.poll(1)
-    if message is not None and message.error() is None:
-        print("delivered", flush=True)
-"""
-
-
-def test_the_partitions_of_a_member_that_crashes_are_taken_over(
-    group_broker: BrokerProcess, topic: str, crew: list[RunningMember]
+@pytest.mark.parametrize(
+    ("client", "start"),
+    [
+        ("librdkafka", LibrdkafkaMember),
+        ("kafka-python", KafkaPythonMember),
+        ("aiokafka", AiokafkaMember),
+    ],
+)
+def test_the_partitions_of_members_that_crash_or_hang_are_taken_over(
+    group_broker: BrokerProcess,
+    topic: str,
+    client: str,
+    start: StartMember,
+    crew: list[RunningMember],
 ) -> None:
     group_id = new_group()
-    producer = SteadyProducer(group_broker, topic)
-    crashing = subprocess.Popen(
-        [sys.executable, "-c", CRASHING_MEMBER, group_broker.bootstrap, group_id, topic],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert crashing.stdout is not None
+    producer = SteadyProducer(group_broker, topic, seconds=3.0)
+    doomed = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "tests.integration.doomed_member", client),
+                *(group_broker.bootstrap, group_id, topic),
+            ],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(2)
+    ]
     try:
-        assert crashing.stdout.readline() == "delivered\n"
-        member = LibrdkafkaMember(group_broker, topic, group_id)
+        for one in doomed:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "delivered\n"
+        member = start(group_broker, topic, group_id)
         crew.append(member)
         assert eventually(lambda: member.delivered, timeout_s=PATIENCE_S)
+        doomed[0].send_signal(signal.SIGKILL)
+        doomed[1].send_signal(signal.SIGSTOP)
+        producer.finish()
+        # They had committed nothing, so the survivor sees everything.
+        assert eventually(lambda: set(member.delivered) == EVERYTHING, timeout_s=PATIENCE_S)
+        member.stop()
     finally:
-        crashing.send_signal(signal.SIGKILL)
-        crashing.wait(10)
-        crashing.stdout.close()
-    producer.finish()
-    # It had committed nothing, so the survivor sees everything.
-    assert eventually(lambda: set(member.delivered) == EVERYTHING, timeout_s=PATIENCE_S)
-    member.stop()
+        for one in doomed:
+            one.kill()
+            one.wait(10)
+            assert one.stdout is not None
+            one.stdout.close()
 
 
 def test_operators_see_groups_with_librdkafkas_admin_client(
