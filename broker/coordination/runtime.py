@@ -20,7 +20,6 @@ Transactional commits are understood when a log is loaded; nobody can write them
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +46,6 @@ from strandline.broker.coordination.group import Group
 from strandline.broker.coordination.group_configuration import GroupConfiguration
 from strandline.broker.coordination.group_offsets import GroupOffsets
 from strandline.broker.coordination.group_values import (
-    Answer,
-    CreationWrite,
-    Effects,
     GroupDescription,
     GroupState,
     JoinAnswer,
@@ -59,29 +55,25 @@ from strandline.broker.coordination.group_values import (
     Moment,
     SyncAnswer,
     SyncRequest,
-    Ticket,
 )
+from strandline.broker.coordination.group_writing import carry_out
 from strandline.broker.coordination.journal import (
-    append,
     in_batches,
-    log_failed_write,
-    member_code,
     settle,
     write_offsets,
 )
+from strandline.broker.coordination.offset_forgetting import OffsetForgetting
 from strandline.broker.coordination.shard import GroupEffects
 from strandline.broker.coordination.shard_values import (
     CommitRequest,
-    CoordinatorRecord,
-    GroupRecord,
     OffsetDeletion,
     OffsetToDelete,
 )
 from strandline.broker.coordination.slots import Slot, Slots
+from strandline.broker.coordination.waiting import WaitingRequests
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage.clock import Clock
-from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import TopicId
 from strandline.storage.values import dataclass
 
@@ -139,12 +131,13 @@ class GroupCoordinator:
         # The incarnation of the topic that the slots belong to.
         self._topic_id: TopicId | None = None
         self._seen: MetadataImage | None = None
-        self._tickets = itertools.count(1)
-        self._parked: dict[Ticket, asyncio.Future[Answer]] = {}
+        self._waiting = WaitingRequests()
         self._consumers = ConsumerCoordinator(self, reads)
         self._alarms = Alarms()
-        self._next_expiry_s = (
-            clock.monotonic_s() + config.offsets_retention_check_interval_ms / 1000
+        self._forgetting = OffsetForgetting(
+            self._slots,
+            interval_ms=config.offsets_retention_check_interval_ms,
+            now=self.now(),
         )
 
     def __repr__(self) -> str:
@@ -159,7 +152,7 @@ class GroupCoordinator:
             offset_count=sum(slot.shard.offset_count for slot in slots),
             loading_partitions=sum(not slot.is_loaded for slot in slots),
             loaded_partitions=sum(slot.is_loaded for slot in slots),
-            parked_requests=len(self._parked),
+            parked_requests=len(self._waiting),
         )
 
     @property
@@ -181,16 +174,13 @@ class GroupCoordinator:
         slot = await self._slot_for_writing(group_id)
         consumers = slot.shard.consumers.get(group_id)
         if consumers is not None and not consumers.is_empty:
-            return await self._consumers.join(slot, consumers, request, next(self._tickets))
+            return await self._consumers.join(slot, consumers, request, self._waiting.next_ticket())
         if consumers is not None:
             self._consumers.clear_empty(slot, consumers)
-        ticket, answered = self._park()
-        try:
-            step = slot.shard.join(group_id, request, ticket, self.now())
+        with self._waiting.park() as parked:
+            step = slot.shard.join(group_id, request, parked.ticket, self.now())
             self.carry_out(slot, step)
-            answer = await answered
-        finally:
-            self._parked.pop(ticket, None)
+            answer = await parked.answer()
         await settle(slot)
         assert isinstance(answer, JoinAnswer), answer
         return answer
@@ -201,17 +191,14 @@ class GroupCoordinator:
         slot = self._slot_with(group_id)
         consumers = None if slot is None else slot.shard.consumers.get(group_id)
         if consumers is not None:
-            return self._consumers.sync(consumers, request, next(self._tickets))
+            return self._consumers.sync(consumers, request, self._waiting.next_ticket())
         group = None if slot is None else slot.shard.group(group_id)
         if slot is None or group is None:
             raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
-        ticket, answered = self._park()
-        try:
-            effects = group.sync(request, ticket, self.now())
+        with self._waiting.park() as parked:
+            effects = group.sync(request, parked.ticket, self.now())
             self.carry_out(slot, GroupEffects(group=group, effects=effects))
-            answer = await answered
-        finally:
-            self._parked.pop(ticket, None)
+            answer = await parked.answer()
         await settle(slot)
         assert isinstance(answer, SyncAnswer), answer
         return answer
@@ -384,55 +371,10 @@ class GroupCoordinator:
     # --- writing -----------------------------------------------------------------------------
 
     def carry_out(self, slot: Slot, step: GroupEffects) -> None:
-        """Writes what is to be written, and answers who is to be answered."""
-        group, effects = step.group, step.effects
-        if group is None:
-            self._answer(effects.answers)
-            return
-        while effects.write is not None:
-            write, now = effects.write, self.now()
-            if not isinstance(write, CreationWrite):
-                self._answer(effects.answers)
-            try:
-                append(slot, (GroupRecord(group.group_id, write.snapshot),), now)
-            except (RecordsRejected, StorageError) as error:
-                log_failed_write(slot, error)
-                code = member_code(error)
-                if isinstance(write, CreationWrite):
-                    self._undo_creation(slot, group, effects, code)
-                    return
-                effects = group.write_failed(write, code, now)
-            else:
-                if isinstance(write, CreationWrite):
-                    self._answer(effects.answers)
-                effects = group.written(write, now)
-        self._answer(effects.answers)
-        self.arm(group)
-
-    def _undo_creation(
-        self, slot: Slot, group: Group, effects: Effects, error_code: ErrorCode
-    ) -> None:
-        """A group that is not in the log never was: whoever joined it is told so."""
-        slot.shard.forget(group.group_id)
-        self._answer(
-            [JoinAnswer(ticket=answer.ticket, error_code=error_code) for answer in effects.answers]
-        )
-        self._answer(group.unload(error_code, self.now()).answers)
-
-    # --- callers that wait -------------------------------------------------------------------
-
-    def _park(self) -> tuple[Ticket, asyncio.Future[Answer]]:
-        ticket = next(self._tickets)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._parked[ticket] = answered
-        return ticket, answered
-
-    def _answer(self, answers: Sequence[Answer]) -> None:
-        for answer in answers:
-            # Whoever gave up waiting is not told.
-            answered = self._parked.pop(answer.ticket, None)
-            if answered is not None and not answered.done():
-                answered.set_result(answer)
+        """Writes what is to be written, answers who is to be answered, and sets the alarm."""
+        carry_out(slot, step, answer=self._waiting.answer, now=self.now)
+        if step.group is not None:
+            self.arm(step.group)
 
     def _slot_with(self, group_id: str) -> Slot | None:
         """The loaded slot of a group, None while there is no topic. Raises CoordinatorFault."""
@@ -475,37 +417,13 @@ class GroupCoordinator:
             if known_id not in image.topics_by_id
         }
         if gone:
-            self._forget_topics(gone)
+            self._forgetting.forget_topics(gone, self.now())
 
     def _drop_slots(self) -> None:
         for slot in self._slots.drop():
             for step in slot.shard.unload(ErrorCode.NOT_COORDINATOR, self.now()):
-                self._answer(step.effects.answers)
+                self._waiting.answer(step.effects.answers)
         self._alarms.clear()
-
-    def _forget_topics(self, topics: set[str]) -> None:
-        now = self.now()
-        for slot in self._slots.present():
-            if slot.is_loaded:
-                self._write_tombstones(slot, slot.shard.forget_topics(topics), now)
-
-    def _write_tombstones(
-        self, slot: Slot, records: Sequence[CoordinatorRecord], now: Moment
-    ) -> None:
-        """Forgets what it can; what could not be written is tried again by the next expiry."""
-        try:
-            for batch in in_batches(records):
-                write_offsets(slot, batch, now)
-        except CoordinatorFault as fault:
-            log.warning(
-                "offsets not forgotten",
-                extra={
-                    "fields": {
-                        "partition": str(slot.partition.topic_partition),
-                        "error": fault.error_code.name,
-                    }
-                },
-            )
 
     # --- time --------------------------------------------------------------------------------
 
@@ -519,7 +437,7 @@ class GroupCoordinator:
             if slot is not None:
                 await self._slots.load(slot, self.now, self._begin_sessions)
                 continue
-            self._expire_if_due()
+            self._forgetting.expire_if_due(self.now())
             try:
                 async with asyncio.timeout(self._idle_s()):
                     await self._wake.wait()
@@ -557,27 +475,6 @@ class GroupCoordinator:
                 self._consumers.tick(slot, group)
             else:
                 self.carry_out(slot, GroupEffects(group=group, effects=group.tick(now)))
-
-    def _expire_if_due(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s < self._next_expiry_s:
-            return
-        self._next_expiry_s = now_s + self._config.offsets_retention_check_interval_ms / 1000
-        now = self.now()
-        for slot in self._slots.present():
-            if slot.is_loaded:
-                records = slot.shard.expire(now)
-                if records:
-                    log.info(
-                        "offsets expired",
-                        extra={
-                            "fields": {
-                                "partition": str(slot.partition.topic_partition),
-                                "records": len(records),
-                            }
-                        },
-                    )
-                self._write_tombstones(slot, records, now)
 
 
 def _check_group_id(group_id: str) -> None:

@@ -1,0 +1,59 @@
+"""Committed offsets that nobody needs any more: expired ones, and those of deleted topics.
+
+What could not be written is not forgotten; the next look at expiry tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from strandline.broker.coordination.faults import CoordinatorFault
+from strandline.broker.coordination.group_values import Moment
+from strandline.broker.coordination.journal import in_batches, write_offsets
+from strandline.broker.coordination.shard_values import CoordinatorRecord
+from strandline.broker.coordination.slots import Slot, Slots
+
+log = logging.getLogger(__name__)
+
+
+class OffsetForgetting:
+    """Writes the tombstones of every loaded partition."""
+
+    def __init__(self, slots: Slots, *, interval_ms: int, now: Moment) -> None:
+        self._slots = slots
+        self._interval_ms = interval_ms
+        self._next_expiry_ms = now.monotonic_ms + interval_ms
+
+    def expire_if_due(self, now: Moment) -> None:
+        """Forgets what is past `offsets.retention.minutes`, once per interval."""
+        if now.monotonic_ms < self._next_expiry_ms:
+            return
+        self._next_expiry_ms = now.monotonic_ms + self._interval_ms
+        for slot in self._slots.present():
+            if not slot.is_loaded:
+                continue
+            records = slot.shard.expire(now)
+            if records:
+                log.info("offsets expired", extra={"fields": _fields(slot, records=len(records))})
+            _write_tombstones(slot, records, now)
+
+    def forget_topics(self, topics: set[str], now: Moment) -> None:
+        """Forgets every offset of these topics, which were deleted."""
+        for slot in self._slots.present():
+            if slot.is_loaded:
+                _write_tombstones(slot, slot.shard.forget_topics(topics), now)
+
+
+def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+    try:
+        for batch in in_batches(records):
+            write_offsets(slot, batch, now)
+    except CoordinatorFault as fault:
+        log.warning(
+            "offsets not forgotten", extra={"fields": _fields(slot, error=fault.error_code.name)}
+        )
+
+
+def _fields(slot: Slot, **more: object) -> dict[str, object]:
+    return {"partition": str(slot.partition.topic_partition), **more}
