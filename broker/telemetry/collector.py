@@ -48,7 +48,7 @@ from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicPartition
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.tiering.manager import TieringManager
-from strandline.storage.tiering.partition_tiering import PartitionStatistics
+from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.values import dataclass
 
 TOPICS_MAX = 2000

@@ -41,15 +41,14 @@ from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.merging import SegmentMerger
 from strandline.storage.tiering.orphans import GRACE_MS_DEFAULT, delete_safe_orphans
-from strandline.storage.tiering.partition_tiering import (
-    PartitionStatistics,
-    PartitionTiering,
-    TieringTools,
-)
+from strandline.storage.tiering.partition_statistics import PartitionStatistics
+from strandline.storage.tiering.partition_tiering import PartitionTiering
 from strandline.storage.tiering.quota import QuotaLimits, ReadGate, TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.store_health import PROBE_WAIT_S_FIRST, StoreHealth
 from strandline.storage.tiering.tail_copy import TailCopier
+from strandline.storage.tiering.tail_timer import tail_check_ms
+from strandline.storage.tiering.tiering_tools import TieringTools
 from strandline.storage.tiering.topic_purge import TopicPurge
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -380,7 +379,9 @@ class TieringManager:
     def _interval_ms(self) -> int:
         """Ms until every partition is looked at again: the shortest that one of them needs."""
         wanted = (
-            self._tools.tail_check_ms(p.log.config.strandline_remote_active_segment_upload_ms)
+            tail_check_ms(
+                self._tools.interval_ms, p.log.config.strandline_remote_active_segment_upload_ms
+            )
             for p in self._partitions.values()
             if p.log.config.strandline_remote_active_segment_upload_ms >= 0
         )

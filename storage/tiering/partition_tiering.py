@@ -24,12 +24,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
     COMPACT_AFTER_COMMIT,
     COMPACT_AFTER_MARK,
@@ -53,43 +51,36 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.cleaning import CleaningStatistics
 from strandline.storage.local.segment import LogSegment
-from strandline.storage.metrics import Counter, MetricRegistry
-from strandline.storage.model import Epoch, EpochStart, Offset, TopicPartition
-from strandline.storage.remote import manifest_store, segment_meta
+from strandline.storage.metrics import Counter
+from strandline.storage.model import Epoch, Offset
+from strandline.storage.remote import manifest_store
 from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import StoredManifest
-from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.segment_meta import Section
 from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.archive_compaction import (
-    ArchiveCompactor,
     CompactionJob,
     CompactionRound,
     Rewritten,
     borders_of,
     is_worth_compacting,
 )
-from strandline.storage.tiering.copier import CopiedSegment, SegmentCopier
-from strandline.storage.tiering.failures import FailureInfo, RetryPolicy, RetryState
-from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
-from strandline.storage.tiering.merging import SegmentMerger, choose_run
+from strandline.storage.tiering.copier import CopiedSegment
+from strandline.storage.tiering.failures import RetryState
+from strandline.storage.tiering.local_restart import restart_behind
+from strandline.storage.tiering.merging import choose_run
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
-from strandline.storage.tiering.quota import TierQuota
+from strandline.storage.tiering.partition_statistics import PartitionStatistics, statistics_of
 from strandline.storage.tiering.remote_log import RemoteLog
-from strandline.storage.tiering.store_health import StoreHealth
 from strandline.storage.tiering.tail_copy import (
-    TailCopier,
-    append_part,
     is_prefix_of,
-    read_part,
-    usable_tail,
 )
+from strandline.storage.tiering.tail_timer import TailTimer
+from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -100,68 +91,6 @@ SEGMENTS_PER_DELETE_MAX = 500
 THROTTLE_STEP_S = 1.0
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TieringTools:
-    """What every partition's tiering works with. `executor` runs manifests and deletes."""
-
-    store: ObjectStore
-    copier: SegmentCopier
-    executor: Executor
-    clock: Clock
-    metrics: MetricRegistry
-    retry: RetryPolicy
-    health: StoreHealth
-    delete_grace_ms: int
-    copy_quota: TierQuota
-    tails: TailCopier
-    merger: SegmentMerger
-    copies: Executor
-    merge_target_bytes: int
-    compactor: ArchiveCompactor
-    # Ms between two looks at a partition.
-    interval_ms: int
-    follows: bool = False
-
-    def tail_check_ms(self, upload_ms: int) -> int:
-        """How often it is looked whether the open segment is due: twice in its time at least."""
-        return min(self.interval_ms, max(1, upload_ms // 2))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingSegment:
-    """A local segment that is not archived, and why."""
-
-    base_offset: Offset
-    end_offset: Offset
-    size_bytes: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionStatistics:
-    """What lies where, and what does not get on. Lag is of closed segments, from state."""
-
-    topic_partition: TopicPartition
-    log_start_offset: Offset
-    local_start_offset: Offset
-    remote_end_offset: Offset | None
-    end_offset: Offset
-    local_bytes: int
-    remote_bytes: int
-    local_segments: int
-    remote_segments: int
-    deleting_segments: int
-    pending: tuple[PendingSegment, ...]
-    copy_lag_bytes: int
-    copy_lag_segments: int
-    manifest_known: bool
-    copy_failure: FailureInfo | None
-    delete_failure: FailureInfo | None
-    # Where the records end that would outlive this machine, the open segment included.
-    restorable_end_offset: Offset | None = None
-    merge_failure: FailureInfo | None = None
 
 
 class PartitionTiering:
@@ -187,39 +116,15 @@ class PartitionTiering:
         self._detached = False
         self._in_doubt = False
         self._verified: CopiedSegment | None = None
-        # When the open segment has to be in the bucket; None while all of it is.
-        self._tail_due_s: float | None = None
+        self._tail_timer = TailTimer(tools.clock, interval_ms=tools.interval_ms)
         self._tail_checked: LogSegment | None = None
         subject = str(unified_log.topic_partition)
         self._copying = RetryState("copy", subject, policy=tools.retry, clock=tools.clock)
         self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
         self._merging = RetryState("merge", subject, policy=tools.retry, clock=tools.clock)
+        self._counters = PartitionCounters(tools.metrics, unified_log.topic_partition.topic)
+
         self._compacting = RetryState("compact", subject, policy=tools.retry, clock=tools.clock)
-        labels = {"topic": unified_log.topic_partition.topic}
-        metrics = tools.metrics
-        self._copied_bytes = metrics.counter(
-            "strandline_remote_copy_bytes_total", "Bytes archived and committed.", **labels
-        )
-        self._copied_segments = metrics.counter(
-            "strandline_remote_copy_segments_total", "Segments archived and committed.", **labels
-        )
-        self._copy_errors = metrics.counter(
-            "strandline_remote_copy_errors_total", "Failed attempts to archive.", **labels
-        )
-        self._deleted_segments = metrics.counter(
-            "strandline_remote_delete_segments_total", "Segments deleted in the archive.", **labels
-        )
-        self._merged_segments = metrics.counter(
-            "strandline_remote_merged_segments_total", "Segments merged into larger ones.", **labels
-        )
-        self._compacted_segments = metrics.counter(
-            "strandline_remote_compacted_segments_total",
-            "Archived segments of compacted topics that were rewritten.",
-            **labels,
-        )
-        self._delete_errors = metrics.counter(
-            "strandline_remote_delete_errors_total", "Failed attempts to delete.", **labels
-        )
 
     # --- for the manager ---------------------------------------------------------------------
 
@@ -245,29 +150,29 @@ class PartitionTiering:
         """Loads the manifest if it is not known yet; a failure is noted and tried again later."""
         async with self._lock:
             if not self._detached and self._copying.may_try:
-                await self._guard(self._copying, self._copy_errors, self._load_if_needed)
+                await self._guard(self._copying, self._counters.copy_errors, self._load_if_needed)
 
     async def step(self) -> bool:
         """Does what is due; True if there is more to do right away."""
         async with self._lock:
             if self._detached or not self.log.is_tiered or not self._tools.health.is_up:
                 return False
-            more = False
+            more, counters = False, self._counters
             if self._copying.may_try:
-                more = await self._guard(self._copying, self._copy_errors, self._copy_step)
+                more = await self._guard(self._copying, counters.copy_errors, self._copy_step)
             if self._may_delete() and self._deleting.may_try:
-                more |= await self._guard(self._deleting, self._delete_errors, self._delete_step)
+                more |= await self._guard(self._deleting, counters.delete_errors, self._delete_step)
             if not more and self._may_delete() and self._merging.may_try:
-                more = await self._guard(self._merging, self._copy_errors, self._merge_step)
+                more = await self._guard(self._merging, counters.copy_errors, self._merge_step)
             if not more and self._may_delete() and self._compacting.may_try:
-                more = await self._guard(self._compacting, self._copy_errors, self._compact_step)
+                more = await self._guard(self._compacting, counters.copy_errors, self._compact_step)
             return more and not self._detached
 
     async def follow(self) -> bool:
         """For an archive that somebody else writes: takes over its newest manifest."""
         async with self._lock:
             if not self._detached and self._tools.health.is_up and self._copying.may_try:
-                await self._guard(self._copying, self._copy_errors, self._look_again)
+                await self._guard(self._copying, self._counters.copy_errors, self._look_again)
         return False
 
     async def _look_again(self) -> bool:
@@ -355,62 +260,14 @@ class PartitionTiering:
             return
         # If it fails, it is begun again by the next step, and until then nobody appends.
         self.log.is_restarting = self._in_doubt = True
-        await self._restart_local(manifest)
-        await self._append_tail(manifest)
+        await restart_behind(
+            self.log,
+            self.remote,
+            manifest,
+            tools=self._tools,
+            is_detached=lambda: self._detached,
+        )
         self.log.is_restarting = self._in_doubt = False
-
-    async def _append_tail(self, manifest: Manifest) -> None:
-        """What the bucket has of the open segment, for a disk that has nothing of it."""
-        local = self.log.local
-        tail = usable_tail(manifest)
-        if not tail or self._detached or local.end_offset < tail[0].base_offset:
-            return
-        if local.size_bytes and not self._tools.follows:
-            return
-        for part in tail:
-            if part.end_offset > local.end_offset:
-                content = await self._run(partial(read_part, self._tools.store, part))
-                append_part(local, content)
-
-    async def _restart_local(self, manifest: Manifest) -> None:
-        local, tail = self.log.local, usable_tail(manifest)
-        offset = max(manifest.end_offset, manifest.log_start_offset)
-        if tail and not local.size_bytes:
-            offset = tail[0].base_offset
-        if local.end_offset >= offset:
-            return
-        log.log(
-            # Of a followed archive nothing is ever local: this is how it grows.
-            logging.DEBUG if self._tools.follows else logging.WARNING,
-            "local log ends below the archive, it is begun anew behind it",
-            extra={
-                "fields": {
-                    "partition": str(self.log.topic_partition),
-                    "local_end_offset": local.end_offset,
-                    "archive_end_offset": offset,
-                }
-            },
-        )
-        snapshot: bytes | None = None
-        epochs: Sequence[EpochStart] = ()
-        last = await self.remote.find_entry(offset - 1)
-        if last is not None:
-            snapshot, epochs = await self._run(partial(self._read_state_at_end, last))
-        if not self._detached:
-            self.log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
-
-    def _read_state_at_end(
-        self, entry: SegmentEntry
-    ) -> tuple[bytes | None, tuple[EpochStart, ...]]:
-        """Producers and lineage as they were at the end of an archived segment; blocks."""
-        reader = segment_meta.MetaReader(self._tools.store, entry.meta_key, entry.meta_size_bytes)
-        epochs = reader.read(Section.LEADER_EPOCHS)
-        return (
-            reader.read(Section.PRODUCER_SNAPSHOT),
-            entry.leader_epochs
-            if epochs is None
-            else segment_meta.decode_leader_epochs(epochs, source=entry.meta_key),
-        )
 
     # --- copying -----------------------------------------------------------------------------
 
@@ -479,8 +336,8 @@ class PartitionTiering:
         crash_point(COPY_BEFORE_COMMIT)
         await self._commit(new)
         crash_point(COPY_AFTER_COMMIT)
-        self._copied_bytes.add(entry.size_bytes)
-        self._copied_segments.add()
+        self._counters.copied_bytes.add(entry.size_bytes)
+        self._counters.copied_segments.add()
         log.info(
             "segment archived",
             extra={
@@ -499,7 +356,7 @@ class PartitionTiering:
         local, segment = self.log.local, self.log.local.active_segment
         tail = await self._tail_that_fits()
         covered = tail[-1].end_offset if tail else segment.base_offset
-        if not self._tail_is_due(max(covered, self.log.log_start_offset)):
+        if not self._tail_timer.is_due(self.log, max(covered, self.log.log_start_offset)):
             return False
         await self.topic.ensure()
         if self._detached or local.active_segment is not segment:
@@ -515,7 +372,7 @@ class PartitionTiering:
         now_ms = self._tools.clock.now_ms()
         await self._commit(self._owned(self._manifest()).with_tail(parts, marked_ms=now_ms))
         crash_point(TAIL_AFTER_COMMIT)
-        self._tail_due_s = None
+        self._tail_timer.reset()
         return parts[-1].end_offset < end_offset
 
     async def _tail_that_fits(self) -> tuple[TailPart, ...]:
@@ -530,21 +387,6 @@ class PartitionTiering:
                 return ()
             self._tail_checked = segment
         return tail
-
-    def _tail_is_due(self, covered_offset: Offset) -> bool:
-        """Whether records above `covered_offset` have waited as long as they may."""
-        upload_ms = self.log.config.strandline_remote_active_segment_upload_ms
-        pending = self.log.judge().pending
-        is_next = all(segment.state is SegmentState.ACTIVE for segment in pending)
-        if upload_ms < 0 or not is_next or self.log.local.end_offset <= covered_offset:
-            self._tail_due_s = None
-            return False
-        now_s = self._tools.clock.monotonic_s()
-        if self._tail_due_s is None:
-            # They came at any time since the last look, so that time has passed already.
-            passed_ms = min(upload_ms, self._tools.tail_check_ms(upload_ms))
-            self._tail_due_s = now_s + (upload_ms - passed_ms) / 1000
-        return now_s >= self._tail_due_s
 
     def _manifest(self) -> Manifest:
         partition = self.remote.partition
@@ -586,7 +428,7 @@ class PartitionTiering:
         now_ms = self._tools.clock.now_ms()
         await self._commit(self._owned(manifest).with_replacement(run, merged, marked_ms=now_ms))
         crash_point(MERGE_AFTER_COMMIT)
-        self._merged_segments.add(len(run))
+        self._counters.merged_segments.add(len(run))
         log.info(
             "archived segments merged",
             extra={
@@ -688,7 +530,7 @@ class PartitionTiering:
         crash_point(COMPACT_BEFORE_COMMIT)
         await self._commit(self._owned(new))
         crash_point(COMPACT_AFTER_COMMIT)
-        self._compacted_segments.add(len(done.run))
+        self._counters.compacted_segments.add(len(done.run))
         return True
 
     def _next_mark(self, done: CleaningStatistics) -> CompactionMark:
@@ -763,47 +605,18 @@ class PartitionTiering:
         await self._run(partial(self._tools.store.delete, keys))
         crash_point(DELETE_AFTER_OBJECTS)
         await self._commit(self._owned(manifest).without_deleting(due))
-        self._deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))
+        self._counters.deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))
 
     # --- what an operator sees ---------------------------------------------------------------
 
     def statistics(self) -> PartitionStatistics:
         """Everything about this partition, as of now."""
-        unified_log, verdict = self.log, self.log.judge()
-        manifest = self.remote.manifest
-        pending = tuple(self._pending(segment) for segment in verdict.pending)
-        lagging = [s for s in verdict.pending if s.state is not SegmentState.ACTIVE]
-        return PartitionStatistics(
-            topic_partition=unified_log.topic_partition,
-            log_start_offset=unified_log.log_start_offset,
-            local_start_offset=unified_log.local_start_offset,
-            remote_end_offset=self.remote.end_offset,
-            end_offset=unified_log.end_offset,
-            local_bytes=unified_log.local.size_bytes,
-            remote_bytes=0 if manifest is None else manifest.size_bytes,
-            local_segments=len(unified_log.local.segments),
-            remote_segments=0 if manifest is None else manifest.segment_count,
-            deleting_segments=0 if manifest is None else len(manifest.deleting),
-            pending=pending,
-            copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
-            copy_lag_segments=len(lagging),
-            manifest_known=self.remote.known,
+        return statistics_of(
+            self.log,
+            self.remote,
             copy_failure=self._copying.failure,
             delete_failure=self._deleting.failure,
-            restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
             merge_failure=self._merging.failure,
-        )
-
-    def _pending(self, segment: SegmentVerdict) -> PendingSegment:
-        reason = segment.state.value
-        failure = self._copying.failure
-        if segment.state is SegmentState.NEXT and failure is not None:
-            reason = f"attempt {failure.attempts} failed: {failure.reason}"
-        return PendingSegment(
-            base_offset=segment.base_offset,
-            end_offset=segment.end_offset,
-            size_bytes=segment.size_bytes,
-            reason=reason,
         )
 
     def __repr__(self) -> str:

@@ -38,7 +38,7 @@ from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspection import SegmentFacts, inspect_segment
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
-from strandline.storage.tiering.partition_tiering import PartitionStatistics
+from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 TOPIC = "flights"

@@ -1,0 +1,122 @@
+"""Going on behind the archive with a disk that lost what the archive has.
+
+    archive   [ segment ][ segment ] part part        part: what the bucket has of the open segment
+    disk      (ends below the archive)
+    then                             [ empty log, begun here, with producers and lineage as they
+                                       were ][ and the parts, as they were sent ]
+
+Otherwise offsets that the archive knows would be given to other records. A read-only replica's
+logs grow this way too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from strandline.storage.model import EpochStart
+from strandline.storage.remote import segment_meta
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.segment_meta import Section
+from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.tail_copy import append_part, read_part, usable_tail
+from strandline.storage.tiering.tiering_tools import TieringTools
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def restart_behind(
+    unified_log: UnifiedLog,
+    remote: RemoteLog,
+    manifest: Manifest,
+    *,
+    tools: TieringTools,
+    is_detached: Callable[[], bool],
+) -> None:
+    """Begins the local log anew if it ends below the archive; else leaves it as it is.
+
+    Raises StorageError; then it is to be begun again, and until then nobody may append.
+    """
+    await _begin_anew(unified_log, remote, manifest, tools=tools, is_detached=is_detached)
+    await _append_tail(unified_log, manifest, tools=tools, is_detached=is_detached)
+
+
+async def _begin_anew(
+    unified_log: UnifiedLog,
+    remote: RemoteLog,
+    manifest: Manifest,
+    *,
+    tools: TieringTools,
+    is_detached: Callable[[], bool],
+) -> None:
+    local, tail = unified_log.local, usable_tail(manifest)
+    offset = max(manifest.end_offset, manifest.log_start_offset)
+    if tail and not local.size_bytes:
+        offset = tail[0].base_offset
+    if local.end_offset >= offset:
+        return
+    log.log(
+        # Of a followed archive nothing is ever local: this is how it grows.
+        logging.DEBUG if tools.follows else logging.WARNING,
+        "local log ends below the archive, it is begun anew behind it",
+        extra={
+            "fields": {
+                "partition": str(unified_log.topic_partition),
+                "local_end_offset": local.end_offset,
+                "archive_end_offset": offset,
+            }
+        },
+    )
+    snapshot: bytes | None = None
+    epochs: Sequence[EpochStart] = ()
+    last = await remote.find_entry(offset - 1)
+    if last is not None:
+        snapshot, epochs = await _run(tools, partial(_read_state_at_end, tools.store, last))
+    if not is_detached():
+        unified_log.restart_at(offset, producer_snapshot=snapshot, leader_epochs=epochs)
+
+
+async def _append_tail(
+    unified_log: UnifiedLog,
+    manifest: Manifest,
+    *,
+    tools: TieringTools,
+    is_detached: Callable[[], bool],
+) -> None:
+    """What the bucket has of the open segment, for a disk that has nothing of it."""
+    local = unified_log.local
+    tail = usable_tail(manifest)
+    if not tail or is_detached() or local.end_offset < tail[0].base_offset:
+        return
+    if local.size_bytes and not tools.follows:
+        return
+    for part in tail:
+        if part.end_offset > local.end_offset:
+            content = await _run(tools, partial(read_part, tools.store, part))
+            append_part(local, content)
+
+
+def _read_state_at_end(
+    store: ObjectStore, entry: SegmentEntry
+) -> tuple[bytes | None, tuple[EpochStart, ...]]:
+    """Producers and lineage as they were at the end of an archived segment; blocks."""
+    reader = segment_meta.MetaReader(store, entry.meta_key, entry.meta_size_bytes)
+    epochs = reader.read(Section.LEADER_EPOCHS)
+    return (
+        reader.read(Section.PRODUCER_SNAPSHOT),
+        entry.leader_epochs
+        if epochs is None
+        else segment_meta.decode_leader_epochs(epochs, source=entry.meta_key),
+    )
+
+
+async def _run(tools: TieringTools, call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(tools.executor, call)

@@ -1,0 +1,91 @@
+"""What an operator sees of one partition over both tiers: extents, lag, and what is in the way."""
+
+from __future__ import annotations
+
+from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.tiering.failures import FailureInfo
+from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
+from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSegment:
+    """A local segment that is not archived, and why."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatistics:
+    """What lies where, and what does not get on. Lag is of closed segments, from state."""
+
+    topic_partition: TopicPartition
+    log_start_offset: Offset
+    local_start_offset: Offset
+    remote_end_offset: Offset | None
+    end_offset: Offset
+    local_bytes: int
+    remote_bytes: int
+    local_segments: int
+    remote_segments: int
+    deleting_segments: int
+    pending: tuple[PendingSegment, ...]
+    copy_lag_bytes: int
+    copy_lag_segments: int
+    manifest_known: bool
+    copy_failure: FailureInfo | None
+    delete_failure: FailureInfo | None
+    # Where the records end that would outlive this machine, the open segment included.
+    restorable_end_offset: Offset | None = None
+    merge_failure: FailureInfo | None = None
+
+
+def statistics_of(
+    unified_log: UnifiedLog,
+    remote: RemoteLog,
+    *,
+    copy_failure: FailureInfo | None,
+    delete_failure: FailureInfo | None,
+    merge_failure: FailureInfo | None,
+) -> PartitionStatistics:
+    """Everything about this partition, as of now."""
+    verdict, manifest = unified_log.judge(), remote.manifest
+    pending = tuple(_pending(segment, copy_failure) for segment in verdict.pending)
+    lagging = [s for s in verdict.pending if s.state is not SegmentState.ACTIVE]
+    return PartitionStatistics(
+        topic_partition=unified_log.topic_partition,
+        log_start_offset=unified_log.log_start_offset,
+        local_start_offset=unified_log.local_start_offset,
+        remote_end_offset=remote.end_offset,
+        end_offset=unified_log.end_offset,
+        local_bytes=unified_log.local.size_bytes,
+        remote_bytes=0 if manifest is None else manifest.size_bytes,
+        local_segments=len(unified_log.local.segments),
+        remote_segments=0 if manifest is None else manifest.segment_count,
+        deleting_segments=0 if manifest is None else len(manifest.deleting),
+        pending=pending,
+        copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
+        copy_lag_segments=len(lagging),
+        manifest_known=remote.known,
+        copy_failure=copy_failure,
+        delete_failure=delete_failure,
+        restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
+        merge_failure=merge_failure,
+    )
+
+
+def _pending(segment: SegmentVerdict, failure: FailureInfo | None) -> PendingSegment:
+    reason = segment.state.value
+    if segment.state is SegmentState.NEXT and failure is not None:
+        reason = f"attempt {failure.attempts} failed: {failure.reason}"
+    return PendingSegment(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        reason=reason,
+    )

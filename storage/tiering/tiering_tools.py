@@ -1,0 +1,70 @@
+"""What every partition's tiering works with, and what it counts."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from strandline.storage.clock import Clock
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.tiering.archive_compaction import ArchiveCompactor
+from strandline.storage.tiering.copier import SegmentCopier
+from strandline.storage.tiering.failures import RetryPolicy
+from strandline.storage.tiering.merging import SegmentMerger
+from strandline.storage.tiering.quota import TierQuota
+from strandline.storage.tiering.store_health import StoreHealth
+from strandline.storage.tiering.tail_copy import TailCopier
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TieringTools:
+    """What every partition's tiering works with. `executor` runs manifests and deletes."""
+
+    store: ObjectStore
+    copier: SegmentCopier
+    executor: Executor
+    clock: Clock
+    metrics: MetricRegistry
+    retry: RetryPolicy
+    health: StoreHealth
+    delete_grace_ms: int
+    copy_quota: TierQuota
+    tails: TailCopier
+    merger: SegmentMerger
+    copies: Executor
+    merge_target_bytes: int
+    compactor: ArchiveCompactor
+    # Ms between two looks at a partition.
+    interval_ms: int
+    follows: bool = False
+
+
+class PartitionCounters:
+    """What the tiering of a topic's partitions has done; they share the topic's counters."""
+
+    def __init__(self, metrics: MetricRegistry, topic: str) -> None:
+        labels = {"topic": topic}
+        self.copied_bytes = metrics.counter(
+            "strandline_remote_copy_bytes_total", "Bytes archived and committed.", **labels
+        )
+        self.copied_segments = metrics.counter(
+            "strandline_remote_copy_segments_total", "Segments archived and committed.", **labels
+        )
+        self.copy_errors = metrics.counter(
+            "strandline_remote_copy_errors_total", "Failed attempts to archive.", **labels
+        )
+        self.deleted_segments = metrics.counter(
+            "strandline_remote_delete_segments_total", "Segments deleted in the archive.", **labels
+        )
+        self.merged_segments = metrics.counter(
+            "strandline_remote_merged_segments_total", "Segments merged into larger ones.", **labels
+        )
+        self.compacted_segments = metrics.counter(
+            "strandline_remote_compacted_segments_total",
+            "Archived segments of compacted topics that were rewritten.",
+            **labels,
+        )
+        self.delete_errors = metrics.counter(
+            "strandline_remote_delete_errors_total", "Failed attempts to delete.", **labels
+        )
