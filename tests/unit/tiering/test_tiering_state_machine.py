@@ -203,8 +203,11 @@ class TieredPartition(RuleBasedStateMachine):
     def nothing_is_freed_that_is_nowhere_else(self) -> None:
         if hasattr(self, "_rig"):
             log, manifest = self._rig.log, self._rig.manifest
-            archived_to = 0 if manifest is None or manifest.is_empty else manifest.end_offset
-            assert log.local.start_offset <= max(archived_to, log.durable_log_start_offset)
+            # A log start that the bucket knows is durable, though this broker may not know it yet.
+            settled_to = (
+                0 if manifest is None else max(manifest.end_offset, manifest.log_start_offset)
+            )
+            assert log.local.start_offset <= max(settled_to, log.durable_log_start_offset)
 
     def teardown(self) -> None:
         try:
