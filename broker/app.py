@@ -78,7 +78,8 @@ from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
-from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
+from strandline.storage.tiering.manager import TieringManager
+from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from strandline.broker.quotas.quotas import ConnectionRates
 from strandline.storage.local.cleaner import CleanerSettings
 from strandline.storage.log_config import INT_MAX
 from strandline.storage.tiering.failures import RetryPolicy
-from strandline.storage.tiering.manager import TieringConfig
 from strandline.storage.tiering.quota import QuotaLimits
+from strandline.storage.tiering.tiering_config import TieringConfig
 
 T = TypeVar("T")
 

@@ -39,12 +39,21 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import field, replace
 from functools import partial
 
 from strandline.broker.answers import Answer, Deferred, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.handlers.fetch_answers import (
+    error_answer,
+    is_news,
+    readable_end,
+    records_answer,
+    with_aborted,
+    with_old_messages,
+)
+from strandline.broker.handlers.fetch_cold import ColdFetches
+from strandline.broker.handlers.fetch_plan import FetchPass, FetchPlan
 from strandline.broker.handlers.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -61,21 +70,15 @@ from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.fetch import encode_fetch_response
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.fetch import (
-    FetchAbortedTransaction,
     FetchDivergingEpoch,
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from strandline.broker.protocol.schema import Part
 from strandline.broker.quotas.table import ANONYMOUS
-from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
-from strandline.storage.files import FileRange
-from strandline.storage.model import Isolation, Offset, TopicPartition
-from strandline.storage.records.down_conversion import down_convert
-from strandline.storage.tiering.cold_read import RemoteRead
-from strandline.storage.values import dataclass
+from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.model import Isolation
 
 log = logging.getLogger(__name__)
 
@@ -84,34 +87,6 @@ FIRST_VERSION_WITH_BATCHES = 4
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 # Nobody with such a client counts milliseconds.
 OLD_FETCH_LOOK_S = 0.1
-
-
-@dataclass(slots=True)
-class _Plan:
-    """One fetch while it is served."""
-
-    version: int
-    correlation_id: int
-    client_id: str
-    # When it was taken up; later, when its waiting was over.
-    started_s: float
-    wanted: Sequence[WantedPartition]
-    session: FetchSession | None
-    incremental: bool
-    isolation: Isolation
-    bytes_max: int
-    min_bytes: int
-    wait_ms_max: int
-
-
-@dataclass(slots=True)
-class _Pass:
-    """What one look at the partitions found."""
-
-    answers: list[tuple[WantedPartition, FetchResponsePartition]] = field(default_factory=list)
-    remote: list[tuple[int, Partition, int]] = field(default_factory=list)
-    total_bytes: int = 0
-    must_answer: bool = False
 
 
 class FetchHandler:
@@ -129,8 +104,9 @@ class FetchHandler:
         self._requests = services.traffic.apis[ApiKey.FETCH]
         self._now_s = services.clock.monotonic_s
         self._workers = services.records
-        # Partitions whose cold reads fail at present, with the kind of reason that was logged.
-        self._cold_failures: dict[TopicPartition, str] = {}
+        self._cold = ColdFetches(
+            self._look_at, wait_ms_max=lambda: services.config.remote_fetch_max_wait_ms
+        )
 
     def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
         """A framed answer, now or later. `started_s` is when the request was taken up."""
@@ -143,7 +119,7 @@ class FetchHandler:
             return self._answer_with_old_messages(plan)
         found = self._look(plan)
         if found.remote:
-            self._read_from_memory(plan, found)
+            self._cold.read_from_memory(plan, found)
             if found.remote:
                 return self._answer_with_remote(plan, found)
             found.must_answer = True
@@ -160,7 +136,7 @@ class FetchHandler:
 
     def _plan(
         self, request: FetchRequest, header: RequestHeader, started_s: float
-    ) -> _Plan | SessionRefused:
+    ) -> FetchPlan | SessionRefused:
         refuse_flood(
             sum(len(topic.partitions) or 1 for topic in request.topics)
             + sum(len(topic.partitions) or 1 for topic in request.forgotten_topics),
@@ -207,7 +183,7 @@ class FetchHandler:
             bytes_max = int(
                 min(bytes_max, self._quotas.fetch_bytes_max(ANONYMOUS, header.client_id))
             )
-        return _Plan(
+        return FetchPlan(
             version=version,
             correlation_id=header.correlation_id,
             client_id=header.client_id,
@@ -226,13 +202,13 @@ class FetchHandler:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def _look(self, plan: _Plan) -> _Pass:
+    def _look(self, plan: FetchPlan) -> FetchPass:
         """One pass over the partitions: local reads at once, remote ones noted."""
-        found = _Pass()
+        found = FetchPass()
         for wanted in plan.wanted:
             partition = self._find(wanted)
             if partition is None:
-                answer = _error(wanted.partition, self._missing(wanted))
+                answer = error_answer(wanted.partition, self._missing(wanted))
                 found.must_answer = True
             else:
                 answer = self._look_at(plan, wanted, partition, found)
@@ -240,7 +216,7 @@ class FetchHandler:
         return found
 
     def _look_at(
-        self, plan: _Plan, wanted: WantedPartition, partition: Partition, found: _Pass
+        self, plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
     ) -> FetchResponsePartition:
         tiers = partition.log
         partition.traffic.fetch_requests += 1
@@ -261,7 +237,7 @@ class FetchHandler:
         except RecordsRejected as error:
             found.must_answer = True
             partition.traffic.failed_fetch += 1
-            return _error(wanted.partition, error.kafka_code, partition)
+            return error_answer(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
             log.warning(
                 "read failed",
@@ -271,29 +247,23 @@ class FetchHandler:
             )
             found.must_answer = True
             partition.traffic.failed_fetch += 1
-            return _error(wanted.partition, error.kafka_code, partition)
+            return error_answer(wanted.partition, error.kafka_code, partition)
         if read is None:
             partition.traffic.remote_fetches += 1
             found.remote.append((len(found.answers), partition, wanted.fetch_offset))
-            return _records(wanted.partition, partition, (), 0, plan.isolation)
-        if read.next_offset < _readable_end(partition, plan.isolation):
+            return records_answer(wanted.partition, partition, (), 0, plan.isolation)
+        if read.next_offset < readable_end(partition, plan.isolation):
             # Cut by a limit or by the end of a segment: what is there already is not waited for.
             found.must_answer = True
         if read.range is None:
-            return _records(wanted.partition, partition, (), 0, plan.isolation)
+            return records_answer(wanted.partition, partition, (), 0, plan.isolation)
         found.total_bytes += read.range.length
-        answer = _records(
+        answer = records_answer(
             wanted.partition, partition, (read.range,), read.range.length, plan.isolation
         )
         if plan.isolation is Isolation.READ_COMMITTED:
             aborted = tiers.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
-            answer = _with_aborted(
-                answer,
-                [
-                    FetchAbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset)
-                    for a in aborted
-                ],
-            )
+            answer = with_aborted(answer, aborted)
         return answer
 
     def _find(self, wanted: WantedPartition) -> Partition | None:
@@ -330,7 +300,7 @@ class FetchHandler:
 
     # --- answering ---------------------------------------------------------------------------
 
-    def _park(self, plan: _Plan, found: _Pass) -> Deferred:
+    def _park(self, plan: FetchPlan, found: FetchPass) -> Deferred:
         partitions = [p for p in (self._find(wanted) for wanted in plan.wanted) if p is not None]
         deferred = Deferred()
 
@@ -355,101 +325,12 @@ class FetchHandler:
         deferred.cancel_hook = cancel
         return deferred
 
-    def _read_from_memory(self, plan: _Plan, found: _Pass) -> None:
-        """Answers the cold partitions whose records were read ahead; the others stay noted."""
-        share = self._share(plan, found)
-        missing: list[tuple[int, Partition, int]] = []
-        for remote in found.remote:
-            position, partition, offset = remote
-            wanted, _ = found.answers[position]
-            read = partition.log.read_remote_from_memory(
-                offset, bytes_max=min(wanted.partition_bytes_max, share), isolation=plan.isolation
-            )
-            if read is None:
-                missing.append(remote)
-            else:
-                self._accept_remote(plan, found, position, partition, read)
-        found.remote = missing
-
-    def _share(self, plan: _Plan, found: _Pass) -> int:
-        """Bytes for each cold partition."""
-        return max((plan.bytes_max - found.total_bytes) // len(found.remote), 1)
-
-    async def _answer_with_remote(self, plan: _Plan, found: _Pass) -> Parts:
-        await self._read_all_remote(plan, found)
+    async def _answer_with_remote(self, plan: FetchPlan, found: FetchPass) -> Parts:
+        await self._cold.read(plan, found)
         plan.started_s = self._now_s()
         return self._answer(plan, found)
 
-    async def _read_all_remote(self, plan: _Plan, found: _Pass) -> None:
-        """Reads the cold partitions in parallel, within the byte budget that is left."""
-        share = self._share(plan, found)
-        await asyncio.gather(
-            *(
-                self._read_remote(plan, found, position, partition, share)
-                for position, partition, _ in found.remote
-            )
-        )
-
-    async def _read_remote(
-        self, plan: _Plan, found: _Pass, position: int, partition: Partition, bytes_max: int
-    ) -> None:
-        wanted, _ = found.answers[position]
-        try:
-            async with asyncio.timeout(self._services.config.remote_fetch_max_wait_ms / 1000):
-                read = await partition.log.read_remote(
-                    wanted.fetch_offset,
-                    bytes_max=min(wanted.partition_bytes_max, bytes_max),
-                    isolation=plan.isolation,
-                )
-        except TimeoutError:
-            return  # answered empty; the download goes on
-        except RecordsRejected as error:
-            answer = _error(wanted.partition, error.kafka_code, partition)
-        except StorageError as error:
-            partition.traffic.remote_fetch_errors += 1
-            self._note_cold_failure(partition, wanted.fetch_offset, error)
-            if isinstance(error, TierUnavailable):
-                # Empty, and not before its time: an error now would only make the client spin.
-                await asyncio.sleep(
-                    min(
-                        plan.wait_ms_max / 1000,
-                        self._services.config.remote_fetch_max_wait_ms / 1000,
-                    )
-                )
-                return
-            answer = _error(wanted.partition, error.kafka_code, partition)
-        else:
-            if not read.buffers and read.next_offset > wanted.fetch_offset:
-                # Compaction left nothing of the archive behind the offset: the rest is local.
-                behind = replace(wanted, fetch_offset=read.next_offset)
-                answer = self._look_at(plan, behind, partition, _Pass())
-                found.total_bytes += answer.records_bytes
-            else:
-                self._accept_remote(plan, found, position, partition, read)
-                return
-        found.answers[position] = (wanted, answer)
-
-    def _accept_remote(
-        self, plan: _Plan, found: _Pass, position: int, partition: Partition, read: RemoteRead
-    ) -> None:
-        wanted, _ = found.answers[position]
-        self._cold_failures.pop(partition.topic_partition, None)
-        found.total_bytes += read.size_bytes
-        partition.traffic.remote_bytes_out += read.size_bytes
-        answer = _records(
-            wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
-        )
-        if read.aborted:
-            answer = _with_aborted(
-                answer,
-                [
-                    FetchAbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset)
-                    for a in read.aborted
-                ],
-            )
-        found.answers[position] = (wanted, answer)
-
-    async def _answer_with_old_messages(self, plan: _Plan) -> Parts:
+    async def _answer_with_old_messages(self, plan: FetchPlan) -> Parts:
         deadline_s = self._loop.time() + max(plan.wait_ms_max, 0) / 1000
         while True:
             found = self._look(plan)
@@ -458,39 +339,21 @@ class FetchHandler:
                 break
             await asyncio.sleep(min(OLD_FETCH_LOOK_S, deadline_s - self._loop.time()))
         if found.remote:
-            await self._read_all_remote(plan, found)
+            await self._cold.read(plan, found)
         plan.started_s = self._now_s()
         magic = 1 if plan.version >= FIRST_VERSION_WITH_MAGIC_1 else 0
         for position, (wanted, answer) in enumerate(found.answers):
             if not answer.records_bytes:
                 continue
-            convert = partial(_old_messages, answer, magic, wanted.fetch_offset)
+            convert = partial(with_old_messages, answer, magic, wanted.fetch_offset)
             try:
                 answer = await self._loop.run_in_executor(self._workers, convert)  # noqa: PLW2901
             except (RecordsRejected, StorageError) as error:
-                answer = _error(wanted.partition, error.kafka_code)  # noqa: PLW2901
+                answer = error_answer(wanted.partition, error.kafka_code)  # noqa: PLW2901
             found.answers[position] = (wanted, answer)
         return self._answer(plan, found)
 
-    def _note_cold_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
-        """Says why once per kind of reason: consumers ask again several times a second."""
-        kind = type(error).__name__
-        topic_partition = partition.topic_partition
-        is_known = self._cold_failures.get(topic_partition) == kind
-        self._cold_failures[topic_partition] = kind
-        log.log(
-            logging.DEBUG if is_known else logging.WARNING,
-            "cold read failed",
-            extra={
-                "fields": {
-                    "partition": str(topic_partition),
-                    "offset": offset,
-                    "error": str(error),
-                }
-            },
-        )
-
-    def _throttle_ms(self, plan: _Plan, found: _Pass) -> int:
+    def _throttle_ms(self, plan: FetchPlan, found: FetchPass) -> int:
         """How long the client is to be left alone; then the answer does not count."""
         busy_s = self._now_s() - plan.started_s
         by_time = self._quotas.requested(ANONYMOUS, plan.client_id, busy_s)
@@ -499,7 +362,7 @@ class FetchHandler:
             self._quotas.unfetched(ANONYMOUS, plan.client_id, found.total_bytes)
         return max(by_time, by_bytes)
 
-    def _answer_throttled(self, plan: _Plan, throttle_ms: int) -> Parts:
+    def _answer_throttled(self, plan: FetchPlan, throttle_ms: int) -> Parts:
         """Nothing, and how long there will be nothing."""
         session_id = 0
         if plan.session is not None:
@@ -512,7 +375,7 @@ class FetchHandler:
         parts = self._frame(plan.version, plan.correlation_id, response)
         return ThrottledParts(parts, throttle_ms)
 
-    def _answer(self, plan: _Plan, found: _Pass) -> Parts:
+    def _answer(self, plan: FetchPlan, found: FetchPass) -> Parts:
         if self._quotas.is_active:
             throttle_ms = self._throttle_ms(plan, found)
             if throttle_ms:
@@ -521,7 +384,7 @@ class FetchHandler:
         served: list[PartitionKey] = []
         failed = False
         for wanted, answer in found.answers:
-            if plan.incremental and not _is_news(wanted, answer):
+            if plan.incremental and not is_news(wanted, answer):
                 continue
             wanted.told_high_watermark = answer.high_watermark
             wanted.told_log_start_offset = answer.log_start_offset
@@ -559,81 +422,3 @@ class FetchHandler:
     def _frame(self, version: int, correlation_id: int, response: FetchResponse) -> Parts:
         body = encode_fetch_response(version, response)
         return frame_response(ApiKey.FETCH, version, correlation_id, body)
-
-
-def _readable_end(partition: Partition, isolation: Isolation) -> int:
-    if isolation is Isolation.READ_COMMITTED:
-        return partition.last_stable_offset
-    return partition.high_watermark
-
-
-def _is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
-    return bool(
-        answer.records_bytes
-        or answer.error_code
-        or wanted.told_error
-        or answer.diverging_epoch is not None
-        or answer.high_watermark != wanted.told_high_watermark
-        or answer.log_start_offset != wanted.told_log_start_offset
-    )
-
-
-def _error(
-    index: int, error_code: int, partition: Partition | None = None
-) -> FetchResponsePartition:
-    return FetchResponsePartition(
-        index=index,
-        error_code=error_code,
-        high_watermark=-1 if partition is None else partition.high_watermark,
-        last_stable_offset=-1 if partition is None else partition.last_stable_offset,
-        log_start_offset=-1 if partition is None else partition.log.log_start_offset,
-    )
-
-
-def _records(
-    index: int,
-    partition: Partition,
-    records: Sequence[Part],
-    records_bytes: int,
-    isolation: Isolation,
-) -> FetchResponsePartition:
-    return FetchResponsePartition(
-        index=index,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log.log_start_offset,
-        aborted_transactions=() if isolation is Isolation.READ_COMMITTED else None,
-        records=records,
-        records_bytes=records_bytes,
-    )
-
-
-def _old_messages(
-    answer: FetchResponsePartition, magic: int, start_offset: int
-) -> FetchResponsePartition:
-    """The answer with its batches as messages of an old format. Blocks; see `down_convert`."""
-    content = b"".join(
-        part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
-        for part in answer.records
-    )
-    converted = down_convert(content, magic=magic, start_offset=start_offset)
-    return FetchResponsePartition(
-        index=answer.index,
-        high_watermark=answer.high_watermark,
-        records=(converted,),
-        records_bytes=len(converted),
-    )
-
-
-def _with_aborted(
-    answer: FetchResponsePartition, aborted: Sequence[FetchAbortedTransaction]
-) -> FetchResponsePartition:
-    return FetchResponsePartition(
-        index=answer.index,
-        high_watermark=answer.high_watermark,
-        last_stable_offset=answer.last_stable_offset,
-        log_start_offset=answer.log_start_offset,
-        aborted_transactions=aborted,
-        records=answer.records,
-        records_bytes=answer.records_bytes,
-    )

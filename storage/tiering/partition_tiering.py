@@ -43,8 +43,6 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.errors import (
-    CorruptFile,
-    ObjectNotFound,
     RecordsRejected,
     StorageError,
     TierUnavailable,
@@ -58,7 +56,6 @@ from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.archive_compaction import (
     CompactionJob,
@@ -217,7 +214,7 @@ class PartitionTiering:
         stored = await self._run(
             partial(manifest_store.load, self._tools.store, self.remote.partition)
         )
-        _refuse_regress(self.remote, stored)
+        self.remote.refuse_regress(stored)
         self._in_doubt = False
         self.remote.adopt(stored)
         if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
@@ -621,21 +618,3 @@ class PartitionTiering:
 
     def __repr__(self) -> str:
         return f"<PartitionTiering {self.log!r} {self.remote!r} {self._copying!r}>"
-
-
-def _refuse_regress(remote: RemoteLog, found: StoredManifest | None) -> None:
-    """A manifest neither un-exists nor goes back.
-
-    Taking a lost or restored one for the truth would bury what the real one says. Raises
-    ObjectNotFound or CorruptFile: an operator has to look.
-    """
-    held = remote.manifest
-    if held is None:
-        return
-    key = manifest_key(remote.partition)
-    if found is None:
-        raise ObjectNotFound(key, "load", f"revision {held.revision} was there before")
-    if found.manifest.revision < held.revision:
-        raise CorruptFile(
-            f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
-        )

@@ -19,6 +19,7 @@ from concurrent.futures import Executor
 
 from strandline.storage.errors import (
     CorruptFile,
+    ObjectNotFound,
     StrandlineError,
     TierUnavailable,
     UnsupportedFormat,
@@ -77,6 +78,23 @@ class RemoteLog:
             assert found.log_start_offset >= held.log_start_offset, (held, found)
         self.known = True
         self.stored = stored
+
+    def refuse_regress(self, found: StoredManifest | None) -> None:
+        """Checks what was read from the bucket: a manifest neither un-exists nor goes back.
+
+        Taking a lost or restored one for the truth would bury what the real one says. Raises
+        ObjectNotFound or CorruptFile: an operator has to look.
+        """
+        held = self.manifest
+        if held is None:
+            return
+        key = manifest_key(self.partition)
+        if found is None:
+            raise ObjectNotFound(key, "load", f"revision {held.revision} was there before")
+        if found.manifest.revision < held.revision:
+            raise CorruptFile(
+                f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
+            )
 
     @property
     def manifest(self) -> Manifest | None:

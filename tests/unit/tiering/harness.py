@@ -37,8 +37,9 @@ from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspection import SegmentFacts, inspect_segment
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
-from strandline.storage.tiering.manager import TieringConfig, TieringExecutors, TieringManager
+from strandline.storage.tiering.manager import TieringManager
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
+from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 TOPIC = "flights"

@@ -1,0 +1,102 @@
+"""What a fetch says of one partition: records, an error, or nothing new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.fetch_sessions import WantedPartition
+from strandline.broker.protocol.messages.fetch import (
+    FetchAbortedTransaction,
+    FetchResponsePartition,
+)
+from strandline.broker.protocol.schema import Part
+from strandline.storage.files import FileRange
+from strandline.storage.model import AbortedTransaction, Isolation
+from strandline.storage.records.down_conversion import down_convert
+
+
+def readable_end(partition: Partition, isolation: Isolation) -> int:
+    """Where a reader of this isolation has read everything there is."""
+    if isolation is Isolation.READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
+
+
+def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
+    """Whether an incremental session's client does not know this yet."""
+    return bool(
+        answer.records_bytes
+        or answer.error_code
+        or wanted.told_error
+        or answer.diverging_epoch is not None
+        or answer.high_watermark != wanted.told_high_watermark
+        or answer.log_start_offset != wanted.told_log_start_offset
+    )
+
+
+def error_answer(
+    index: int, error_code: int, partition: Partition | None = None
+) -> FetchResponsePartition:
+    """No records; what is known of the partition, so that the client can find its way."""
+    return FetchResponsePartition(
+        index=index,
+        error_code=error_code,
+        high_watermark=-1 if partition is None else partition.high_watermark,
+        last_stable_offset=-1 if partition is None else partition.last_stable_offset,
+        log_start_offset=-1 if partition is None else partition.log.log_start_offset,
+    )
+
+
+def records_answer(
+    index: int,
+    partition: Partition,
+    records: Sequence[Part],
+    records_bytes: int,
+    isolation: Isolation,
+) -> FetchResponsePartition:
+    """Records in parts that are sent as they are."""
+    return FetchResponsePartition(
+        index=index,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        aborted_transactions=() if isolation is Isolation.READ_COMMITTED else None,
+        records=records,
+        records_bytes=records_bytes,
+    )
+
+
+def with_old_messages(
+    answer: FetchResponsePartition, magic: int, start_offset: int
+) -> FetchResponsePartition:
+    """The answer with its batches as messages of an old format. Blocks; see `down_convert`."""
+    content = b"".join(
+        part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
+        for part in answer.records
+    )
+    converted = down_convert(content, magic=magic, start_offset=start_offset)
+    return FetchResponsePartition(
+        index=answer.index,
+        high_watermark=answer.high_watermark,
+        records=(converted,),
+        records_bytes=len(converted),
+    )
+
+
+def with_aborted(
+    answer: FetchResponsePartition, aborted: Sequence[AbortedTransaction]
+) -> FetchResponsePartition:
+    """The same for a read_committed consumer, which leaves these out."""
+    return FetchResponsePartition(
+        index=answer.index,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=answer.last_stable_offset,
+        log_start_offset=answer.log_start_offset,
+        aborted_transactions=[
+            FetchAbortedTransaction(producer_id=a.producer_id, first_offset=a.first_offset)
+            for a in aborted
+        ],
+        records=answer.records,
+        records_bytes=answer.records_bytes,
+    )

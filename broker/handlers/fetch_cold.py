@@ -1,0 +1,147 @@
+"""The part of a fetch that lies in the archive: read in parallel, and never waited for too long.
+
+read ahead already          answered from memory, without a task
+else                        read within remote.fetch.max.wait.ms; what is late is answered
+                            empty, and its download goes on for the next fetch
+the archive is away         answered empty, and not before its time
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.fetch_answers import error_answer, records_answer, with_aborted
+from strandline.broker.handlers.fetch_plan import FetchPass, FetchPlan
+from strandline.broker.handlers.fetch_sessions import WantedPartition
+from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
+from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.tiering.cold_read import RemoteRead
+
+log = logging.getLogger(__name__)
+
+
+LookAt: TypeAlias = Callable[
+    [FetchPlan, WantedPartition, Partition, FetchPass], FetchResponsePartition
+]
+
+
+class ColdFetches:
+    """Answers the partitions that a pass noted as remote."""
+
+    def __init__(self, look_at: LookAt, *, wait_ms_max: Callable[[], int]) -> None:
+        """`look_at` answers a partition from this disk.
+
+        `wait_ms_max` is asked for with each read: it may be altered.
+        """
+        self._look_at = look_at
+        self._wait_ms_max = wait_ms_max
+        # Partitions whose reads fail at present, with the kind of reason that was logged.
+        self._failures: dict[TopicPartition, str] = {}
+
+    def read_from_memory(self, plan: FetchPlan, found: FetchPass) -> None:
+        """Answers the cold partitions whose records were read ahead; the others stay noted."""
+        share = _share(plan, found)
+        missing: list[tuple[int, Partition, int]] = []
+        for remote in found.remote:
+            position, partition, offset = remote
+            wanted, _ = found.answers[position]
+            read = partition.log.read_remote_from_memory(
+                offset, bytes_max=min(wanted.partition_bytes_max, share), isolation=plan.isolation
+            )
+            if read is None:
+                missing.append(remote)
+            else:
+                self._accept(plan, found, position, partition, read)
+        found.remote = missing
+
+    async def read(self, plan: FetchPlan, found: FetchPass) -> None:
+        """Reads the cold partitions in parallel, within the byte budget that is left."""
+        share = _share(plan, found)
+        await asyncio.gather(
+            *(
+                self._read_one(plan, found, position, partition, share)
+                for position, partition, _ in found.remote
+            )
+        )
+
+    async def _read_one(
+        self, plan: FetchPlan, found: FetchPass, position: int, partition: Partition, bytes_max: int
+    ) -> None:
+        wanted, _ = found.answers[position]
+        try:
+            async with asyncio.timeout(self._wait_ms_max() / 1000):
+                read = await partition.log.read_remote(
+                    wanted.fetch_offset,
+                    bytes_max=min(wanted.partition_bytes_max, bytes_max),
+                    isolation=plan.isolation,
+                )
+        except TimeoutError:
+            return  # answered empty; the download goes on
+        except RecordsRejected as error:
+            answer = error_answer(wanted.partition, error.kafka_code, partition)
+        except StorageError as error:
+            partition.traffic.remote_fetch_errors += 1
+            self._note_failure(partition, wanted.fetch_offset, error)
+            if isinstance(error, TierUnavailable):
+                # Empty, and not before its time: an error now would only make the client spin.
+                await asyncio.sleep(min(plan.wait_ms_max, self._wait_ms_max()) / 1000)
+                return
+            answer = error_answer(wanted.partition, error.kafka_code, partition)
+        else:
+            if not read.buffers and read.next_offset > wanted.fetch_offset:
+                # Compaction left nothing of the archive behind the offset: the rest is local.
+                behind = replace(wanted, fetch_offset=read.next_offset)
+                answer = self._look_at(plan, behind, partition, FetchPass())
+                found.total_bytes += answer.records_bytes
+            else:
+                self._accept(plan, found, position, partition, read)
+                return
+        found.answers[position] = (wanted, answer)
+
+    def _accept(
+        self,
+        plan: FetchPlan,
+        found: FetchPass,
+        position: int,
+        partition: Partition,
+        read: RemoteRead,
+    ) -> None:
+        wanted, _ = found.answers[position]
+        self._failures.pop(partition.topic_partition, None)
+        found.total_bytes += read.size_bytes
+        partition.traffic.remote_bytes_out += read.size_bytes
+        answer = records_answer(
+            wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
+        )
+        if read.aborted:
+            answer = with_aborted(answer, read.aborted)
+        found.answers[position] = (wanted, answer)
+
+    def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
+        """Says why once per kind of reason: consumers ask again several times a second."""
+        kind = type(error).__name__
+        topic_partition = partition.topic_partition
+        is_known = self._failures.get(topic_partition) == kind
+        self._failures[topic_partition] = kind
+        log.log(
+            logging.DEBUG if is_known else logging.WARNING,
+            "cold read failed",
+            extra={
+                "fields": {
+                    "partition": str(topic_partition),
+                    "offset": offset,
+                    "error": str(error),
+                }
+            },
+        )
+
+
+def _share(plan: FetchPlan, found: FetchPass) -> int:
+    """Bytes for each cold partition."""
+    return max((plan.bytes_max - found.total_bytes) // len(found.remote), 1)
