@@ -37,8 +37,9 @@ class Store:
     def __init__(self, *, first_byte_s: float = 0, connection_bytes_per_s: float = 0) -> None:
         self.first_byte_s = first_byte_s
         self.connection_bytes_per_s = connection_bytes_per_s
-        self.objects: dict[str, tuple[bytes, str]] = {}
-        self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
+        # body, etag, and the headers that S3 keeps with an object and gives back.
+        self.objects: dict[str, tuple[bytes, str, dict[str, str]]] = {}
+        self.uploads: dict[str, tuple[dict[str, str], dict[int, bytes]]] = {}
         # "GET .log" -> requests
         self.counts: Counter[str] = Counter()
         self._number = 0
@@ -47,16 +48,16 @@ class Store:
         ending = path[path.rfind(".") :] if path.endswith((".log", ".meta")) else "other"
         self.counts[f"{method} {ending}"] += 1
 
-    def put(self, path: str, body: bytes) -> str:
+    def put(self, path: str, body: bytes, kept: dict[str, str]) -> str:
         self._number += 1
         etag = f'"{hashlib.md5(f"{path}{self._number}".encode()).hexdigest()}"'
-        self.objects[path] = (body, etag)
+        self.objects[path] = (body, etag, kept)
         return etag
 
-    def new_upload(self, path: str) -> str:
+    def new_upload(self, headers: dict[str, str]) -> str:
         self._number += 1
         upload_id = f"upload-{self._number}"
-        self.uploads[upload_id] = (path, {})
+        self.uploads[upload_id] = (kept_headers(headers), {})
         return upload_id
 
 
@@ -195,7 +196,7 @@ class Peer(asyncio.Protocol):
         if "if-match" in headers and (existing is None or existing[1] != headers["if-match"]):
             self._error("412 Precondition Failed", "PreconditionFailed")
             return
-        self._reply("200 OK", ETag=self._store.put(path, body))
+        self._reply("200 OK", ETag=self._store.put(path, body, kept_headers(headers)))
 
     def _get(self, path: str, headers: dict[str, str], *, head_only: bool) -> None:
         found = self._store.objects.get(path)
@@ -206,9 +207,9 @@ class Peer(asyncio.Protocol):
                 return
             self._error("404 Not Found", "NoSuchKey", head_only=head_only)
             return
-        content, etag = found
+        content, etag, kept = found
         start, end, status = 0, len(content), "200 OK"
-        extra = {"ETag": etag, "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+        extra = {"ETag": etag, "Last_Modified": "Thu, 01 Jan 2026 00:00:00 GMT", **kept}
         ranged = re.match(r"bytes=(\d*)-(\d*)$", headers.get("range", ""))
         if ranged:
             first, last = ranged.groups()
@@ -249,7 +250,7 @@ class Peer(asyncio.Protocol):
             if delimiter and delimiter in rest:
                 folders[prefix[len(root) :] + rest.partition(delimiter)[0] + delimiter] = None
                 continue
-            body, etag = self._store.objects[key]
+            body, etag, _ = self._store.objects[key]
             contents.append(
                 f"<Contents><Key>{escape(last)}</Key><Size>{len(body)}</Size>"
                 f"<ETag>{escape(etag)}</ETag>"
@@ -271,7 +272,7 @@ class Peer(asyncio.Protocol):
 
     def _post(self, path: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> None:
         if "uploads" in query:
-            upload_id = self._store.new_upload(path)
+            upload_id = self._store.new_upload(headers)
             xml = (
                 "<InitiateMultipartUploadResult>"
                 f"<UploadId>{upload_id}</UploadId></InitiateMultipartUploadResult>"
@@ -284,7 +285,9 @@ class Peer(asyncio.Protocol):
             if headers.get("if-none-match") == "*" and path in self._store.objects:
                 self._error("412 Precondition Failed", "PreconditionFailed")
                 return
-            etag = self._store.put(path, b"".join(part for _, part in sorted(upload[1].items())))
+            etag = self._store.put(
+                path, b"".join(part for _, part in sorted(upload[1].items())), upload[0]
+            )
             xml = (
                 "<CompleteMultipartUploadResult>"
                 f"<ETag>{escape(etag)}</ETag></CompleteMultipartUploadResult>"
@@ -295,6 +298,15 @@ class Peer(asyncio.Protocol):
                 self._store.objects.pop(f"/{bucket}/{key}", None)
             xml = "<DeleteResult/>"
         self._reply("200 OK", xml.encode(), Content_Type="application/xml")
+
+
+def kept_headers(headers: dict[str, str]) -> dict[str, str]:
+    """The headers of a PUT that S3 gives back with the object: its metadata, and the checksum."""
+    return {
+        name: value
+        for name, value in headers.items()
+        if name.startswith("x-amz-meta-") or name == "x-amz-checksum-crc32c"
+    }
 
 
 def _unchunk(body: bytes) -> bytes:

@@ -388,7 +388,11 @@ class S3Store:
             max_pool_connections=CONNECTIONS_MAX,
             tcp_keepalive=True,
             # Other servers than AWS's are rarely reached as bucket.host.
-            s3={"addressing_style": "path" if self._endpoint_url else "auto"},
+            s3={
+                "addressing_style": "path" if self._endpoint_url else "auto",
+                # Every body goes with its CRC-32C, which the server checks; see s3_uploads.
+                "payload_signing_enabled": False,
+            },
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )

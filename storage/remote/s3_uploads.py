@@ -11,7 +11,8 @@ that the object is ours, which length and checksum alone are not: two brokers ma
 same bytes. The metadata hold the CRC-32C too, for servers that do not report one.
 
 Checksums: CRC-32C goes with every PUT and every part, computed here (the SDK would want awscrt),
-and the server refuses what arrives damaged.
+and the server refuses what arrives damaged. The body is therefore not signed as well: SHA-256 of
+it costs 0.6 s per GB ([why that is enough](../../docs/decisions/0017-how-bodies-are-sent.md)).
 
 In parts: 1 create   2 upload the parts, some in parallel   3 complete, under the condition. The
 write id is given in step 1, so a lost answer to step 3 is resolved like that of a plain put, and
@@ -29,6 +30,7 @@ from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlencode
 
 from strandline.storage.errors import (
+    ObjectCorrupt,
     ObjectNotFound,
     PreconditionFailed,
     TierError,
@@ -120,7 +122,24 @@ class S3Uploads:
         )
         if is_multipart:
             return self._put_parts(upload)
-        return self._settle(upload, lambda deadline_s: self._put_whole(upload, deadline_s))
+        try:
+            return self._settle(upload, lambda deadline_s: self._put_whole(upload, deadline_s))
+        except ObjectCorrupt:
+            if isinstance(body, FileBody):
+                self._take_back(key)
+            raise
+
+    def _take_back(self, key: str) -> None:
+        """Deletes what was sent of a file that had changed, where the server did not refuse it."""
+        with contextlib.suppress(TierError):
+            self._access.attempts.run(
+                key,
+                "delete",
+                lambda _: self._access.client().delete_object(
+                    Bucket=self._access.bucket, Key=self._access.full_key(key)
+                ),
+                attempts_max=1,
+            )
 
     def _put_whole(self, upload: _Upload, deadline_s: float) -> str:
         request: PutObjectRequestTypeDef = {
@@ -150,7 +169,9 @@ class S3Uploads:
         return response["ETag"]
 
     def _reader(self, upload: _Upload, part: BodyPart, deadline_s: float) -> BodyReader:
-        return BodyReader(upload.body, part, clock=self._access.clock, deadline_s=deadline_s)
+        return BodyReader(
+            upload.key, upload.body, part, clock=self._access.clock, deadline_s=deadline_s
+        )
 
     def _settle(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:
         """Carries out the write; a failure that may be a lost answer is resolved by HEAD."""
