@@ -170,7 +170,12 @@ class S3Uploads:
 
     def _reader(self, upload: _Upload, part: BodyPart, deadline_s: float) -> BodyReader:
         return BodyReader(
-            upload.key, upload.body, part, clock=self._access.clock, deadline_s=deadline_s
+            upload.key,
+            upload.body,
+            part,
+            clock=self._access.clock,
+            deadline_s=deadline_s,
+            progress_s=self._access.deadlines.read_s,
         )
 
     def _settle(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:

@@ -27,10 +27,11 @@ _READ_BYTES = 1024 * 1024
 # What one call sends. The SDK would take 16 KiB at a time, which costs more than the bytes do; a
 # block that does not go within the socket's timeout (10 s) ends the attempt, so 26 KB/s are hung.
 BLOCK_BYTES = 256 * 1024
-# A body that goes slower than this for PROGRESS_S drips. Whole requests are allowed four times the
-# time; the rest of it is for the attempts that follow.
-PROGRESS_S = 10.0
-PROGRESS_BYTES_MIN = int(PROGRESS_S * TRANSFER_BYTES_PER_S_MIN / 4)
+# What http.client and urllib3 ask a file for.
+SDK_BLOCK_BYTES = 16 * 1024
+# A body that goes slower than this, for as long as a socket may be silent, drips. A whole request
+# has the time for four times as much; what is left of it is for the attempts that follow.
+PROGRESS_BYTES_PER_S_MIN = TRANSFER_BYTES_PER_S_MIN // 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +81,20 @@ class StalledError(Exception):
 class BodyReader(io.RawIOBase):
     """A read-only file over a window of `body`, to be used in a `with` block.
 
-    Reading raises DeadlineError after `deadline_s`, and StalledError. The block ends in
+    Reading raises DeadlineError after `deadline_s`, and StalledError when it was too slow for
+    `progress_s`. The block ends in
     ObjectCorrupt, whatever else it would end in, if the bytes that were read are not `part`'s.
     """
 
     def __init__(
-        self, key: str, body: PutBody, part: BodyPart, *, clock: Clock, deadline_s: float
+        self,
+        key: str,
+        body: PutBody,
+        part: BodyPart,
+        *,
+        clock: Clock,
+        deadline_s: float,
+        progress_s: float,
     ) -> None:
         super().__init__()
         self._key = key
@@ -95,6 +104,7 @@ class BodyReader(io.RawIOBase):
         self._position = 0
         self._clock = clock
         self._deadline_s = deadline_s
+        self._progress_s = progress_s
         self._looked_s = clock.monotonic_s()
         self._looked_position = 0
         # Of the first so many bytes.
@@ -117,13 +127,14 @@ class BodyReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next block; more than `size` bytes if that is less than BLOCK_BYTES.
+        """The next bytes; BLOCK_BYTES where the SDK asks for a block of its own.
 
-        Who sends a file takes what comes; asking for 16 KiB at a time would cost 0.5 s per GB.
+        It sends what comes, and 16 KiB at a time would cost 0.5 s per GB.
         """
         self._watch()
         left = self._part.size_bytes - self._position
-        count = left if size is None or size < 0 else min(max(size, BLOCK_BYTES), left)
+        wanted = BLOCK_BYTES if size == SDK_BLOCK_BYTES else size
+        count = left if wanted is None or wanted < 0 else min(wanted, left)
         block = self._block(self._part.position + self._position, count)
         if len(block) < count:
             self._fault = f"it ends {count - len(block)} bytes early"
@@ -140,9 +151,9 @@ class BodyReader(io.RawIOBase):
             raise DeadlineError("the time for this request is over")
         if not self._position:
             self._looked_s, self._looked_position = now_s, 0
-        elif now_s - self._looked_s > PROGRESS_S:
+        elif now_s - self._looked_s > self._progress_s:
             gone = self._position - self._looked_position
-            if gone < PROGRESS_BYTES_MIN:
+            if gone < PROGRESS_BYTES_PER_S_MIN * (now_s - self._looked_s):
                 raise StalledError(f"{gone} bytes went in {now_s - self._looked_s:.0f} s")
             self._looked_s, self._looked_position = now_s, self._position
 

@@ -39,6 +39,7 @@ from strandline.storage.remote.object_store import (
     PutBody,
     PutCondition,
     check_conditional_writes,
+    checksum,
     open_store,
 )
 from strandline.storage.remote.reader import ColdReader
@@ -396,6 +397,31 @@ def test_each_part_is_tried_again(
     fault_proxy.add(Rule(action=action, method="PUT", path="partNumber=3", delay_s=5))
     store.put("big", parts_body)
     assert store.get("big") == parts_body.path.read_bytes()
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_an_upload_that_drips_is_given_up_and_sent_again(
+    store: S3Store,
+    fault_proxy: FaultProxy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_parts: bool,
+) -> None:
+    """More than the buffers of two sockets hold: what goes in there looks like progress."""
+    if in_parts:
+        monkeypatch.setattr(s3_uploads, "SINGLE_PUT_BYTES_MAX", 16_000_000)
+    path = tmp_path / "segment.log"
+    content = os.urandom(1_000_000) * 24
+    path.write_bytes(content)
+    body = FileBody(path=path, size_bytes=len(content), crc32c=crc32c.crc32c(content))
+    dripping = Rule(action=Action.THROTTLE_UPLOAD, method="PUT", bytes_per_s=100_000)
+    fault_proxy.add(dripping)
+    begin_s = time.monotonic()
+    store.put("big", body)
+    # All of it at that pace: four minutes.
+    assert time.monotonic() - begin_s < QUICK.request_s + len(content) / 2**20
+    assert dripping.hit_count == 1
+    assert checksum(store.get("big")) == body.crc32c
 
 
 def test_a_part_that_fails_for_good_aborts_the_upload(

@@ -267,9 +267,11 @@ def test_a_body_reader_is_a_window_that_can_be_rewound(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(content)
     body = FileBody(path=path, size_bytes=1000, crc32c=crc32c.crc32c(content))
-    part = BodyPart(position=100, size_bytes=300, crc32c=0)
+    part = BodyPart(position=100, size_bytes=300, crc32c=crc32c.crc32c(content[100:400]))
     for source in (body, content, memoryview(content)):
-        with BodyReader(source, part, clock=ManualClock(), deadline_s=10) as reader:
+        with BodyReader(
+            "f", source, part, clock=ManualClock(), deadline_s=10, progress_s=10
+        ) as reader:
             assert reader.read(50) == content[100:150]
             assert reader.tell() == 50
             assert reader.read() == content[150:400]
