@@ -158,7 +158,7 @@ def test_a_replica_finds_what_was_merged_since_it_last_looked(make_broker: MakeB
     origin.stop()
     origin.settings["strandline.remote.merge.target.bytes"] = str(4 * SEGMENT_BYTES)
     origin.start()
-    eventually(lambda: before[0].log_key not in archive.keys(), timeout_s=WAIT_S)
+    eventually(lambda: before[0].log_key not in set(archive.keys()), timeout_s=WAIT_S)
     with replica.client(TOPIC) as reader:
         assert reader.offset_at(timestamp_of(5)) == 5
         assert reader.read(0, border) == [batch for batch in FIRST if end_of([batch]) <= border]
