@@ -1,21 +1,16 @@
 """What the lake can do, each figure beside something measured in the same run on the same records.
 
-    rate     records/s of full rows into Spark's `noop` sink, local[2]: the archive, the same topic
-             through Spark's own Kafka source from our broker, the same rows as Parquet through s3a
-             on the same S3 server; and `scan` without Spark
+    rate     records/s of full rows into Spark's `noop` sink, see `bench/lake_rates.py`
     year     a filter of one hour over a year of archive: the bytes it reads, of all bytes
     plan     planning 100,000 segments, all of them and one percent
     memory   peak memory of a Python process that scans one segment of 1 GB
 
-The jars of Spark's Kafka source and of s3a come from Maven Central into `bench-data/jars`, for this
-benchmark alone (0.7 GB, nearly all of it Amazon's SDK). Run it as `make bench-lake`; rates are
-medians of RUNS alternating runs (min - max). The S3 server is `bench/null_s3.py`.
+Run it as `make bench-lake`; rates are medians of RUNS alternating runs (min - max).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -23,282 +18,36 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import crc32c
 from rich.console import Console
 from rich.table import Table
 
-from bench.rdkafka import ProduceLoad, producers
-from bench.run import create_topic, null_s3, s3_client
+from bench.lake_rates import (
+    CPU_OF,
+    CPU_UNIT,
+    KAFKA,
+    PARQUET,
+    PER_HOUR,
+    TOPICS,
+    Figure,
+    fetch_jars,
+    run_rates,
+)
 from strandline.spark_lake.arrow_scan import make_query
 from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote import keys
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_page import encode_page, page_ref
-from tests.support.broker import BrokerProcess, eventually
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
 
-BUCKET = "bench"
-URL = f"s3://{BUCKET}/archive"
 MIB = 1024 * 1024
-SEGMENT_BYTES = 16 * MIB
 HOUR_MS = 3_600_000
-TOPICS = "100-none,100-zstd,1000-none,1000-zstd"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
-
-MAVEN = "https://repo1.maven.org/maven2/"
-# The newest on Maven Central that work with PySpark 4.3.
-JARS = (
-    "org/apache/spark/spark-sql-kafka-0-10_2.13/4.2.0/spark-sql-kafka-0-10_2.13-4.2.0.jar",
-    "org/apache/spark/spark-token-provider-kafka-0-10_2.13/4.0.0/"
-    "spark-token-provider-kafka-0-10_2.13-4.0.0.jar",
-    "org/apache/kafka/kafka-clients/3.9.2/kafka-clients-3.9.2.jar",
-    "org/apache/commons/commons-pool2/2.13.1/commons-pool2-2.13.1.jar",
-    "org/apache/hadoop/hadoop-aws/3.5.0/hadoop-aws-3.5.0.jar",
-    "software/amazon/s3/analyticsaccelerator/analyticsaccelerator-s3/1.3.1/"
-    "analyticsaccelerator-s3-1.3.1.jar",
-    "software/amazon/awssdk/bundle/2.35.4/bundle-2.35.4.jar",
-)
-JAR_SECONDS_MAX = 900
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number of one run; `per_s` figures are better when larger."""
-
-    part: str
-    name: str
-    value: float
-    unit: str
-
-
-# --- rates ------------------------------------------------------------------------------------
-
-
-def fetch_jars(folder: Path) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    for name in JARS:
-        path = folder / name.rsplit("/", 1)[-1]
-        if not path.exists():
-            part = path.with_suffix(".part")
-            request = urllib.request.urlopen(MAVEN + name, timeout=JAR_SECONDS_MAX)
-            with request as answer, open(part, "wb") as file:
-                shutil.copyfileobj(answer, file)
-            part.replace(path)
-        paths.append(path)
-    return paths
-
-
-@contextmanager
-def spark_session(jars: list[Path], endpoint: str) -> Iterator[Any]:
-    os.environ |= CREDENTIALS
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    from strandline.spark_lake import register
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("strandline bench")
-        .config("spark.jars", ",".join(str(path) for path in jars))
-        .config("spark.driver.memory", "3g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.hadoop.fs.s3a.endpoint", endpoint)
-        .config("spark.hadoop.fs.s3a.endpoint.region", "us-east-1")
-        .config("spark.hadoop.fs.s3a.path.style.access", "true")
-        .config("spark.hadoop.fs.s3a.connection.ssl.enabled", "false")
-        .config("spark.hadoop.fs.s3a.change.detection.mode", "none")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
-    register(spark)
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-def run_rates(
-    folder: Path, jars: list[Path], topics: list[str], total_bytes: int, runs: int
-) -> Iterator[Figure]:
-    with null_s3() as endpoint:
-        client = s3_client(endpoint)
-        client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
-        settings = {
-            "remote.log.storage.system.enable": "true",
-            "strandline.remote.url": URL,
-            "strandline.remote.s3.endpoint.url": endpoint,
-            "remote.log.manager.task.interval.ms": "500",
-            "log.initial.task.delay.ms": "500",
-        }
-        with (
-            BrokerProcess(folder / "broker", settings=settings) as broker,
-            spark_session(jars, endpoint) as spark,
-        ):
-            for topic in topics:
-                record_bytes, codec = topic.split("-")
-                yield from _rates(
-                    spark, broker, endpoint, int(record_bytes), codec, total_bytes, runs
-                )
-
-
-def _rates(
-    spark: Any,
-    broker: BrokerProcess,
-    endpoint: str,
-    record_bytes: int,
-    codec: str,
-    total_bytes: int,
-    runs: int,
-) -> Iterator[Figure]:
-    topic = f"{record_bytes}-{codec}"
-    end_offsets = _archived(broker, endpoint, topic, record_bytes, codec, total_bytes)
-    count = sum(end_offsets.values())
-    ends = json.dumps({topic: {str(p): end for p, end in end_offsets.items()}})
-    begins = json.dumps({topic: {str(p): 0 for p in end_offsets}})
-
-    def lake() -> Any:
-        return (
-            spark.read.format("strandline")
-            .option("subscribe", topic)
-            .option("s3.endpoint.url", endpoint)
-            .option("endingOffsets", ends)
-            .load(URL)
-        )
-
-    kafka = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", broker.bootstrap)
-        .option("subscribe", topic)
-        .option("startingOffsets", begins)
-        .option("endingOffsets", ends)
-        .load()
-    )
-    _check_same(lake(), kafka, count)
-    parquet = spark.read.parquet(_parquet(lake(), endpoint, topic, broker.folder / topic))
-    assert parquet.count() == count
-
-    def arrow() -> None:
-        from strandline.spark_lake import scan
-
-        options = {"s3.endpoint.url": endpoint, "endingOffsets": ends}
-        assert sum(b.num_rows for b in scan(URL, topic, options=options, threads=2)) == count
-
-    ways: Mapping[str, Callable[[], object]] = {
-        "Spark over the archive": lambda: _consume(lake()),
-        "Spark's Kafka source": lambda: _consume(kafka),
-        "Spark over Parquet, s3a": lambda: _consume(parquet),
-        "scan, no Spark": arrow,
-    }
-    for run in range(runs + 1):
-        for name, read in ways.items():
-            begin_s = time.perf_counter()
-            read()
-            taken_s = time.perf_counter() - begin_s
-            # The first round warms the JVM, the workers and the compiled loops.
-            if run:
-                yield Figure(
-                    part=f"{record_bytes} B {codec}",
-                    name=name,
-                    value=count / taken_s / 1e6,
-                    unit="M records/s",
-                )
-
-
-def _parquet(frame: Any, endpoint: str, topic: str, folder: Path) -> str:
-    """The rows as Parquet on the S3 server, which cannot rename as a writing Spark wants it to."""
-    frame.write.parquet(str(folder))
-    client: Any = s3_client(endpoint)
-    for path in sorted(folder.glob("*.parquet")):
-        client.put_object(Bucket=BUCKET, Key=f"parquet/{topic}/{path.name}", Body=path.read_bytes())
-    shutil.rmtree(folder)
-    return f"s3a://{BUCKET}/parquet/{topic}/"
-
-
-def _consume(frame: Any) -> None:
-    frame.write.format("noop").mode("overwrite").save()
-
-
-def _check_same(lake: Any, kafka: Any, count: int) -> None:
-    """The same columns, types and rows as Spark's Kafka source."""
-    assert lake.schema == kafka.schema, (lake.schema, kafka.schema)
-    sums = (
-        "count(*)",
-        "sum(crc32(value))",
-        "sum(crc32(coalesce(key, value)))",
-        "sum(offset)",
-        "sum(unix_micros(timestamp) % 1000003)",
-        "sum(timestampType)",
-        "sum(partition)",
-        "min(topic)",
-    )
-    ours, theirs = lake.selectExpr(*sums).collect()[0], kafka.selectExpr(*sums).collect()[0]
-    assert ours == theirs, (ours, theirs)
-    assert ours[0] == count, (ours, count)
-
-
-def _archived(
-    broker: BrokerProcess,
-    endpoint: str,
-    topic: str,
-    record_bytes: int,
-    codec: str,
-    total_bytes: int,
-) -> dict[int, int]:
-    """Produces the topic and waits for its closed segments; the archive's ends."""
-    create_topic(
-        broker,
-        topic,
-        **{
-            "remote.storage.enable": "true",
-            "segment.bytes": str(SEGMENT_BYTES),
-            "retention.ms": "-1",
-            "local.retention.ms": "-1",
-        },
-    )
-    load = ProduceLoad(
-        topic=topic, count=total_bytes // record_bytes, record_bytes=record_bytes, codec=codec
-    )
-    with producers(broker.bootstrap, load) as running:
-        running.run()
-    closed = len(list((broker.data / f"{topic}-0").glob("*.log"))) - 1
-    assert closed > 0, "too few bytes for a closed segment"
-
-    def look() -> dict[int, int] | None:
-        manifest = _manifest(endpoint, topic)
-        if manifest is None or manifest.segment_count < closed:
-            return None
-        return {0: manifest.end_offset}
-
-    found = eventually(look, timeout_s=120, interval_s=0.5)
-    assert found is not None
-    return dict(found)
-
-
-def _manifest(endpoint: str, topic: str) -> Manifest | None:
-    from strandline.spark_lake.catalog import Catalog
-    from strandline.spark_lake.objects import ObjectReader
-    from strandline.spark_lake.options import S3Options, Subscribe
-    from strandline.storage.errors import StrandlineError
-
-    reader = ObjectReader(URL, S3Options(endpoint_url=endpoint, key="bench", secret="bench"))
-    try:
-        (one,) = Catalog(reader).load_partitions(Subscribe((topic,)))
-    except StrandlineError:
-        return None
-    return one.manifest
 
 
 # --- a year -----------------------------------------------------------------------------------
@@ -468,22 +217,29 @@ def run_memory(folder: Path) -> Iterator[Figure]:
 
 
 def report(figures: list[Figure], console: Console) -> None:
-    table = Table("part", "what", "median", "min - max", "beside Kafka source", "beside Parquet")
-    grouped: dict[tuple[str, str, str], list[float]] = {}
+    """Rates with the CPU they took in the same row, in seconds for a million records."""
+    columns = ("part", "what", "median", "min - max", "JVM", "Python", "of Kafka's", "of Parquet's")
+    table = Table(*columns)
+    grouped: dict[tuple[str, str], list[float]] = {}
+    units: dict[tuple[str, str], str] = {}
     for figure in figures:
-        grouped.setdefault((figure.part, figure.name, figure.unit), []).append(figure.value)
+        grouped.setdefault((figure.part, figure.name), []).append(figure.value)
+        units[figure.part, figure.name] = figure.unit
     medians = {key: statistics.median(values) for key, values in grouped.items()}
-    for (part, name, unit), values in grouped.items():
-        kafka = medians.get((part, "Spark's Kafka source", unit))
-        parquet = medians.get((part, "Spark over Parquet, s3a", unit))
-        median = medians[part, name, unit]
+    for (part, name), values in grouped.items():
+        if units[part, name] == CPU_UNIT:
+            continue
+        median = medians[part, name]
+        question = PER_HOUR if name.endswith(PER_HOUR) else ""
+        cpu = [medians.get((part, f"{name}: {who}")) for who in CPU_OF]
+        peers = [medians.get((part, peer + question)) for peer in (KAFKA, PARQUET)]
         table.add_row(
             part,
             name,
-            f"{median:.2f} {unit}",
+            f"{median:.2f} {units[part, name]}",
             f"{min(values):.2f} - {max(values):.2f}",
-            f"{median / kafka:.2f}" if kafka else "",
-            f"{median / parquet:.2f}" if parquet else "",
+            *(f"{one:.2f}" if one is not None else "" for one in cpu),
+            *(f"{median / peer:.2f}" if peer else "" for peer in peers),
         )
     console.print(table)
 
@@ -518,7 +274,7 @@ def main() -> None:
             jars = fetch_jars(options.jars)
             topics = options.topics.split(",")
             took(run_rates(folder, jars, topics, options.mb * 1_000_000, options.runs))
-    report(figures, Console())
+    report(figures, Console(width=max(140, Console().width)))
 
 
 if __name__ == "__main__":

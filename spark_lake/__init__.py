@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from strandline.spark_lake.arrow_scan import scan
     from strandline.spark_lake.counting import count
+    from strandline.spark_lake.frames import load
     from strandline.spark_lake.report import ScanReport, read_scan_reports
     from strandline.spark_lake.source import StrandlineDataSource, register
     from strandline.spark_lake.views import register_views
@@ -27,6 +28,7 @@ __all__ = [
     "ScanReport",
     "StrandlineDataSource",
     "count",
+    "load",
     "read_scan_reports",
     "register",
     "register_views",
@@ -37,6 +39,7 @@ _MODULES = {
     "ScanReport": "report",
     "StrandlineDataSource": "source",
     "count": "counting",
+    "load": "frames",
     "read_scan_reports": "report",
     "register": "source",
     "register_views": "views",

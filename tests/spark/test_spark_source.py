@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 
+from strandline.spark_lake import load as load_archive
 from strandline.spark_lake import read_scan_reports, register, register_views
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch
@@ -107,6 +108,33 @@ def test_a_query_logs_what_it_reads_of_how_much(
     assert told["scan planned"]["plan"].startswith("2 of 6 segments, 2 of 6 chunks, ")
     assert told["split read"]["rows"] == "150"
     assert told["split read"]["segments_read"] == "2"
+
+
+def test_load_gives_the_rows_of_the_source_and_filters_like_scan(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    frame = load_archive(spark, archive.url, "t", options={"includeHeaders": True})
+    source = load(spark, archive, includeHeaders="true")
+    assert frame.schema == source.schema
+    order = ("partition", "offset")
+    assert frame.orderBy(*order).collect() == source.orderBy(*order).collect()
+    few = load_archive(
+        spark,
+        archive.url,
+        "t",
+        columns=["offset", "timestamp"],
+        filters=[("key", "in", ["key-7", "key-107"]), ("offset", "<", 300)],
+        options={"splitBytes": 1024 * 1024},
+    )
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        rows = few.orderBy(*few.columns).collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert [row["offset"] for row in rows] == [7, 7, 107]
+    assert rows[0]["timestamp"].timestamp() * 1000 == MADE[7].timestamp_ms
+    assert load_archive(spark, archive.url, "a.b-c").collect() == []
+    assert len(frame.limit(3).collect()) == 3
 
 
 def test_queries_without_rows_and_limits_work(spark: SparkSession, archive: ArchiveBuilder) -> None:
