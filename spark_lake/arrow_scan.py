@@ -29,7 +29,7 @@ from strandline.spark_lake.options import COLUMNS, LakeOptions
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator, Predicate, taken
 from strandline.spark_lake.query import Query
-from strandline.spark_lake.query_log import tell
+from strandline.spark_lake.query_log import read_fields, tell
 from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig
 
@@ -127,16 +127,7 @@ def read_in_order(
                 rows += batch.num_rows
                 yield batch
     finally:
-        statistics = reader.statistics()
-        tell(
-            "scan read",
-            {
-                "rows": rows,
-                "plan": str(plan),
-                "requests": statistics.request_count,
-                "bytes_read": statistics.bytes_read,
-            },
-        )
+        tell("scan read", read_fields(plan, rows, reader.statistics()))
 
 
 class _SplitThreads:

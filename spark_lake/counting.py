@@ -23,6 +23,7 @@ from strandline.spark_lake.arrow_scan import (
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.pruning import covers
 from strandline.spark_lake.query import Query
+from strandline.spark_lake.query_log import read_fields, tell
 from strandline.spark_lake.segments import SegmentMeta, chunk_ranges
 from strandline.spark_lake.splits import SegmentSlice, Split
 from strandline.storage.records.columns import RowLimits
@@ -39,16 +40,15 @@ def count(
     """The number of rows that `scan` would give for the same arguments; raises what it raises."""
     query = make_query(path, topics, columns=["offset"], filters=filters, options=options)
     reader = query.open()
-    pieces = [
-        replace(split, slices=(piece,))
-        for split in query.plan(reader).splits
-        for piece in split.slices
-    ]
+    plan = query.plan(reader)
+    pieces = [replace(split, slices=(piece,)) for split in plan.splits for piece in split.slices]
     counter = _Counter(query, reader)
     known = [counter.without_request(one) for one in pieces]
     todo = [one for one, rows in zip(pieces, known, strict=True) if rows is None]
     with ThreadPoolExecutor(default_threads()) as pool:
-        return sum(rows for rows in known if rows is not None) + sum(pool.map(counter.of, todo))
+        counted = sum(rows for rows in known if rows is not None) + sum(pool.map(counter.of, todo))
+    tell("rows counted", read_fields(plan, counted, reader.statistics()))
+    return counted
 
 
 class _Counter:

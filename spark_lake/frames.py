@@ -37,7 +37,9 @@ def load(
     Raises what `scan` raises; tasks raise what `Query.read` raises.
     """
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
-    plan = query.plan(query.open())
+    reader = query.open()
+    plan = query.plan(reader)
+    query.tell_plan(plan, reader)
     # Each task unpickles all of this and needs one: bytes are unpickled fastest.
     splits = [pickle.dumps(split) for split in plan.splits]
 

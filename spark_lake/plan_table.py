@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from strandline.spark_lake.arrow_scan import FilterTuple, make_query
-from strandline.spark_lake.planner import CHUNK_BYTES, ScanPlan, readable_size
-from strandline.spark_lake.segments import WINDOW_BYTES
-from strandline.spark_lake.splits import Split
+from strandline.spark_lake.planner import ScanPlan, readable_size
+from strandline.spark_lake.query_log import all_requests, planned_requests
 from strandline.storage.errors import InvalidConfig
 
 PIPE_WIDTH = 200
@@ -36,7 +35,7 @@ def print_plan(
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
     console.print(_partitions(plan))
     console.print(_skipped(plan))
-    requests, requests_total = planned_requests(plan.splits), _all_requests(plan)
+    requests, requests_total = planned_requests(plan.splits), all_requests(plan)
     console.print(
         f"{len(plan.splits)} splits, {requests} of about {requests_total} requests;"
         f" planning took {statistics.request_count} requests,"
@@ -83,31 +82,6 @@ def _skipped(plan: ScanPlan) -> Table:
 
 def _of(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,}"
-
-
-def planned_requests(splits: Sequence[Split]) -> int:
-    """Ranged GETs that the tasks will make of logs, and of the statistics they still need."""
-    requests = 0
-    for split in splits:
-        for piece in split.slices:
-            if piece.ranges is None:
-                requests += -(-piece.size_bytes // WINDOW_BYTES) + (not piece.is_whole)
-                continue
-            end = -1
-            for part in piece.ranges:
-                # Neighbouring chunks come with one request, up to a window.
-                requests += part.start_position != end or (
-                    part.start_position // WINDOW_BYTES != (part.end_position - 1) // WINDOW_BYTES
-                )
-                end = part.end_position
-    return requests
-
-
-def _all_requests(plan: ScanPlan) -> int:
-    assert WINDOW_BYTES >= CHUNK_BYTES
-    return sum(
-        max(one.segments_total, -(-one.bytes_total // WINDOW_BYTES)) for one in plan.partitions
-    )
 
 
 # --- what the command line says ---------------------------------------------------------------

@@ -5,12 +5,13 @@
       .read(split)   split -> Arrow record batches     in an executor, or a thread
 
 `predicate` is what prunes, and is exact for every row that comes out; `residual` are further
-comparisons that only drop rows. Each plan and each end of reading is one line of log.
+comparisons that only drop rows. A query is one line of log (`query_log`).
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ from strandline.spark_lake.planner import (
 )
 from strandline.spark_lake.predicate import Comparison, Predicate
 from strandline.spark_lake.pruning import prune_selections
-from strandline.spark_lake.query_log import tell
+from strandline.spark_lake.query_log import plan_fields, tell
 from strandline.spark_lake.report import ReportWriter, TaskReport
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.split_scan import SplitScan
@@ -116,8 +117,16 @@ class Query:
             ),
             splits_min=self.options.splits_min,
         )
-        self._tell_plan(made, reader)
+        if self.options.scan_report is not None:
+            statistics = reader.statistics()
+            ReportWriter(self.options.scan_report, self._scan_id).write_plan(
+                made, requests=statistics.request_count, bytes_read=statistics.bytes_read
+            )
         return made
+
+    def tell_plan(self, made: ScanPlan, reader: ObjectReader) -> None:
+        """The line of a query whose end nobody sees; `reader` is what planned it."""
+        tell("scan planned", {"scan": self._scan_id, **plan_fields(made, reader.statistics())})
 
     def read(self, split: Split, reader: ObjectReader) -> Iterator[Any]:
         """One split as `pyarrow.RecordBatch`es of `columns`.
@@ -177,23 +186,8 @@ class Query:
             for manifest, found in archived
         ]
 
-    def _tell_plan(self, made: ScanPlan, reader: ObjectReader) -> None:
-        statistics = reader.statistics()
-        tell(
-            "scan planned",
-            {
-                "scan": self._scan_id,
-                "plan": str(made),
-                "requests": statistics.request_count,
-                "bytes_read": statistics.bytes_read,
-            },
-        )
-        if self.options.scan_report is not None:
-            ReportWriter(self.options.scan_report, self._scan_id).write_plan(
-                made, requests=statistics.request_count, bytes_read=statistics.bytes_read
-            )
-
     def _tell_task(self, split: Split, report: TaskReport) -> None:
-        tell("split read", {"scan": self._scan_id, "split": split.index, **report.fields()})
+        fields: dict[str, str | int] = {"scan": self._scan_id, "split": split.index}
+        tell("split read", fields | report.fields(), level=logging.DEBUG)
         if self.options.scan_report is not None:
             ReportWriter(self.options.scan_report, self._scan_id).write_task(split.index, report)

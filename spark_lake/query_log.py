@@ -1,7 +1,16 @@
-"""The lines that a query logs, where a user of Spark can find them.
+"""The line that each query logs, where a user of Spark can find it.
 
-Planning and reading happen in Spark's Python workers, whose logging nobody sets up, at level
-WARNING. With `spark.sql.pyspark.worker.logging.enabled` Spark collects what workers log into
+    scan planned    Spark: what its tasks will read, of how much, when the plan is made; a
+                    micro-batch of a stream is a query, too
+    scan read       `scan`: what was read, of how much, at its end
+    rows counted    `count`: the same
+    split read      each task, at level DEBUG
+
+Spark's driver never hears what a Python source's tasks read. But plans are deterministic, and what
+tasks read is the plan, except what a LIMIT spares and tasks prune by themselves.
+
+A Python source is planned and read in Spark's Python workers, whose logging nobody sets up, at
+level WARNING. With `spark.sql.pyspark.worker.logging.enabled` Spark collects what workers log into
 `spark.tvf.python_worker_logs()`, with the fields of a line in its column `context`.
 """
 
@@ -9,7 +18,12 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+from strandline.spark_lake.objects import ReadStatistics
+from strandline.spark_lake.planner import CHUNK_BYTES, ScanPlan
+from strandline.spark_lake.segments import WINDOW_BYTES
+from strandline.spark_lake.splits import Split
 
 log = logging.getLogger("strandline.spark_lake")
 
@@ -17,9 +31,57 @@ log = logging.getLogger("strandline.spark_lake")
 _COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
 
 
-def tell(text: str, fields: Mapping[str, str | int]) -> None:
-    """Logs one line at INFO; `text` is constant, what differs is in `fields`."""
+def tell(text: str, fields: Mapping[str, str | int], *, level: int = logging.INFO) -> None:
+    """Logs one line; `text` is constant, what differs is in `fields`."""
     if _COLLECTED in os.environ and log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
     context = {name: str(value) for name, value in fields.items()}
-    log.info(text, extra={"fields": dict(fields), "context": context})
+    log.log(level, text, extra={"fields": dict(fields), "context": context})
+
+
+def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int]:
+    """Segments, chunks, bytes and requests: planned of total."""
+    return {
+        "plan": str(plan),
+        "requests_planned": planned_requests(plan.splits),
+        "requests_total": all_requests(plan),
+        "planning_requests": planning.request_count,
+        "planning_bytes": planning.bytes_read,
+    }
+
+
+def read_fields(plan: ScanPlan, rows: int, read: ReadStatistics) -> dict[str, str | int]:
+    """The same of a query that has ended; `read` holds its planning, too."""
+    return {
+        "rows": rows,
+        "plan": str(plan),
+        "requests": read.request_count,
+        "requests_total": all_requests(plan),
+        "bytes_read": read.bytes_read,
+    }
+
+
+def planned_requests(splits: Sequence[Split]) -> int:
+    """Ranged GETs that the tasks will make of logs, and of the statistics they still need."""
+    requests = 0
+    for split in splits:
+        for piece in split.slices:
+            if piece.ranges is None:
+                requests += -(-piece.size_bytes // WINDOW_BYTES) + (not piece.is_whole)
+                continue
+            end = -1
+            for part in piece.ranges:
+                # Neighbouring chunks come with one request, up to a window.
+                requests += part.start_position != end or (
+                    part.start_position // WINDOW_BYTES != (part.end_position - 1) // WINDOW_BYTES
+                )
+                end = part.end_position
+    return requests
+
+
+def all_requests(plan: ScanPlan) -> int:
+    """What reading everything would take, about."""
+    assert WINDOW_BYTES >= CHUNK_BYTES
+    return sum(
+        max(one.segments_total, -(-one.bytes_total // WINDOW_BYTES)) for one in plan.partitions
+    )

@@ -152,7 +152,9 @@ class StrandlineReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Reads manifests and plans. Raises what `Query.plan` raises."""
-        made = self._query.plan(self._query.open())
+        reader = self._query.open()
+        made = self._query.plan(reader)
+        self._query.tell_plan(made, reader)
         return [InputPartition(split) for split in made.splits]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

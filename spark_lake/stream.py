@@ -159,6 +159,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if (offset := standing.position.offsets.get(partition)) is not None
         }
         plan = self._query.plan_ranges(reader, archived, readable)
+        self._query.tell_plan(plan, reader)
         return [InputPartition(split) for split in plan.splits]
 
     def commit(self, end: Json) -> None:

@@ -14,7 +14,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from strandline.spark_lake import scan
+from strandline.spark_lake import count, scan
 from strandline.storage.errors import InvalidConfig, ObjectCorrupt
 from strandline.storage.records.compression import Codec
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
@@ -152,15 +152,20 @@ def test_a_reader_that_is_left_early_ends_its_threads(archive: ArchiveBuilder) -
     assert not [one for one in threading.enumerate() if one.name.startswith("lake-split")]
 
 
-def test_a_scan_logs_what_it_read_of_how_much(
+def test_a_query_logs_one_line_of_what_it_read_of_how_much(
     archive: ArchiveBuilder, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     scan(archive.url, "t", filters=[("offset", "<", 100)]).read_all()
-    (line,) = [one for one in caplog.records if one.message == "scan read"]
-    fields = line.fields  # type: ignore[attr-defined]
-    assert fields["rows"] == 150
-    assert "2 of 6 segments" in fields["plan"]
+    count(archive.url, "t", filters=[("offset", "<", 100)])
+    lines = [one for one in caplog.records if one.name == "strandline.spark_lake"]
+    assert [one.message for one in lines] == ["scan read", "rows counted"]
+    for line, requests in zip(lines, (2, 0), strict=True):
+        fields = line.fields  # type: ignore[attr-defined]
+        assert fields["rows"] == 150
+        assert fields["plan"].startswith("2 of 6 segments, 2 of 6 chunks, ")
+        planning = 5  # cluster.json, the topics, the description, two manifests
+        assert (fields["requests"] - planning, fields["requests_total"]) == (requests, 6)
 
 
 def test_neither_pyspark_nor_java_is_needed(archive: ArchiveBuilder) -> None:
