@@ -139,7 +139,7 @@ class SegmentMeta:
     def _read_tail(self, tail_bytes: int) -> None:
         size_bytes = self._entry.meta_size_bytes
         start = max(0, size_bytes - tail_bytes)
-        self._tail = self._reader.get_range(self._entry.meta_key, start, size_bytes)
+        self._tail = bytes(self._reader.get_range(self._entry.meta_key, start, size_bytes))
 
     def _section_bytes(self, found: SectionRange) -> bytes:
         tail_position = self._entry.meta_size_bytes - len(self._tail)
@@ -148,9 +148,8 @@ class SegmentMeta:
             return self._tail[start : start + found.length]
         if not found.length:
             return b""
-        return self._reader.get_range(
-            self._entry.meta_key, found.position, found.position + found.length
-        )
+        start, end = found.position, found.position + found.length
+        return bytes(self._reader.get_range(self._entry.meta_key, start, end))
 
     def _corrupt(self, detail: str) -> ObjectCorrupt:
         return ObjectCorrupt(
@@ -254,10 +253,10 @@ class LogReader:
         if is_whole and crc != self._entry.log_crc32c:
             raise self._corrupt(0, "checksum of the whole object differs from the manifest's")
 
-    def _windows(self, part: ChunkRange) -> Iterator[bytes]:
+    def _windows(self, part: ChunkRange) -> Iterator[bytes | bytearray]:
         edges = [*range(part.start_position, part.end_position, self._window_bytes)]
         edges.append(part.end_position)
-        waiting: Future[bytes] | None = None
+        waiting: Future[bytes | bytearray] | None = None
         for number, (start, end) in enumerate(pairwise(edges)):
             window = waiting.result() if waiting else self._fetch(start, end)
             waiting = None
@@ -265,10 +264,10 @@ class LogReader:
                 waiting = self._ahead.submit(self._fetch, end, edges[number + 2])
             yield window
 
-    def _fetch(self, start: Position, end: Position) -> bytes:
+    def _fetch(self, start: Position, end: Position) -> bytes | bytearray:
         return self._reader.get_range(self._entry.log_key, start, end)
 
-    def _checked(self, content: bytes, expected: _Expected) -> Block:
+    def _checked(self, content: bytes | bytearray, expected: _Expected) -> Block:
         try:
             return _verified(content, expected)
         except CorruptRecords:
@@ -303,7 +302,7 @@ class _Expected:
         )
 
 
-def _verified(content: bytes, expected: _Expected) -> Block:
+def _verified(content: bytes | bytearray, expected: _Expected) -> Block:
     """Raises CorruptRecords unless these bytes can be what follows."""
     view = memoryview(content)
     batches = list(scan_batches(view))
