@@ -74,7 +74,7 @@ compat: $(DEV) ## the test suites of kafka-python and librdkafka against our bro
 
 .PHONY: interop
 interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by step
-	@ls bench-data/kafka/lib/kafka-tools-*.jar > /dev/null 2>&1 || scripts/kafka-jars bench-data/kafka/lib
+	@ls bench-data/kafka/lib/kafka-tools-*.jar > /dev/null 2>&1 || scripts/java-libraries bench/pom.xml bench-data/kafka/lib
 	@$(PY) -m tests.compat.interop bench-data/kafka/lib
 
 .PHONY: fuzz
@@ -101,7 +101,7 @@ bench-restore: $(DEV) ## measure a restore of 100 partitions with 1,000 segments
 KAFKA_JARS := bench-data/kafka/.installed
 
 $(KAFKA_JARS): bench/pom.xml
-	@scripts/kafka-jars bench-data/kafka/lib
+	@scripts/java-libraries bench/pom.xml bench-data/kafka/lib
 	@touch $@
 
 .PHONY: kafka-jars
@@ -111,8 +111,15 @@ kafka-jars: java $(KAFKA_JARS) ## Apache Kafka's libraries, for the comparison
 bench-kafka: $(DEV) kafka-jars ## side by side with Apache Kafka; writes docs/performance.md (BENCH_ARGS=--quick)
 	@$(PY) -m bench.compare $(BENCH_ARGS)
 
+# The same for Spark's Kafka source and s3a.
+LAKE_JARS := bench-data/jars/.installed
+
+$(LAKE_JARS): bench/lake-pom.xml
+	@scripts/java-libraries bench/lake-pom.xml bench-data/jars
+	@touch $@
+
 .PHONY: bench-lake
-bench-lake: $(DEV) java ## measure Spark over the archive beside its Kafka source and Parquet (0.7 GB of jars)
+bench-lake: $(DEV) java $(LAKE_JARS) ## measure Spark over the archive beside its Kafka source and Parquet (0.7 GB of jars)
 	@$(PY) -m bench.lake $(BENCH_ARGS)
 
 .PHONY: test-spark

@@ -35,7 +35,7 @@ from bench.lake_rates import (
     PER_HOUR,
     TOPICS,
     Figure,
-    fetch_jars,
+    jars_in,
     run_rates,
 )
 from strandline.spark_lake.arrow_scan import make_query
@@ -271,7 +271,7 @@ def main() -> None:
         if "memory" in options.parts:
             took(run_memory(folder))
         if "rate" in options.parts:
-            jars = fetch_jars(options.jars)
+            jars = jars_in(options.jars)
             topics = options.topics.split(",")
             took(run_rates(folder, jars, topics, options.mb * 1_000_000, options.runs))
     report(figures, Console(width=max(140, Console().width)))

@@ -21,7 +21,6 @@ import os
 import shutil
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,21 +49,6 @@ JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_che
 # Ready-made batches are as large as those of the lake.
 READY_BYTES = 2 * MIB
 
-MAVEN = "https://repo1.maven.org/maven2/"
-# The newest on Maven Central that work with PySpark 4.3.
-JARS = (
-    "org/apache/spark/spark-sql-kafka-0-10_2.13/4.2.0/spark-sql-kafka-0-10_2.13-4.2.0.jar",
-    "org/apache/spark/spark-token-provider-kafka-0-10_2.13/4.0.0/"
-    "spark-token-provider-kafka-0-10_2.13-4.0.0.jar",
-    "org/apache/kafka/kafka-clients/3.9.2/kafka-clients-3.9.2.jar",
-    "org/apache/commons/commons-pool2/2.13.1/commons-pool2-2.13.1.jar",
-    "org/apache/hadoop/hadoop-aws/3.5.0/hadoop-aws-3.5.0.jar",
-    "software/amazon/s3/analyticsaccelerator/analyticsaccelerator-s3/1.3.1/"
-    "analyticsaccelerator-s3-1.3.1.jar",
-    "software/amazon/awssdk/bundle/2.35.4/bundle-2.35.4.jar",
-)
-JAR_SECONDS_MAX = 900
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -76,19 +60,12 @@ class Figure:
     unit: str
 
 
-def fetch_jars(folder: Path) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths: list[Path] = []
-    for name in JARS:
-        path = folder / name.rsplit("/", 1)[-1]
-        if not path.exists():
-            part = path.with_suffix(".part")
-            request = urllib.request.urlopen(MAVEN + name, timeout=JAR_SECONDS_MAX)
-            with request as answer, open(part, "wb") as file:
-                shutil.copyfileobj(answer, file)
-            part.replace(path)
-        paths.append(path)
-    return paths
+def jars_in(folder: Path) -> list[Path]:
+    """What `bench/lake-pom.xml` names. Raises FileNotFoundError if it is not there."""
+    found = sorted(folder.glob("*.jar"))
+    if not found:
+        raise FileNotFoundError(f"no libraries under {folder}: run `make bench-lake`")
+    return found
 
 
 @contextmanager

@@ -153,6 +153,20 @@ def test_spark_and_its_reader_are_known_in_the_lake_alone() -> None:
     assert importers_outside(("spark_lake/",), r"(pyspark|s3fs|fsspec)(\..*)?") == []
 
 
+def test_no_file_names_a_package_registry() -> None:
+    """Who installs says where from: a machine may have a mirror and nothing else."""
+    hosts = re.compile("|".join((r"maven\\.org", r"pypi\\.org", r"npmjs\\.", r"deb\\.debian\\.")))
+    files = [*python_files(), *ROOT.glob("*"), *(ROOT / "bench").glob("*.xml")]
+    for folder in ("scripts", "requirements", "localstack", ".ci"):
+        files += (ROOT / folder).glob("*")
+    named = [
+        str(path.relative_to(ROOT))
+        for path in files
+        if path.is_file() and path != Path(__file__) and hosts.search(path.read_text("utf-8"))
+    ]
+    assert named == []
+
+
 def test_compiled_kernels_are_imported_lazily() -> None:
     """numba costs 0.3 s: two modules know it, and they are imported where first needed."""
     compiled = ("storage/records/kernels.py", "storage/records/compaction_kernels.py")
