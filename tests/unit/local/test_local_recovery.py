@@ -429,6 +429,28 @@ def test_producers_come_back_without_their_snapshots(
     assert again.recovery_report.producer_batches_replayed > 0 or not clean
 
 
+def test_producers_of_records_that_were_cut_never_come_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log", config=CONFIG)
+    append(log, batch(1, producer_id=5, producer_epoch=0, base_sequence=0))
+    for sequence in range(1, 4):
+        append(log, batch(1, producer_id=5, producer_epoch=0, base_sequence=sequence))
+        log.roll()
+    directory = killed(log, tmp_path / "killed")
+    # The second segment is torn: with it goes what lies behind, though snapshots speak of it.
+    path = log_files(directory)[1]
+    path.write_bytes(path.read_bytes()[:-1])
+    again = reopen(directory)
+    assert again.end_offset == 2
+    assert max(int(path.stem) for path in directory.glob("*.snapshot")) <= 2
+    # Another producer has those offsets now, and the newest snapshot is lost.
+    append(again, batch(4, producer_id=6, producer_epoch=0, base_sequence=0))
+    again.close()
+    (directory / f"{again.end_offset:020d}.snapshot").unlink()
+    last_time = reopen(directory, clean=True)
+    sequences = {key: e.next_sequence for key, e in last_time.producers.entries.items()}
+    assert sequences == {5: 2, 6: 4}
+
+
 def test_snapshots_at_segment_borders_are_kept_and_others_removed(tmp_path: Path) -> None:
     log = with_producers(tmp_path)
     log.close()
