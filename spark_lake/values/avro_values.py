@@ -1,7 +1,8 @@
 """Values in Avro, with one schema for all or with the schema that each value names.
 
-Rows are read into the reader's schema (Avro's own resolution: defaults, promotions, other orders),
-then become Arrow columns at once.
+Values that were written with the reader's schema become columns in one compiled loop
+(`avro_columns`). All others, and whatever that loop does not know, are read by fastavro into the
+reader's schema (Avro's own resolution: defaults, promotions, other orders), row by row.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import json
 from typing import Any
 
+from strandline.spark_lake.values.avro_columns import AvroColumns
 from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
 from strandline.spark_lake.values.decoder import UnparsableValue
 from strandline.spark_lake.values.registry import FRAME_BYTES, Registry
@@ -31,6 +33,7 @@ class AvroValues:
         self._type = arrow_type(json.loads(schema), {})
         self._registry = registry
         self._writers: dict[int, Any] = {}
+        self._columns = AvroColumns.of(self._reader_schema, self._type)
 
     @property
     def type(self) -> Any:
@@ -39,11 +42,28 @@ class AvroValues:
     def decode(self, values: Any) -> Any:
         import pyarrow as pa
 
+        skip = self._frame_bytes(values)
+        if self._columns is not None and skip is not None:
+            decoded = self._columns.decode(values, skip=skip)
+            if decoded is not None:
+                return decoded
         rows = [None if value is None else self._row(value) for value in values.to_pylist()]
         try:
             return pa.array(rows, self._type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise UnparsableValue(str(error)) from error
+
+    def _frame_bytes(self, values: Any) -> int | None:
+        """What stands in front of each value; None unless all have the reader's schema."""
+        import pyarrow.compute as pc
+
+        if self._registry is None:
+            return 0
+        frames = pc.unique(pc.binary_slice(values, 0, FRAME_BYTES)).drop_null()
+        if len(frames) != 1:
+            return None
+        writer = self._writer(frames[0].as_py())
+        return FRAME_BYTES if writer == self._reader_schema else None
 
     def _row(self, value: bytes) -> Any:
         fastavro = _fastavro()
