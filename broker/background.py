@@ -1,6 +1,6 @@
 """What runs beside the connections: the loops over the logs, and how a loop is kept running.
 
-    flush       closed segments, and open ones whose flush.ms or flush.messages is due
+    flush       closed segments, and open ones whose flush.ms or flush.messages is due; new epochs
     checkpoint  log starts
     revive      log folders that were offline and can be written again
     expire      idempotent producers that were silent for too long
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from strandline.broker.cluster import controller
@@ -93,7 +93,11 @@ class LogUpkeep:
         self._clock = clock
 
     async def flush_forever(self) -> None:
-        """Syncs closed segments, and open ones whose flush.ms or flush.messages is due."""
+        """Syncs closed segments, and open ones whose flush.ms or flush.messages is due.
+
+        And writes the leader epochs that began since the last turn.
+        """
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(FLUSH_CHECK_S)
             now_ms = self._clock.now_ms()
@@ -105,6 +109,13 @@ class LogUpkeep:
             for start in range(0, len(due), SYNC_THREADS):
                 together = due[start : start + SYNC_THREADS]
                 await asyncio.gather(*(_flush(partition) for partition in together))
+            unwritten = [
+                partition
+                for partition in self._replicas.partitions()
+                if partition.log.local.leader_epochs.is_unwritten
+            ]
+            if unwritten:
+                await loop.run_in_executor(self._workers.disk, _write_epochs, unwritten)
 
     async def checkpoint_forever(self) -> None:
         """Writes down where the logs start."""
@@ -151,6 +162,24 @@ async def _flush(partition: Partition) -> None:
             "flush failed",
             extra={"fields": {"partition": str(partition.topic_partition), "error": str(error)}},
         )
+
+
+def _write_epochs(partitions: Sequence[Partition]) -> None:
+    """Blocks."""
+    for partition in partitions:
+        try:
+            partition.log.local.write_epochs()
+        except DiskError as error:
+            if not partition.is_gone:
+                log.error(
+                    "leader epochs not written",
+                    extra={
+                        "fields": {
+                            "partition": str(partition.topic_partition),
+                            "error": str(error),
+                        }
+                    },
+                )
 
 
 def _must_be_flushed(local: LocalLog, now_ms: int) -> bool:

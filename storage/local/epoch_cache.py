@@ -5,27 +5,37 @@
 
 Epochs and start offsets both grow strictly. The lineage goes back to the *log* start, which may
 lie in the remote tier, so removing local segments does not shorten it.
+
+A new epoch is in memory at once and in the file a little later: replacing a file may wait for the
+device, and after a start every partition begins an epoch with its first append. Until then it can
+be read from the batches themselves, which lie behind the recovery point: `flush` writes the file
+before it moves that.
 """
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from strandline.storage.errors import CorruptFile
+from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.local import checkpoint
 from strandline.storage.model import NO_EPOCH, EpochStart
 
 
 class LeaderEpochCache:
-    """The lineage of one partition, kept in a file that is replaced at each change."""
+    """The lineage of one partition, and its file."""
 
     def __init__(self, path: Path, starts: Iterable[EpochStart] = ()) -> None:
         self.path = path
         self._starts: tuple[EpochStart, ...] = tuple(starts)
         self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
+        # Whether the file lacks an epoch that was assigned.
+        self.is_unwritten = False
+        # The file is written by worker threads too.
+        self._write_lock = threading.Lock()
 
     @classmethod
     def open(cls, path: Path) -> LeaderEpochCache:
@@ -41,22 +51,17 @@ class LeaderEpochCache:
         return self._starts
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Notes that `epoch` begins to write at `start_offset`.
+        """Notes that `epoch` begins to write at `start_offset`; the file follows with `write`.
 
         An epoch that is not newer than the latest changes nothing. Epochs that were assigned but
         never wrote anything (their start is not before `start_offset`) are dropped.
         """
         if epoch <= self.latest_epoch:
             return
-        kept = [start for start in self._starts if start.start_offset < start_offset]
-        self._replace([*kept, EpochStart(epoch, start_offset)])
-
-    def replay(self, epoch: int, start_offset: int) -> None:
-        """`assign` without writing the file, for recovery; `write` follows."""
-        if epoch > self.latest_epoch:
-            kept = tuple(start for start in self._starts if start.start_offset < start_offset)
-            self._starts = (*kept, EpochStart(epoch, start_offset))
-            self.latest_epoch = epoch
+        kept = tuple(start for start in self._starts if start.start_offset < start_offset)
+        self._starts = (*kept, EpochStart(epoch, start_offset))
+        self.latest_epoch = epoch
+        self.is_unwritten = True
 
     def epoch_for(self, offset: int) -> int:
         """The epoch that wrote `offset`; -1 if it lies before the lineage."""
@@ -105,7 +110,15 @@ class LeaderEpochCache:
         self._replace(tuple(starts))
 
     def write(self, *, sync: bool) -> None:
-        checkpoint.write_epochs(self.path, self._starts, sync=sync)
+        """Brings the file up to date. Blocks; may be called from any thread. Raises DiskError."""
+        with self._write_lock:
+            # First, so that an epoch that comes meanwhile is not taken for written.
+            self.is_unwritten = False
+            try:
+                checkpoint.write_epochs(self.path, self._starts, sync=sync)
+            except DiskError:
+                self.is_unwritten = True
+                raise
 
     def _replace(self, starts: Iterable[EpochStart]) -> None:
         self._starts = tuple(starts)

@@ -430,7 +430,7 @@ class _Loader:
     ) -> None:
         """Accounts for a batch in everything that is built from the log."""
         self._note(segment, batch)
-        self.epochs.replay(batch.header.leader_epoch, batch.header.base_offset)
+        self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
         completed = producers.replay(batch.header, batch.marker)
         if completed is not None and completed.aborted:
             segment.txn_index.append(aborted_entry(completed, producers.first_open_offset))
@@ -522,7 +522,7 @@ class _Loader:
             for segment in self.segments:
                 try:
                     for batch in segment.scan():
-                        self.epochs.replay(batch.header.leader_epoch, batch.header.base_offset)
+                        self.epochs.assign(batch.header.leader_epoch, batch.header.base_offset)
                 except CorruptRecords as error:
                     self._problem(f"epochs of segment {segment.base_offset} unread: {error}")
         self.epochs.truncate_from_end(self.segments[-1].end_offset)

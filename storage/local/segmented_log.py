@@ -223,6 +223,9 @@ class SegmentedLog:
         try:
             closed.write_indexes()
             self._write_snapshot(sync=False)
+            # Who looks at the closed segment from outside finds its epochs in the file.
+            if self.leader_epochs.is_unwritten:
+                self.leader_epochs.write(sync=False)
             opened = LogSegment.create(
                 self.directory, self._end_offset, config=self.config, now_ms=self._clock.now_ms()
             )
@@ -263,6 +266,8 @@ class SegmentedLog:
                     is_behind = segment.end_offset > recovery_point
                     if is_behind or not (segment.is_active or segment.is_durable):
                         segment.sync()
+                if self.leader_epochs.is_unwritten:
+                    self.leader_epochs.write(sync=True)
                 if names_unsynced:
                     files.sync_directory(self.directory)
             except DiskError as error:
@@ -277,6 +282,17 @@ class SegmentedLog:
                 reached = min(end_offset, self._end_offset)
                 self._recovery_point = max(self._recovery_point, reached)
             self.last_flush_ms = self._clock.now_ms()
+
+    def write_epochs(self) -> None:
+        """Writes leader epochs that are in memory alone. Blocks; thread-safe. Raises DiskError."""
+        if self._failure is not None or not self.leader_epochs.is_unwritten:
+            return
+        try:
+            self.leader_epochs.write(sync=False)
+        except DiskError as error:
+            if error.condemns_folder:
+                self._fail(error)
+            raise
 
     def delete_segments(self, segments: Sequence[LogSegment]) -> None:
         """Takes the oldest segments off the log; their files go after file.delete.delay.ms.

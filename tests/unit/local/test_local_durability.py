@@ -9,6 +9,7 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
+from strandline.storage.local.epoch_cache import LeaderEpochCache
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
 from tests.unit.local.builders import NOW_MS, PARTITION, TOPIC_ID, append, batch, fill, open_log
@@ -121,3 +122,57 @@ def test_the_clean_mark_is_the_last_thing_that_is_written(tmp_path: Path, syncs:
     ]
     assert order == sorted(order)
     assert names[-2:] == [".kafka_cleanshutdown.tmp", folder]
+
+
+def test_a_new_epoch_is_in_its_file_before_the_recovery_point_passes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, config=CONFIG)
+    append(log, batch(2), leader_epoch=1)
+    append(log, batch(2), leader_epoch=4)
+    path = log.leader_epochs.path
+    assert not path.exists() or "4 2" not in path.read_text()
+    points: list[int] = []
+    real = LeaderEpochCache.write
+
+    def write(cache: LeaderEpochCache, *, sync: bool) -> None:
+        points.append(log.recovery_point)
+        real(cache, sync=sync)
+
+    monkeypatch.setattr(LeaderEpochCache, "write", write)
+    log.flush()
+    assert points == [0]
+    assert log.recovery_point == 4
+    assert LeaderEpochCache.open(path).starts == log.leader_epochs.starts
+    log.flush()
+    assert points == [0]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_an_epoch_that_was_not_written_yet_is_found_after_a_kill(
+    tmp_path: Path, written: bool
+) -> None:
+    log = open_log(tmp_path, config=CONFIG)
+    append(log, batch(2), leader_epoch=1)
+    log.flush()
+    append(log, batch(2), leader_epoch=4)
+    if written:
+        log.write_epochs()
+    assert log.leader_epochs.is_unwritten is not written
+    again = open_log(
+        tmp_path, config=CONFIG, recovery_point=log.recovery_point, clean_shutdown=False
+    )
+    assert again.leader_epochs.starts == log.leader_epochs.starts
+    assert LeaderEpochCache.open(log.leader_epochs.path).starts == log.leader_epochs.starts
+
+
+def test_an_epoch_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    append(log, batch(2), leader_epoch=1)
+    (tmp_path / "t-0").rename(tmp_path / "elsewhere")
+    with pytest.raises(DiskError):
+        log.leader_epochs.write(sync=False)
+    assert log.leader_epochs.is_unwritten
+    (tmp_path / "elsewhere").rename(tmp_path / "t-0")
+    log.write_epochs()
+    assert LeaderEpochCache.open(log.leader_epochs.path).starts == log.leader_epochs.starts

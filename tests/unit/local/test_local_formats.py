@@ -192,6 +192,7 @@ def lineage(path: Path) -> LeaderEpochCache:
     cache = LeaderEpochCache(path / "leader-epoch-checkpoint")
     for epoch, start in ((0, 0), (3, 120), (4, 200)):
         cache.assign(epoch, start)
+    cache.write(sync=False)
     return cache
 
 
