@@ -31,7 +31,6 @@ from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.topic_info import list_topics
 from strandline.storage.tiering.orphans import (
-    GRACE_MS_DEFAULT,
     SAFE_REASONS,
     compare,
     delete_orphans,
@@ -234,9 +233,6 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
         f" nobody's ({total}), {len(chosen)} deleted"
     )
     return DAMAGED if found.unreadable or found.missing_keys else 0
-
-
-GRACE_HOURS_DEFAULT = GRACE_MS_DEFAULT / 3_600_000
 
 
 # --- lifecycle -------------------------------------------------------------------------------

@@ -101,22 +101,10 @@ class OutOfOrderSequence(RecordsRejected):
     kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-class DuplicateSequence(RecordsRejected):
-    """A repeat so old that the offset it got is no longer known."""
-
-    kafka_code = 46  # DUPLICATE_SEQUENCE_NUMBER
-
-
 class InvalidProducerEpoch(RecordsRejected):
     """A producer with an older epoch than the log has seen."""
 
     kafka_code = 47  # INVALID_PRODUCER_EPOCH
-
-
-class UnknownProducer(RecordsRejected):
-    """A sequence that does not start at 0 from a producer the log does not know."""
-
-    kafka_code = 59  # UNKNOWN_PRODUCER_ID
 
 
 class ReadOnlyReplica(RecordsRejected):

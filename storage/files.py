@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,9 +24,6 @@ from strandline.storage.model import Buffer
 from strandline.storage.values import dataclass
 
 TEMPORARY_SUFFIX = ".tmp"
-
-# Linux guarantees IOV_MAX >= 1024; more buffers than this are written in turns.
-WRITEV_BUFFERS_MAX = 1024
 
 
 class OpenFile:
@@ -124,34 +120,6 @@ def write_atomically(path: Path, content: Buffer, *, sync: bool = True) -> None:
             sync_directory(path.parent)  # 4
     except OSError as error:
         raise DiskError(f"cannot write {path}: {error.strerror}") from error
-
-
-def create_exclusively(path: Path, content: bytes, *, sync: bool = True) -> bool:
-    """Creates `path` with `content` unless it exists; False if it did. Never torn.
-
-    The content is written to a private file first and then hard-linked to its name: the link
-    fails if the name is taken, and nobody ever sees a partial file.
-    """
-    temporary = path.with_name(
-        f"{path.name}.{os.getpid()}.{threading.get_ident():x}{TEMPORARY_SUFFIX}"
-    )
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink(missing_ok=True)
-        if sync:
-            sync_directory(path.parent)
-    except OSError as error:
-        raise DiskError(f"cannot create {path}: {error.strerror}") from error
-    return True
 
 
 def rename(source: Path, target: Path, *, sync: bool = True) -> None:

@@ -25,7 +25,6 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_EPOCH: Epoch = -1
 NO_TIMESTAMP: TimestampMs = -1
-NO_PRODUCER_ID = -1
 ZERO_TOPIC_ID: TopicId = uuid.UUID(int=0)
 
 

@@ -28,7 +28,6 @@ from strandline.storage.values import dataclass
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
-INVALID_SESSION_ID = 0
 EVICTION_IDLE_S = 120.0
 SESSION_ID_MAX = 2**31 - 1
 # A thousand consumers of two hundred partitions each, or twenty of ten thousand.

@@ -99,12 +99,6 @@ class LeaderEpochCache:
         if found < len(self._starts):
             self._replace(self._starts[:found])
 
-    def truncate_from_start(self, start_offset: int) -> None:
-        """Forgets epochs that ended at or before `start_offset`; the one there begins with it."""
-        kept = self.range_starts(start_offset, 2**63)
-        if kept != self._starts:
-            self._replace(kept)
-
     def replace(self, starts: Iterable[EpochStart]) -> None:
         """Takes over a whole lineage, as restored from the remote tier."""
         self._replace(tuple(starts))

@@ -172,14 +172,16 @@ class CompiledKeyIndex:
         """
         import numpy as np
 
+        from strandline.storage.records import compaction_kernels as kernels
+
         slots = min(bytes_max // COMPILED_KEY_BYTES, SLOTS_MAX)
         self.key_count_max = max(1, int(slots * load_factor))
         if offsets_max < self.key_count_max:
             slots = min(slots, int(offsets_max / min(load_factor, 0.6)) + 1)
         # One free slot ends every search.
         slots = max(slots, min(self.key_count_max, offsets_max) + 1)
-        self._table = np.zeros((slots, 3), np.uint64)
-        self._state = np.zeros(3, np.int64)
+        self._table = np.zeros((slots, kernels.TABLE_COLUMNS), np.uint64)
+        self._state = np.zeros(kernels.STATE_FIELDS, np.int64)
         secret = os.urandom(16)
         self._k0 = np.uint64(int.from_bytes(secret[:8], "little"))
         self._k1 = np.uint64(int.from_bytes(secret[8:], "little"))

@@ -43,10 +43,6 @@ class SegmentState(Enum):
     OVERLAP = "the archive ends inside this segment"
 
 
-# What an operator has to look at; the other reasons pass by themselves.
-STUCK_STATES = frozenset({SegmentState.FENCED, SegmentState.GAP, SegmentState.OVERLAP})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentView:
     """A local segment, as far as decisions need it."""

@@ -144,12 +144,6 @@ class UnifiedLog:
         return -1 if end_offset is None else end_offset - 1
 
     @property
-    def remote_entries_count(self) -> int:
-        """Archived segments."""
-        manifest = None if self.remote is None else self.remote.manifest
-        return 0 if manifest is None else manifest.segment_count
-
-    @property
     def tier_sizes(self) -> TierSizes:
         manifest = None if self.remote is None else self.remote.manifest
         remote_bytes = 0 if manifest is None else manifest.size_bytes

@@ -214,8 +214,6 @@ def test_epochs_end_where_the_next_one_begins(tmp_path: Path) -> None:
         4: (4, 260),
         5: (-1, -1),
     }
-    cache.truncate_from_start(150)
-    assert cache.end_offset_for(1, 260) == (1, 150)
 
 
 def test_an_offset_has_the_epoch_that_wrote_it(tmp_path: Path) -> None:
@@ -228,8 +226,6 @@ def test_an_offset_has_the_epoch_that_wrote_it(tmp_path: Path) -> None:
         4,
         4,
     ]
-    cache.truncate_from_start(50)
-    assert cache.epoch_for(49) == -1
 
 
 def test_an_older_or_equal_epoch_changes_nothing(tmp_path: Path) -> None:
