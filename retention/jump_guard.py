@@ -6,7 +6,8 @@
 A clock that jumps forward makes every record look old, and a minute later the log is gone. The
 guard compares the wall clock with the monotonic one: after a forward jump it goes on counting on
 the old time line and says so. If the new time is still there after `HOLD_S`, it is believed: a
-machine that was asleep, or that booted without a time, must not keep its data for ever.
+machine that was asleep, or that booted without a time, must not keep its data for ever. A clock
+that jumps once more meanwhile is another new time, and is waited for anew.
 
 Jumps back are believed at once: they make records look younger, so that nothing is deleted early.
 """
@@ -34,6 +35,8 @@ class JumpGuard:
         self._believed_ms = clock.now_ms()
         self._asked_s = clock.monotonic_s()
         self._jumped_s: float | None = None
+        # Where the wall clock stood, against the monotonic one, when it had jumped.
+        self._jumped_to_ms = 0
 
     def now_ms(self) -> TimestampMs:
         """The time to decide with: the wall clock, unless it has just jumped forward."""
@@ -43,7 +46,7 @@ class JumpGuard:
         if wall_ms - expected_ms <= JUMP_MS_MIN:
             self._jumped_s = None
             self._believed_ms = wall_ms
-        elif self._holds(asked_s, jump_ms=wall_ms - expected_ms):
+        elif self._holds(asked_s, wall_ms, jump_ms=wall_ms - expected_ms):
             self._believed_ms = expected_ms
         else:
             log.warning("clock jump is believed now", extra={"fields": {"now_ms": wall_ms}})
@@ -51,9 +54,10 @@ class JumpGuard:
             self._believed_ms = wall_ms
         return self._believed_ms
 
-    def _holds(self, asked_s: float, *, jump_ms: int) -> bool:
-        if self._jumped_s is None:
-            self._jumped_s = asked_s
+    def _holds(self, asked_s: float, wall_ms: TimestampMs, *, jump_ms: int) -> bool:
+        stands_ms = wall_ms - int(asked_s * 1000)
+        if self._jumped_s is None or abs(stands_ms - self._jumped_to_ms) > JUMP_MS_MIN:
+            self._jumped_s, self._jumped_to_ms = asked_s, stands_ms
             log.warning(
                 "clock jumped forward, age limits go on with the old time",
                 extra={"fields": {"jump_ms": jump_ms, "hold_s": HOLD_S}},

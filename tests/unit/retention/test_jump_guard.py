@@ -61,6 +61,23 @@ def test_a_jump_that_lasts_is_believed_in_the_end() -> None:
     assert guard.now_ms() == clock.now_ms()
 
 
+def test_a_clock_that_jumps_once_more_is_waited_for_anew() -> None:
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    # A clock that was years behind is put right, and then goes wrong in the other direction.
+    clock.jump_ms(-1000 * HOUR_MS)
+    guard.now_ms()
+    clock.jump_ms(1000 * HOUR_MS)
+    guard.now_ms()
+    clock.advance_ms(HOUR_MS - 1000)
+    clock.jump_ms(24 * HOUR_MS)
+    guard.now_ms()
+    clock.advance_ms(2000)
+    assert guard.now_ms() < START_MS
+    clock.advance_ms(HOUR_MS)
+    assert guard.now_ms() == clock.now_ms()
+
+
 def test_a_jump_back_is_believed_at_once() -> None:
     clock = JumpingClock(START_MS)
     guard = JumpGuard(clock)

@@ -124,10 +124,11 @@ class Rig:
         leader_epoch: int = 1,
         inspector: SegmentInspector | None = None,
         merge_target_bytes: int = 0,
+        clock: ManualClock | None = None,
     ) -> None:
         self.folder = folder / str(PARTITION)
         self.checkpoint_path = folder / "log-start-offset-checkpoint"
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.config = config
         self.memory = MemoryStore(clock=self.clock)
         self.store: ObjectStore = store or self.memory
