@@ -30,6 +30,9 @@ _LZ4_LEVEL_MAX = 16
 _ZSTD_SLICE_BYTES = 2048
 # A frame may say how much it holds, and up to here it is believed: so much is allocated at once.
 _ZSTD_TRUSTED_BYTES_MAX = 16 * 1024 * 1024
+# What lz4 of records is mostly below; what is not is unpacked in two steps.
+_LZ4_OUTPUT_BYTES_MIN = 64 * 1024
+_LZ4_LIKELY_RATIO = 16
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE_BIT = 0x08
 
@@ -165,7 +168,11 @@ def _unlz4(data: Buffer, bytes_max: int) -> bytes:
     import lz4.frame
 
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    unpacked: bytes = unpacker.decompress(bytes(data), max_length=bytes_max)
+    # The library takes memory for all that it may give, so it is asked for a likely size first.
+    likely_bytes = min(bytes_max, max(_LZ4_OUTPUT_BYTES_MIN, _LZ4_LIKELY_RATIO * len(data)))
+    unpacked: bytes = unpacker.decompress(bytes(data), max_length=likely_bytes)
+    if not unpacker.eof and len(unpacked) == likely_bytes < bytes_max:
+        unpacked += unpacker.decompress(b"", max_length=bytes_max - likely_bytes)
     if not unpacker.eof:
         if len(unpacked) >= bytes_max:
             raise _too_large(bytes_max)

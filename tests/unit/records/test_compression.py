@@ -53,6 +53,18 @@ def test_lz4_frames_of_every_kind_are_read() -> None:
             assert bytes(decompress(Codec.LZ4, framed)) == DATA
 
 
+@pytest.mark.parametrize("size_bytes", [65_535, 65_536, 65_537, 1_000_000, 40_000_000])
+def test_lz4_that_holds_far_more_than_it_seems_is_read_whole(size_bytes: int) -> None:
+    data = bytes(size_bytes)
+    framed = lz4.frame.compress(data)
+    assert decompress(Codec.LZ4, framed) == data
+    assert decompress(Codec.LZ4, framed, bytes_max=size_bytes) == data
+    with pytest.raises(CorruptRecords):
+        decompress(Codec.LZ4, framed, bytes_max=size_bytes - 1)
+    with pytest.raises(CorruptRecords):
+        decompress(Codec.LZ4, framed[:-5])
+
+
 def test_zstd_with_and_without_a_content_size_is_read() -> None:
     for size in (False, True):
         framed = zstandard.ZstdCompressor(write_content_size=size).compress(DATA)
