@@ -484,6 +484,8 @@ class Broker:
         finally:
             if self._tiering is not None:
                 self._tiering.close()
+            if self._cold_reader is not None:
+                self._cold_reader.close()
             if self._store is not None:
                 self._store.close()
             self._workers.stop()

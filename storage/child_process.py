@@ -96,11 +96,11 @@ class ChildProcess:
         return f"pid {self._process.pid}"
 
 
-def connect_to_parent() -> Connection:
+def connect_to_parent(*, niceness: int = NICENESS) -> Connection:
     """The child's end, in its `main`."""
     from multiprocessing.connection import Connection
 
     # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
+    os.nice(niceness)
     return Connection(int(sys.argv[1]))

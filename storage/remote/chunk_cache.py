@@ -1,8 +1,8 @@
 """Chunks of log objects: checked batches in memory, and a cache of them on disk.
 
-A chunk's memory is an anonymous mapping. The views that a fetch response is made of keep it alive,
-however long a slow consumer takes; when the last view is gone it returns to the system at once,
-and only then do its bytes count as free. So the bound on memory is a bound on what really exists:
+A chunk's memory is a mapping (`block_memory`). The views that a fetch response is made of keep
+it alive, however long a slow consumer takes; only when the last view is gone do its bytes count as
+free, and the next chunk may have them. So the bound on memory is a bound on what really exists:
 
     live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
 
@@ -22,22 +22,18 @@ import contextlib
 import ctypes
 import hashlib
 import logging
-import mmap
 import os
-import struct
 import threading
 import weakref
-from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 
-from strandline.storage import crc32c, files
-from strandline.storage.errors import CorruptRecords, DiskError
+from strandline.storage import files
+from strandline.storage.errors import DiskError
 from strandline.storage.model import Offset, Position
-from strandline.storage.records import any_batch
-from strandline.storage.records import batch as batch_format
-from strandline.storage.records.old_messages import is_old
+from strandline.storage.remote.batch_index import BatchIndex, index_batches
+from strandline.storage.remote.block_memory import SPARES_MAX, BlockMemory, best_fit, rounded
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.values import dataclass
 
@@ -45,19 +41,17 @@ log = logging.getLogger(__name__)
 
 _CHUNK_SUFFIX = ".chunk"
 
-# The head of a batch up to the last offset delta; see records/batch.py for the whole.
-_BATCH_HEAD = struct.Struct(">qiibIhi")
-
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One
 # that has not come for this long has lost its claim on what was read ahead for it.
 IDLE_S = 10.0
-# Memory of dead chunks that is kept for the next ones, beside what the bound counts.
-SPARES_MAX = 4
-# Blocks of at least this many bytes have a size that is a multiple of it, and those above it of the
-# larger one: then the chunks of a log, which are never of quite the same size, can follow each
-# other in the same memory.
-MEMORY_UNIT_BYTES = 1024 * 1024
-LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A chunk's place. `memory` stays with the views of `view`, however this object ends."""
+
+    view: memoryview
+    memory: BlockMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +81,8 @@ class Chunk:
         "last_used_s",
     )
 
-    def __init__(self, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> None:
-        """Checks everything in `view`. Raises CorruptRecords.
-
-        `base_offset` is what the first batch must begin with: bytes of another place are not let
-        pass because their CRCs are right.
-        """
+    def __init__(self, key: ChunkKey, view: memoryview, index: BatchIndex) -> None:
+        """`index` is what `index_batches` found in `view`."""
         self.key = key
         # Both are the cache's: whether its last batch was read, and when it was last asked for.
         self.is_used_up = False
@@ -100,49 +90,17 @@ class Chunk:
         self._view = view
         # One element per view that is in use; a deque, because views die in any thread.
         self._pins: deque[None] = deque()
-        self._base_offsets = array("q")
-        self._next_offsets = array("q")
-        # One longer than the others: the end of the last batch.
-        self._positions = array("q", [0])
-        self._check_batches(base_offset)
+        self._base_offsets = index.base_offsets
+        self._next_offsets = index.next_offsets
+        self._positions = index.positions
 
-    def _check_batches(self, base_offset: Offset) -> None:
-        # The only loop over batches on the way of a cold read, so its names are local.
-        view, end = self._view, len(self._view)
-        read_head, checksum = _BATCH_HEAD.unpack_from, crc32c.crc32c
-        crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
-        position, expected_offset = 0, base_offset
-        while position < end:
-            if is_old(view, position):
-                header = any_batch.read_header(view, position)
-                any_batch.check_crc(view, header, position)
-                if header.base_offset < expected_offset:
-                    raise CorruptRecords(f"offset {header.base_offset} follows {expected_offset}")
-                expected_offset, position = header.next_offset, position + header.size_bytes
-                self._base_offsets.append(header.base_offset)
-                self._next_offsets.append(expected_offset)
-                self._positions.append(position)
-                continue
-            if end - position < batch_format.HEADER_BYTES:
-                raise CorruptRecords(f"{end - position} bytes after the last batch")
-            offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
-            batch_end = position + overhead_bytes + length
-            if magic != batch_format.MAGIC or length < batch_format.BATCH_LENGTH_MIN:
-                raise CorruptRecords(f"no batch at {position}: magic {magic}, length {length}")
-            if batch_end > end:
-                raise CorruptRecords(f"batch at {position} exceeds the chunk by {batch_end - end}")
-            if checksum(view[position + crc_start : batch_end]) != crc:
-                raise CorruptRecords(f"wrong CRC of the batch at {position}, offset {offset}")
-            # The base offset is not covered by the CRC.
-            if position == 0 and offset != base_offset:
-                raise CorruptRecords(f"begins with offset {offset}, not {base_offset}")
-            if last_offset_delta < 0 or offset < expected_offset:
-                raise CorruptRecords(f"offset {offset} follows {expected_offset}")
-            expected_offset = offset + last_offset_delta + 1
-            self._base_offsets.append(offset)
-            self._next_offsets.append(expected_offset)
-            self._positions.append(batch_end)
-            position = batch_end
+    @classmethod
+    def check(cls, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> Chunk:
+        """The chunk whose bytes are `view`, after all of them were checked.
+
+        `base_offset` is what the first batch must begin with. Raises CorruptRecords.
+        """
+        return cls(key, view, index_batches(view, base_offset))
 
     @property
     def size_bytes(self) -> int:
@@ -207,15 +165,23 @@ class ChunkMemory:
     Only `reserve` hands out memory. Blocks may die in any thread; `on_free` is called there.
     """
 
-    def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        *,
+        on_free: Callable[[], None],
+        on_gone: Callable[[int], None] | None = None,
+    ) -> None:
+        """With `on_gone` blocks can be filled by another process; it gets the number of each that
+        is given back to the system, in whatever thread that happens.
+        """
         self.bytes_max = bytes_max
+        self._on_gone = on_gone
         self._on_free = on_free
         self._live_bytes = 0
         # Memory of blocks that died; a deque, because blocks die in any thread.
-        self._freed: deque[mmap.mmap] = deque()
-        # Kept to be filled again: fresh memory must be zeroed by the kernel first, which costs as
-        # much as receiving what goes into it.
-        self._spares: deque[mmap.mmap] = deque(maxlen=SPARES_MAX)
+        self._freed: deque[BlockMemory] = deque()
+        self._spares: deque[BlockMemory] = deque(maxlen=SPARES_MAX)
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self.evicted_count = 0
 
@@ -245,32 +211,32 @@ class ChunkMemory:
         chunk.last_used_s = now_s
         self._chunks[chunk.key] = chunk
 
-    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> memoryview | None:
+    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Block | None:
         """A writable block of `size_bytes`; None if that much cannot be made free now.
 
         A block larger than the whole bound is given when nothing else is alive: one batch may be
         larger than any sensible bound.
         """
-        wanted_bytes = _rounded(size_bytes)
+        wanted_bytes = rounded(size_bytes)
         while self.live_bytes + wanted_bytes > self.bytes_max and self._live_bytes > 0:
             victim = self._find_victim(is_guess=is_guess, now_s=now_s)
             if victim is None:
                 return None
             del self._chunks[victim]
             self.evicted_count += 1
-        memory = self._take_spare(size_bytes) or _new_memory(size_bytes)
+        memory = self._take_spare(size_bytes) or self._new_memory(size_bytes)
         self._live_bytes += len(memory)
         # Views hold the array and not the memory, so the array dies with the last view and the
         # memory is ours again.
-        block = (ctypes.c_char * len(memory)).from_buffer(memory)
-        weakref.finalize(block, self._release, memory).atexit = False
-        return memoryview(block).cast("B")[:size_bytes]
+        array = (ctypes.c_char * len(memory)).from_buffer(memory.mapping)
+        weakref.finalize(array, self._release, memory).atexit = False
+        return Block(memoryview(array).cast("B")[:size_bytes], memory)
 
     def clear(self) -> None:
         self._chunks.clear()
         self._spares.clear()
 
-    def _release(self, memory: mmap.mmap) -> None:
+    def _release(self, memory: BlockMemory) -> None:
         self._freed.append(memory)
         self._on_free()
 
@@ -280,13 +246,21 @@ class ChunkMemory:
             self._live_bytes -= len(memory)
             self._spares.append(memory)
 
-    def _take_spare(self, size_bytes: int) -> mmap.mmap | None:
-        """Spare memory that fits without much waste; what does not fit makes room for what will."""
-        while self._spares:
-            memory = self._spares.popleft()
-            if size_bytes <= len(memory) <= 2 * size_bytes:
-                return memory
-        return None
+    def _take_spare(self, size_bytes: int) -> BlockMemory | None:
+        room_bytes = self.bytes_max - self._live_bytes
+        index = best_fit(self._spares, size_bytes, bytes_max=room_bytes)
+        if index is None:
+            return None
+        memory = self._spares[index]
+        del self._spares[index]
+        return memory
+
+    def _new_memory(self, size_bytes: int) -> BlockMemory:
+        if self._on_gone is not None:
+            # Without descriptors left it is filled by this process.
+            with contextlib.suppress(OSError):
+                return BlockMemory(size_bytes, shared=True, on_gone=self._on_gone)
+        return BlockMemory(size_bytes, shared=False)
 
     def _find_victim(self, *, is_guess: bool, now_s: float) -> ChunkKey | None:
         free = [(key, chunk) for key, chunk in self._chunks.items() if not chunk.is_pinned]
@@ -297,26 +271,6 @@ class ChunkMemory:
             if not is_guess or now_s - chunk.last_used_s > IDLE_S:
                 return key
         return None
-
-
-def _rounded(size_bytes: int) -> int:
-    if size_bytes < MEMORY_UNIT_BYTES:
-        return size_bytes
-    is_large = size_bytes >= LARGE_MEMORY_UNIT_BYTES
-    unit_bytes = LARGE_MEMORY_UNIT_BYTES if is_large else MEMORY_UNIT_BYTES
-    return -(-size_bytes // unit_bytes) * unit_bytes
-
-
-def _new_memory(size_bytes: int) -> mmap.mmap:
-    """Private memory that is returned to the system when it dies, in huge pages where there are.
-
-    Rounded up, so that chunks of nearly the same size can follow each other in it. Filling 8 MiB of
-    small pages takes 5 ms of page faults, more than receiving them.
-    """
-    memory = mmap.mmap(-1, _rounded(size_bytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # not every kernel has them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
 
 
 class DiskChunkCache:

@@ -7,8 +7,9 @@
               a download ended, ────────┘                           │
               memory became free                  future ◄──────────┘
 
-All state belongs to the event loop's thread; only fetching and checking run in the executor. A
-waiter that is cancelled leaves its download alone: the client will ask again and then find it.
+All state belongs to the event loop's thread; only fetching and checking run in the executor, or,
+for stores that others can read from, in a process of its own (`download_process`). A waiter that is
+cancelled leaves its download alone: the client will ask again and then find it.
 Guesses (read-ahead) start only while workers and memory are to spare, never push out a chunk that
 somebody still needs, and fail silently; when somebody really asks, they are promoted.
 """
@@ -23,7 +24,16 @@ from pathlib import Path
 
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt, TierUnavailable
 from strandline.storage.model import Offset
-from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, DiskChunkCache
+from strandline.storage.remote.batch_index import BatchIndex
+from strandline.storage.remote.chunk_cache import (
+    BatchRun,
+    Block,
+    Chunk,
+    ChunkMemory,
+    DiskChunkCache,
+)
+from strandline.storage.remote.download_child import NotDone
+from strandline.storage.remote.download_process import IDLE_S, download_process
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.values import dataclass
@@ -82,7 +92,13 @@ class ChunkDownloads:
         disk: DiskChunkCache | None,
     ) -> None:
         self.counters = DownloadCounters()
-        self.memory = ChunkMemory(memory_bytes_max, on_free=self._memory_became_free)
+        self.process = download_process(store, parallel_max=parallel_max)
+        self._idle_watch: asyncio.TimerHandle | None = None
+        self.memory = ChunkMemory(
+            memory_bytes_max,
+            on_free=self._memory_became_free,
+            on_gone=None if self.process is None else self.process.forget,
+        )
         self._store = store
         self._executor = executor
         self._parallel_max = parallel_max
@@ -143,6 +159,10 @@ class ChunkDownloads:
         self._wanted.clear()
         self._guessed.clear()
         self.memory.clear()
+        if self._idle_watch is not None:
+            self._idle_watch.cancel()
+        if self.process is not None:
+            self.process.close()
 
     # --- queue -------------------------------------------------------------------------------
 
@@ -194,6 +214,8 @@ class ChunkDownloads:
         self._running[download.key] = download
         fetching = self._loop.run_in_executor(self._executor, self._fetch, download, block)
         fetching.add_done_callback(lambda done: self._finish(download, done))
+        if self.process is not None and self._idle_watch is None:
+            self._idle_watch = self._loop.call_later(IDLE_S, self._look_if_idle)
         return True
 
     def _finish(self, download: _Download, done: asyncio.Future[_Fetched]) -> None:
@@ -223,6 +245,22 @@ class ChunkDownloads:
             download.future.set_result(fetched.chunk)
         if not fetched.is_from_disk:
             self._keep_on_disk(fetched)
+
+    def _look_if_idle(self) -> None:
+        """Lets the download process end that nobody needs; looks again while there is one."""
+        self._idle_watch = None
+        if self._is_closed:
+            return
+        assert self._loop is not None
+        assert self.process is not None
+        loop = self._loop
+        looking = loop.run_in_executor(self._executor, self.process.end_if_idle)
+
+        def look_again(done: asyncio.Future[bool]) -> None:
+            if not done.cancelled() and done.result() and self._idle_watch is None:
+                self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
+
+        looking.add_done_callback(look_again)
 
     def _memory_became_free(self) -> None:
         """Called in whatever thread dropped a view, or the last trace of a block."""
@@ -259,22 +297,29 @@ class ChunkDownloads:
 
     # --- in the executor ---------------------------------------------------------------------
 
-    def _fetch(self, download: _Download, block: memoryview) -> _Fetched:
-        key, base_offset = download.key, download.base_offset
+    def _fetch(self, download: _Download, place: Block) -> _Fetched:
+        key, base_offset, block = download.key, download.base_offset, place.view
         corrupt_count = 0
         if self._disk is not None and self._disk.load(key, block):
             try:
-                return _Fetched(Chunk(key, block, base_offset=base_offset), block, True, 0)
+                return _Fetched(Chunk.check(key, block, base_offset=base_offset), block, True, 0)
             except CorruptRecords as error:
                 corrupt_count += 1
                 _log_corrupt(key, "disk cache", error)
                 self._disk.remove(key)
+        if self.process is not None:
+            found = self.process.fetch(key, place.memory, base_offset=base_offset)
+            if isinstance(found, BatchIndex):
+                return _Fetched(Chunk(key, block, found), block, False, corrupt_count)
+            if isinstance(found, NotDone) and found.is_corrupt:
+                corrupt_count += 1
+                _log_corrupt(key, "download", CorruptRecords(found.detail))
         # Ranged GETs carry no checksum, so a flipped bit on the way looks like one in the object:
         # the second download tells them apart.
         for _ in range(2):
             self._store.get_into(key.log_key, block, start=key.position)
             try:
-                chunk = Chunk(key, block, base_offset=base_offset)
+                chunk = Chunk.check(key, block, base_offset=base_offset)
             except CorruptRecords as error:
                 corrupt_count += 1
                 _log_corrupt(key, "download", error)

@@ -42,6 +42,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import Buffer
+from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.object_store import (
     BucketMissing,
     FileBody,
@@ -192,6 +193,12 @@ class LocalDirectoryStore:
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         with self._open(key, "get") as descriptor:
             _read_into(key, descriptor, target, start)
+
+    def direct_read(self, key: str) -> DirectRead:
+        return DirectRead(path=str(self._path(check_key(key))))
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        """Nothing is counted here."""
 
     def head(self, key: str) -> ObjectInfo:
         with _translated(key, "head"):

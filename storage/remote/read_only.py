@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from strandline.storage.errors import AccessDenied
+from strandline.storage.remote.direct_read import DirectRead, ReadsDirectly
 from strandline.storage.remote.object_store import (
     ObjectInfo,
     ObjectStore,
@@ -36,6 +37,13 @@ class ReadOnlyStore:
 
     def get_into(self, key: str, target: memoryview, *, start: int) -> None:
         self._store.get_into(key, target, start=start)
+
+    def direct_read(self, key: str) -> DirectRead | None:
+        return self._store.direct_read(key) if isinstance(self._store, ReadsDirectly) else None
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        if isinstance(self._store, ReadsDirectly):
+            self._store.note_direct_read(size_bytes)
 
     def head(self, key: str) -> ObjectInfo:
         return self._store.head(key)

@@ -30,6 +30,7 @@ from strandline.storage.errors import CorruptRecords, ObjectCorrupt, Unsupported
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
 from strandline.storage.records.any_batch import iter_batches, iter_records
 from strandline.storage.remote.chunk_cache import Chunk
+from strandline.storage.remote.download_process import DownloadProcess
 from strandline.storage.remote.downloads import ChunkDownloads, open_disk_cache
 from strandline.storage.remote.index_loading import load_index, load_txn_index
 from strandline.storage.remote.manifest_entries import SegmentEntry
@@ -132,6 +133,11 @@ class ColdReader:
             failed_downloads=counters.failed,
             evicted_chunks=self._downloads.memory.evicted_count,
         )
+
+    @property
+    def download_process(self) -> DownloadProcess | None:
+        """Where chunks are downloaded; None if only this process can read from the store."""
+        return self._downloads.process
 
     def close(self) -> None:
         """Fails waiting reads with TierUnavailable and forgets all chunks."""

@@ -35,6 +35,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.remote.attempts import AgainError, Attempts, DeadlineError, Failure
+from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.object_store import (
     BucketMissing,
     Deadlines,
@@ -49,6 +50,7 @@ from strandline.storage.remote.s3_access import S3Access, info_of
 from strandline.storage.remote.s3_answers import bound_answers
 from strandline.storage.remote.s3_failures import failure_of_code
 from strandline.storage.remote.s3_lifecycle import S3Lifecycle
+from strandline.storage.remote.s3_presigned import VALID_S, PresignedReads
 from strandline.storage.remote.s3_receive import receive_some
 from strandline.storage.remote.s3_uploads import S3Uploads
 from strandline.storage.values import dataclass
@@ -114,6 +116,7 @@ class S3Store:
             clock=clock,
         )
         self._uploads = S3Uploads(self._access)
+        self._direct = PresignedReads(self._sign, clock)
         self._lazy_client: S3Client | None = None
         self._read_bytes = 0
 
@@ -234,6 +237,37 @@ class S3Store:
             body.close()
         with self._lock:
             self._read_bytes += done
+
+    def direct_read(self, key: str) -> DirectRead | None:
+        return self._direct.source(key)
+
+    def _sign(self, key: str) -> DirectRead | None:
+        """A URL for `key`; None if that is not all: without credentials, or through a proxy."""
+        from botocore.exceptions import BotoCoreError
+        from botocore.httpsession import get_cert_path
+        from botocore.utils import get_environ_proxies
+
+        wanted = {"Bucket": self._bucket, "Key": self._access.full_key(key)}
+        try:
+            url = self._client().generate_presigned_url(
+                "get_object", Params=wanted, ExpiresIn=VALID_S
+            )
+        except BotoCoreError:
+            return None
+        if get_environ_proxies(url):
+            return None
+        return DirectRead(
+            url=url,
+            ca_file=os.environ.get("AWS_CA_BUNDLE") or str(get_cert_path(True)),
+            connect_s=self._deadlines.connect_s,
+            read_s=self._deadlines.read_s,
+            request_s=self._deadlines.request_s,
+        )
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        self._attempts.count("get")
+        with self._lock:
+            self._read_bytes += size_bytes
 
     def head(self, key: str) -> ObjectInfo:
         try:
@@ -387,6 +421,8 @@ class S3Store:
             retries={"total_max_attempts": 1},
             max_pool_connections=CONNECTIONS_MAX,
             tcp_keepalive=True,
+            # Of presigned URLs too: newer regions refuse the older way.
+            signature_version="s3v4",
             # Other servers than AWS's are rarely reached as bucket.host.
             s3={
                 "addressing_style": "path" if self._endpoint_url else "auto",

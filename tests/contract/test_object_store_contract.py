@@ -11,6 +11,7 @@ from typing import Any
 import crc32c
 import pytest
 
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     DiskError,
     ObjectCorrupt,
@@ -18,6 +19,7 @@ from strandline.storage.errors import (
     PreconditionFailed,
 )
 from strandline.storage.remote import s3, s3_uploads
+from strandline.storage.remote.direct_read import ReadsDirectly
 from strandline.storage.remote.object_store import (
     BucketMissing,
     FileBody,
@@ -27,6 +29,7 @@ from strandline.storage.remote.object_store import (
     check_conditional_writes,
     open_store,
 )
+from strandline.storage.remote.ranged_get import RangedGets, Refused
 from tests.contract.stores import FILE, MEMORY, StoreUnderTest
 
 RACERS = 8
@@ -54,6 +57,31 @@ def write_file(path: Path, content: bytes) -> FileBody:
 
 
 # --- writing and reading ---------------------------------------------------------------------
+
+
+def test_another_process_reads_the_same_bytes_without_the_store(
+    under_test: StoreUnderTest,
+) -> None:
+    store = under_test.store
+    if not isinstance(store, ReadsDirectly):
+        assert under_test.kind == MEMORY
+        return
+    body = os.urandom(300_000)
+    store.put("topics/a b+c/x.log", body)
+    source = store.direct_read("topics/a b+c/x.log")
+    assert source is not None
+    gets = RangedGets(SystemClock())
+    for start, end in ((0, len(body)), (10, 11), (1000, 200_000)):
+        target = bytearray(end - start)
+        gets.get_into(source, memoryview(target), start=start)
+        assert target == body[start:end]
+    with pytest.raises(Refused):
+        gets.get_into(source, memoryview(bytearray(10)), start=len(body) - 5)
+    missing = store.direct_read("topics/absent.log")
+    assert missing is not None
+    with pytest.raises(Refused):
+        gets.get_into(missing, memoryview(bytearray(10)), start=0)
+    gets.close()
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 1000, 300_000])

@@ -19,7 +19,7 @@ from tests.support.archived_segments import make_log
 
 
 def chunk_of(log: bytes, base_offset: int = 0) -> Chunk:
-    return Chunk(ChunkKey("k", 0, len(log)), memoryview(log), base_offset=base_offset)
+    return Chunk.check(ChunkKey("k", 0, len(log)), memoryview(log), base_offset=base_offset)
 
 
 def key(number: int) -> ChunkKey:
@@ -147,11 +147,12 @@ class FilledMemory:
     def add(
         self, number: int, *, is_used_up: bool = True, is_guess: bool = True, now_s: float = 0
     ) -> Chunk | None:
-        view = self.memory.reserve(len(self.log), is_guess=is_guess, now_s=now_s)
-        if view is None:
+        block = self.memory.reserve(len(self.log), is_guess=is_guess, now_s=now_s)
+        if block is None:
             return None
+        view = block.view
         view[:] = self.log
-        chunk = Chunk(ChunkKey("k", number, number + len(self.log)), view, base_offset=0)
+        chunk = Chunk.check(ChunkKey("k", number, number + len(self.log)), view, base_offset=0)
         chunk.is_used_up = is_used_up
         self.memory.add(chunk, now_s=now_s)
         return chunk

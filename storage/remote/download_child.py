@@ -1,0 +1,123 @@
+"""The child's side of `download_process`: ranges into shared memory, and their batches checked.
+
+    broker   --- DownloadRequest [+ a descriptor] --->   one thread per channel
+             <-- BatchIndex, or NotDone ---
+
+It has no store, no SDK and no credentials: each request says where the bytes lie. Blocks of memory
+come as descriptors with the first request that names them and stay mapped until the broker says
+that they are gone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+
+from strandline.storage.child_process import connect_to_parent
+from strandline.storage.clock import Clock, SystemClock
+from strandline.storage.errors import CorruptRecords
+from strandline.storage.model import Offset
+from strandline.storage.remote.batch_index import BatchIndex, index_batches
+from strandline.storage.remote.direct_read import DirectRead
+from strandline.storage.remote.ranged_get import RangedGets, Refused
+from strandline.storage.values import dataclass
+
+# Cold reads are served to clients that wait, but hot ones come first.
+NICENESS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadRequest:
+    """Bytes [start, start + size_bytes) of `source`, to the beginning of block number `block`.
+
+    The first batch must begin with `base_offset`. If the block `is_new` to the child, its
+    descriptor follows. `forgotten` are the numbers of blocks that are gone.
+    """
+
+    source: DirectRead
+    start: int
+    size_bytes: int
+    base_offset: Offset
+    block: int
+    block_bytes: int
+    is_new: bool
+    forgotten: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotDone:
+    """Why the block does not hold what was asked for."""
+
+    detail: str
+    is_corrupt: bool = False
+
+
+class _Blocks:
+    """The mappings of the broker's blocks, of all channels."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mappings: dict[int, mmap.mmap] = {}
+
+    def of(self, request: DownloadRequest, connection: Connection) -> mmap.mmap:
+        if request.is_new:
+            descriptor = recv_handle(connection)
+            try:
+                mapping = mmap.mmap(
+                    descriptor, request.block_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+                )
+            finally:
+                os.close(descriptor)
+        with self._lock:
+            for number in request.forgotten:
+                # Nobody fills it any more, so dropping it unmaps it.
+                self._mappings.pop(number, None)
+            if request.is_new:
+                self._mappings[request.block] = mapping
+            return self._mappings[request.block]
+
+
+def _serve(connection: Connection, blocks: _Blocks, clock: Clock) -> None:
+    """One channel: answers requests until the other end is gone."""
+    gets = RangedGets(clock)
+    while True:
+        try:
+            request = connection.recv()
+            assert isinstance(request, DownloadRequest), request
+            mapping = blocks.of(request, connection)
+            with memoryview(mapping) as whole, whole[: request.size_bytes] as target:
+                answer = _download(gets, request, target)
+            connection.send(answer)
+        except (EOFError, OSError):
+            connection.close()
+            return
+
+
+def _download(
+    gets: RangedGets, request: DownloadRequest, target: memoryview
+) -> BatchIndex | NotDone:
+    try:
+        gets.get_into(request.source, target, start=request.start)
+        return index_batches(target, request.base_offset)
+    except Refused as error:
+        return NotDone(detail=str(error))
+    except CorruptRecords as error:
+        return NotDone(detail=str(error), is_corrupt=True)
+
+
+def main() -> None:
+    """The child's program."""
+    connection = connect_to_parent(niceness=NICENESS)
+    blocks, clock = _Blocks(), SystemClock()
+    try:
+        for _ in range(connection.recv()):
+            channel = Connection(recv_handle(connection))
+            threading.Thread(target=_serve, args=(channel, blocks, clock), daemon=True).start()
+        connection.send(True)
+        # Nothing more comes here but the end: of the broker, or of its need for this process.
+        connection.recv()
+    except (EOFError, OSError):
+        return

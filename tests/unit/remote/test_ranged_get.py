@@ -1,0 +1,164 @@
+"""A range comes whole and as it was asked for, or not at all."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from strandline.storage.clock import SystemClock
+from strandline.storage.remote.direct_read import DirectRead
+from strandline.storage.remote.ranged_get import RangedGets, Refused
+
+CONTENT = bytes(range(256)) * 40
+START, SIZE = 100, 5000
+WANTED = CONTENT[START : START + SIZE]
+HEAD = (
+    f"HTTP/1.1 206 Partial Content\r\nContent-Length: {SIZE}\r\n"
+    f"Content-Range: bytes {START}-{START + SIZE - 1}/{len(CONTENT)}\r\n"
+).encode()
+GOOD = HEAD + b"\r\n" + WANTED
+
+
+class Server:
+    """Answers each request with the next of its scripts; a script sends, and closes or not."""
+
+    def __init__(self, *scripts: Callable[[socket.socket], bool]) -> None:
+        self._scripts = list(scripts)
+        self.requests: list[bytes] = []
+        self.connections = 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def source(self) -> DirectRead:
+        port = self._listening.getsockname()[1]
+        return DirectRead(
+            url=f"http://127.0.0.1:{port}/b/k%20y.log?X-Amz-Signature=1",
+            connect_s=2,
+            read_s=0.3,
+            request_s=1,
+        )
+
+    def _serve(self) -> None:
+        while self._scripts:
+            try:
+                connected, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connected:
+                while self._scripts:
+                    request = connected.recv(65536)
+                    if not request:
+                        break
+                    self.requests.append(request)
+                    if not self._scripts.pop(0)(connected):
+                        break
+
+    def close(self) -> None:
+        self._scripts.clear()
+        self._listening.close()
+
+
+def sends(*blocks: bytes, keeps: bool = True) -> Callable[[socket.socket], bool]:
+    def script(connected: socket.socket) -> bool:
+        for block in blocks:
+            connected.sendall(block)
+        return keeps
+
+    return script
+
+
+def hangs(*blocks: bytes) -> Callable[[socket.socket], bool]:
+    def script(connected: socket.socket) -> bool:
+        sends(*blocks)(connected)
+        connected.recv(1)  # until the other side gives up
+        return False
+
+    return script
+
+
+@pytest.fixture
+def gets() -> Iterator[RangedGets]:
+    made = RangedGets(SystemClock())
+    yield made
+    made.close()
+
+
+def get(gets: RangedGets, source: DirectRead) -> bytes:
+    target = bytearray(SIZE)
+    gets.get_into(source, memoryview(target), start=START)
+    return bytes(target)
+
+
+def test_ranges_come_over_one_connection(gets: RangedGets) -> None:
+    server = Server(sends(GOOD), sends(HEAD + b"\r\n", WANTED[:7], WANTED[7:]), sends(GOOD))
+    assert [get(gets, server.source) for _ in range(3)] == [WANTED] * 3
+    assert server.connections == 1
+    request = server.requests[0].decode().split("\r\n")
+    assert request[0] == "GET /b/k%20y.log?X-Amz-Signature=1 HTTP/1.1"
+    assert f"Range: bytes={START}-{START + SIZE - 1}" in request
+    server.close()
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_made_anew(gets: RangedGets) -> None:
+    server = Server(
+        sends(GOOD, keeps=False), sends(HEAD + b"Connection: close\r\n\r\n" + WANTED), sends(GOOD)
+    )
+    assert [get(gets, server.source) for _ in range(3)] == [WANTED] * 3
+    assert server.connections == 3
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        sends(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"),
+        sends(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % SIZE + WANTED),
+        sends(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 2\r\n\r\nxx"),
+        sends(GOOD.replace(b"bytes 100-", b"bytes 101-")),
+        sends(GOOD.replace(b"Length: 5000", b"Length: 4999")),
+        sends(GOOD.replace(b"Content-Length: 5000", b"Transfer-Encoding: chunked")),
+        sends(HEAD + b"Content-Encoding: gzip\r\n\r\n" + WANTED),
+        sends(GOOD + b"more"),
+        sends(GOOD[:-1], keeps=False),
+        sends(HEAD, keeps=False),
+        sends(b"", keeps=False),
+        sends(b"x" * 100_000),
+        hangs(),
+        hangs(GOOD[:-1]),
+    ],
+)
+def test_any_other_answer_is_refused_and_the_next_one_is_good(
+    gets: RangedGets, script: Callable[[socket.socket], bool]
+) -> None:
+    server = Server(script, sends(GOOD))
+    with pytest.raises(Refused):
+        get(gets, server.source)
+    assert get(gets, server.source) == WANTED
+    server.close()
+
+
+def test_nobody_listening_is_refused(gets: RangedGets) -> None:
+    server = Server()
+    source = server.source
+    server.close()
+    with pytest.raises(Refused):
+        get(gets, source)
+
+
+def test_a_file_that_is_too_short_is_refused(gets: RangedGets, tmp_path: object) -> None:
+    path = f"{tmp_path}/k.log"
+    with open(path, "wb") as file:
+        file.write(CONTENT[: START + SIZE])
+    assert get(gets, DirectRead(path=path)) == WANTED
+    with open(path, "wb") as file:
+        file.write(CONTENT[: START + SIZE - 1])
+    with pytest.raises(Refused):
+        get(gets, DirectRead(path=path))
+    with pytest.raises(Refused):
+        get(gets, DirectRead(path=path + "x"))
