@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -41,6 +41,7 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import (
     LogDir,
     agree_on_identity,
+    forget,
     lock_directory,
     probe,
     read_state,
@@ -193,12 +194,14 @@ class LogDirs:
         for directory in self.directories:
             # What is not opened is gone for good, and must not come back through a checkpoint.
             for offsets in (
+                directory.recovery_points,
                 directory.log_starts,
                 directory.high_watermarks,
                 directory.cleaned_offsets,
             ):
                 for key in [key for key in offsets if key not in directory.logs]:
                     del offsets[key]
+                    directory.forgotten.add(key)
         return self.logs
 
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
@@ -293,7 +296,8 @@ class LogDirs:
     ) -> list[LocalLog | DiskError]:
         """New, empty logs of a topic, each in the folder that holds the fewest; they are durable.
 
-            1 each partition's folder, its topic id and files   2 sync the folders that hold them
+            1 forget what the checkpoints say of deleted partitions of these names
+            2 each partition's folder, its topic id and files   3 sync the folders that hold them
 
         One that cannot be made is an error in its place, and nothing is left of it. Blocks.
         """
@@ -306,6 +310,10 @@ class LogDirs:
             target = min(usable, key=counts.__getitem__)
             counts[target] += 1
             targets.append(target)
+        try:
+            self.forget(targets, topic_partitions)
+        except DiskError as error:
+            return [error] * len(topic_partitions)
 
         def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
             try:
@@ -333,6 +341,17 @@ class LogDirs:
                 directory.logs[new.topic_partition] = self._watched(directory, new)
                 settled.append(new)
         return settled
+
+    def forget(
+        self, directories: Iterable[LogDir], topic_partitions: Sequence[TopicPartition]
+    ) -> None:
+        """Checkpoints of these folders say nothing more of deleted logs of these names.
+
+        Blocks. Raises DiskError.
+        """
+        with self._checkpoint_lock:
+            for directory in dict.fromkeys(directories):
+                forget(directory, topic_partitions)
 
     def _create_folder(
         self,
@@ -379,6 +398,7 @@ class LogDirs:
             directory.cleaned_offsets,
         ):
             offsets.pop(key, None)
+        directory.forgotten.add(key)
         self._put_aside(deleted, sync=True)
 
     def replace_log(self, old: LocalLog, new: LocalLog) -> None:
@@ -396,6 +416,7 @@ class LogDirs:
         target.logs[key] = self._watched(target, new)
         for offsets in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
             offsets.pop(key, None)
+        directory.forgotten.add(key)
         if key in directory.cleaned_offsets:
             target.cleaned_offsets[key] = directory.cleaned_offsets.pop(key)
             target.is_cleaning_noted = directory.is_cleaning_noted = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from strandline.storage import files
@@ -21,6 +21,12 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 PROBE_FILE = ".strandline-probe"
+ALL_CHECKPOINTS = (
+    checkpoint.RECOVERY_POINTS,
+    checkpoint.LOG_STARTS,
+    checkpoint.HIGH_WATERMARKS,
+    checkpoint.CLEANED_OFFSETS,
+)
 
 
 class LogDir:
@@ -35,6 +41,8 @@ class LogDir:
         self.high_watermarks: dict[TopicPartition, int] = {}
         # Up to where each compacted log is clean; logs that were compacted once stay in here.
         self.cleaned_offsets: dict[TopicPartition, int] = {}
+        # Partitions of which the files may still speak, though their log is gone from here.
+        self.forgotten: set[TopicPartition] = set()
         # Whether the checkpoint of them is as they are here.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
@@ -146,14 +154,34 @@ def write_checkpoints(
     high_watermarks: Mapping[TopicPartition, int],
 ) -> None:
     logs = dict(directory.logs)
+    forgotten = directory.forgotten.difference(logs)
     recovery_points = {key: opened.recovery_point for key, opened in logs.items()}
     starts = {key: log_starts.get(key, opened.log_start_offset) for key, opened in logs.items()}
     watermarks = {key: offset for key, offset in high_watermarks.items() if key in logs}
     checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
     checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
     checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)
-    if not directory.is_cleaning_noted:
+    # That of the cleaner is not written each time, and may be the one that speaks of them.
+    if forgotten or not directory.is_cleaning_noted:
         write_cleaned_offsets(directory)
+    directory.forgotten -= forgotten
+
+
+def forget(directory: LogDir, keys: Iterable[TopicPartition]) -> None:
+    """What the checkpoints say of earlier logs of these names is gone, durably.
+
+    Has to come before a new log of that name: after a kill it would begin where the earlier one
+    did, and count as synced as far as that one was. Raises DiskError.
+    """
+    gone = directory.forgotten.intersection(keys)
+    if not gone:
+        return
+    for name in ALL_CHECKPOINTS:
+        found = _read_offsets(directory, name)
+        kept = {key: offset for key, offset in found.items() if key not in gone}
+        if len(kept) < len(found):
+            checkpoint.write_offsets(directory.path / name, kept)
+    directory.forgotten -= gone
 
 
 def write_cleaned_offsets(directory: LogDir) -> None:

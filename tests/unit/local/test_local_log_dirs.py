@@ -286,6 +286,43 @@ def test_a_log_deleted_before_a_crash_is_purged_after_the_next_start(tmp_path: P
     assert not list(tmp_path.glob("t-0*"))
 
 
+@pytest.mark.parametrize("when", ["at once", "after a restart", "after a checkpoint"])
+def test_a_new_log_has_nothing_of_a_deleted_one_with_its_name_after_a_kill(
+    tmp_path: Path, when: str
+) -> None:
+    dirs = open_dirs(tmp_path)
+    deleted = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(deleted, 20)
+    deleted.flush()
+    dirs.write_checkpoints({T0: 15}, {T0: 20})
+    dirs.write_cleaned_offset(deleted, 20)
+    dirs.delete_log(deleted)
+    if when == "after a restart":
+        kill(dirs)
+        dirs = open_dirs(tmp_path)
+        load_all(dirs)
+    elif when == "after a checkpoint":
+        dirs.write_checkpoints({}, {})
+    fill(dirs.create_log(T0, uuid.uuid4(), CONFIG), 3)
+    kill(dirs)
+
+    again = open_dirs(tmp_path)
+    assert (again.log_start_offsets, again.high_watermarks) == ({}, {})
+    opened = load_all(again)[T0]
+    assert (opened.log_start_offset, opened.end_offset) == (0, 30)
+    assert again.cleaned_offset(opened) is None
+    # Nothing of it was ever synced, so all of it is looked at.
+    assert opened.recovery_report.segments_checked == 1
+    assert opened.recovery_report.problems == []
+    again.close()
+
+
+def kill(dirs: LogDirs) -> None:
+    """What the kernel does for a process that died."""
+    for directory in dirs.directories:
+        directory.unlock()
+
+
 def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     partition = TopicPartition("n" * 249, 12345)
