@@ -101,6 +101,9 @@ async def _append_tail(
     for part in tail:
         if part.end_offset > local.end_offset:
             content = await _run(tools, partial(read_part, tools.store, part))
+            if local.size_bytes and local.end_offset == tail[0].base_offset:
+                # The origin began a segment here: what is before can go when it is archived.
+                local.roll()
             append_part(local, content)
 
 

@@ -264,6 +264,8 @@ class PartitionTiering:
             tools=self._tools,
             is_detached=lambda: self._detached,
         )
+        if self._tools.follows and not manifest.is_empty:
+            self.log.drop_archived(manifest.end_offset)
         self.log.is_restarting = self._in_doubt = False
 
     # --- copying -----------------------------------------------------------------------------

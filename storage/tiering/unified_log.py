@@ -426,6 +426,18 @@ class UnifiedLog:
             self._tell_local()
         return freed
 
+    def drop_archived(self, end_offset: Offset) -> None:
+        """Keeps nothing on this disk that ends at or below `end_offset`: for a log that follows an
+        archive, where it is read from and whose owner frees nothing here.
+        """
+        local = self.local
+        if local.active_segment.size_bytes and local.end_offset <= end_offset:
+            local.roll()
+        dropped = [s for s in local.segments if not s.is_active and s.end_offset <= end_offset]
+        if dropped:
+            local.delete_segments(dropped)
+            self._tell_local()
+
     def restart_at(
         self,
         offset: Offset,
