@@ -257,9 +257,11 @@ class _Late:
 
     def __get__(self, instance: object, owner: type) -> object:
         made = self._make()
-        # Where it stands; `owner` may be a class that inherits it.
-        place = next(cls for cls in owner.__mro__ if cls.__dict__.get(self._name) is self)
-        setattr(place, self._name, made)
+        # Where it stands; `owner` may be a class that inherits it. Nowhere, if another thread was
+        # faster: it has made the same.
+        for cls in owner.__mro__:
+            if cls.__dict__.get(self._name) is self:
+                setattr(cls, self._name, made)
         return made
 
 

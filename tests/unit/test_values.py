@@ -300,3 +300,23 @@ def test_every_class_of_the_product_takes_what_the_standard_library_would_take()
         assert cls.__match_args__ == expected.__match_args__, cls
         checked += 1
     assert checked > 200, strandline.__file__
+
+
+def test_threads_that_meet_at_the_first_use_of_a_class_get_the_same() -> None:
+    """The slower one finds that what it was to put in its place is no longer there."""
+
+    @OURS(frozen=True, slots=True, kw_only=True)
+    class Row:
+        number: int = 1
+
+    late = Row.__dict__["__dataclass_fields__"]
+    make = late._make
+
+    def overtaken() -> object:
+        made = make()
+        Row.__dataclass_fields__ = made
+        return made
+
+    late._make = overtaken
+    assert late.__get__(None, Row) == Row.__dataclass_fields__
+    assert Row().number == 1
