@@ -25,19 +25,22 @@ from strandline.storage.values import dataclass
 
 TEMPORARY_SUFFIX = ".tmp"
 
+# One read for most checkpoints; larger ones take more of them.
+SMALL_FILE_BYTES = 64 * 1024
+
 
 class OpenFile:
     """A file descriptor with an owner; closed by `close()` or with the last reference."""
 
-    __slots__ = ("_descriptor", "path")
+    __slots__ = ("_descriptor", "_path")
 
-    def __init__(self, path: Path, *, writable: bool, create: bool = False) -> None:
-        """Opens `path`; writable files are opened for appending.
+    def __init__(self, path: Path | str, *, writable: bool, create: bool = False) -> None:
+        """Opens `path`; writable files are opened for appending. A start gives it as text.
 
         Raises DiskError if the file cannot be opened.
         """
         self._descriptor = -1
-        self.path = path
+        self._path = path
         flags = (os.O_RDWR | os.O_APPEND) if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT
@@ -45,6 +48,15 @@ class OpenFile:
             self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise DiskError(f"cannot open {path}: {error.strerror}") from error
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
+
+    @path.setter
+    def path(self, path: Path) -> None:
+        """After the file was renamed."""
+        self._path = path
 
     def fileno(self) -> int:
         return self._descriptor
@@ -59,27 +71,27 @@ class OpenFile:
             while written < len(data):
                 written += os.write(self._descriptor, memoryview(data)[written:])
         except OSError as error:
-            raise DiskError(f"cannot write {self.path}: {error.strerror}") from error
+            raise DiskError(f"cannot write {self._path}: {error.strerror}") from error
 
     def read_at(self, position: int, length: int) -> bytes:
         """Up to `length` bytes from `position`; fewer only at the end of the file."""
         try:
             return os.pread(self._descriptor, length, position)
         except OSError as error:
-            raise DiskError(f"cannot read {self.path}: {error.strerror}") from error
+            raise DiskError(f"cannot read {self._path}: {error.strerror}") from error
 
     def truncate(self, size_bytes: int) -> None:
         try:
             os.ftruncate(self._descriptor, size_bytes)
         except OSError as error:
-            raise DiskError(f"cannot truncate {self.path}: {error.strerror}") from error
+            raise DiskError(f"cannot truncate {self._path}: {error.strerror}") from error
 
     def sync(self) -> None:
         """fsync: blocks until the device has the bytes. Call it off the event loop."""
         try:
             os.fsync(self._descriptor)
         except OSError as error:
-            raise DiskError(f"cannot sync {self.path}: {error.strerror}") from error
+            raise DiskError(f"cannot sync {self._path}: {error.strerror}") from error
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -90,7 +102,7 @@ class OpenFile:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<OpenFile {self.path} fd={self._descriptor}>"
+        return f"<OpenFile {self._path} fd={self._descriptor}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +178,47 @@ def make_directory(path: Path, *, sync: bool = True) -> None:
         raise DiskError(f"cannot create folder {path}: {error.strerror}") from error
 
 
-def size_bytes(path: Path) -> int:
+def is_there(folder: Path, name: str) -> bool:
+    """Whether a folder has an entry of this name.
+
+    As text: a start asks for thousands of names, and making a path of each takes longer.
+    """
+    try:
+        os.stat(f"{folder}/{name}")  # noqa: PTH116
+    except OSError:
+        return False
+    return True
+
+
+def read_if_there(path: Path | str) -> bytes | None:
+    """The content of a small file; None if it does not exist. Raises DiskError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            content = os.read(descriptor, SMALL_FILE_BYTES)
+            while len(content) and (more := os.read(descriptor, SMALL_FILE_BYTES)):
+                content += more
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DiskError(f"cannot read {path}: {error.strerror}") from error
+    return content
+
+
+def modified_ms(path: Path | str) -> int | None:
+    """When a file was last written to; None if that cannot be said."""
+    try:
+        return os.stat(path).st_mtime_ns // 1_000_000  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def size_bytes(path: Path | str) -> int:
     """The size of a file by name. Raises DiskError."""
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size  # noqa: PTH116
     except OSError as error:
         raise DiskError(f"cannot look at {path}: {error.strerror}") from error
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
+from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import EpochStart, TopicId, TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -43,14 +43,11 @@ META_PROPERTIES_VERSION = 1
 
 def read_text(path: Path) -> str | None:
     """The file as text, None if it does not exist. Raises DiskError, CorruptFile."""
+    content = files.read_if_there(path)
     try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        return None
+        return None if content is None else content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise CorruptFile(f"{path} is not text") from error
-    except OSError as error:
-        raise DiskError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _read_rows(path: Path, columns: int) -> list[list[str]]:

@@ -78,18 +78,16 @@ def tidy(folder: Path) -> FolderContent:
     if any(name.endswith(SWAP_SUFFIX) for name in set(names) - leftovers):
         removed += _complete_swaps(folder)
         names = file_names(folder)
-    bases = _offsets(names, LOG_SUFFIX)
-    for name in names:
-        match = _NAME.fullmatch(name)
-        if match and match[2] in _INDEX_SUFFIXES and not match[3] and int(match[1]) not in bases:
-            files.remove(folder / name)
+    offsets = _offsets_by_suffix(names)
+    bases = offsets[LOG_SUFFIX]
+    for suffix in _INDEX_SUFFIXES:
+        for base_offset in offsets[suffix] - bases:
+            files.remove(folder / file_name(base_offset, suffix))
             removed += 1
     return FolderContent(
         segment_bases=tuple(sorted(bases)),
-        snapshot_offsets=tuple(sorted(_offsets(names, SNAPSHOT_SUFFIX))),
-        unindexed_bases=frozenset(
-            bases - (_offsets(names, INDEX_SUFFIX) & _offsets(names, TIME_INDEX_SUFFIX))
-        ),
+        snapshot_offsets=tuple(sorted(offsets[SNAPSHOT_SUFFIX])),
+        unindexed_bases=frozenset(bases - (offsets[INDEX_SUFFIX] & offsets[TIME_INDEX_SUFFIX])),
         files_removed=removed,
     )
 
@@ -105,8 +103,16 @@ def snapshot_offsets(folder: Path) -> list[int]:
 
 
 def _offsets(names: Sequence[str], suffix: str) -> set[int]:
-    matches = (_NAME.fullmatch(name) for name in names)
-    return {int(match[1]) for match in matches if match and match[2] == suffix and not match[3]}
+    return _offsets_by_suffix(names)[suffix]
+
+
+def _offsets_by_suffix(names: Sequence[str]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {suffix: set() for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)}
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match and not match[3]:
+            found[match[2]].add(int(match[1]))
+    return found
 
 
 def _complete_swaps(folder: Path) -> int:

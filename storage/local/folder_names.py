@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from pathlib import Path
@@ -50,6 +51,9 @@ def put_aside(name: str, suffix: str) -> str:
 def subfolders(path: Path) -> list[Path]:
     """The folders in `path`, by name. Raises DiskError."""
     try:
-        return sorted(entry for entry in path.iterdir() if entry.is_dir())
+        # scandir knows what is a folder from the listing itself.
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        return [path / name for name in names]
     except OSError as error:
         raise DiskError(f"cannot list {path}: {error.strerror}") from error

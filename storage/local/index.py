@@ -52,16 +52,20 @@ class SparseIndex:
     ENTRY_BYTES: ClassVar[int]
     KEY_TYPE: ClassVar[str]
 
-    __slots__ = ("_file_suspect", "_keys", "_resident", "_values", "_written", "path")
+    __slots__ = ("_file_suspect", "_keys", "_path", "_resident", "_values", "_written")
 
-    def __init__(self, path: Path, *, active: bool) -> None:
+    def __init__(self, path: Path | str, *, active: bool) -> None:
         """An index over the file at `path`; an `active` one starts empty, see `load_active`."""
-        self.path = path
+        self._path = path
         self._keys: array[int] | None = array(self.KEY_TYPE) if active else None
         self._values: array[int] | None = array("I") if active else None
         self._resident = active
         self._written = 0
         self._file_suspect = False
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
 
     def _encode(self, keys: array[int], values: array[int]) -> bytes:
         raise NotImplementedError
@@ -85,7 +89,7 @@ class SparseIndex:
 
     def _load(self) -> tuple[array[int], array[int]]:
         try:
-            content = read_whole(self.path)
+            content = read_whole(self._path)
         except DiskError as error:
             log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
             content = b""
@@ -106,7 +110,7 @@ class SparseIndex:
 
     def create_file(self) -> None:
         """Makes the empty file of a new index; what an old one held is gone. Raises DiskError."""
-        file = OpenFile(self.path, writable=True, create=True)
+        file = OpenFile(self._path, writable=True, create=True)
         try:
             if file.size_bytes():
                 file.truncate(0)
@@ -119,19 +123,20 @@ class SparseIndex:
         LOADED.forget(self)
         self._resident = True
         self._written = len(keys)
-        if self._size_on_disk() != len(keys) * self.ENTRY_BYTES:
+        if self.size_on_disk() != len(keys) * self.ENTRY_BYTES:
             self.rewrite()
 
-    def _size_on_disk(self) -> int:
+    def size_on_disk(self) -> int:
+        """Bytes of the file; -1 if there is none."""
         try:
-            return self.path.stat().st_size
-        except OSError:
+            return files.size_bytes(self._path)
+        except DiskError:
             return -1
 
     def _last_row(self) -> bytes | None:
         """The last entry as it stands in the file; None if there is none."""
         try:
-            file = OpenFile(self.path, writable=False)
+            file = OpenFile(self._path, writable=False)
         except DiskError:
             return None
         try:
@@ -154,7 +159,7 @@ class SparseIndex:
             return
         content = self._encode(keys[self._written :], values[self._written :])
         try:
-            file = OpenFile(self.path, writable=True, create=True)
+            file = OpenFile(self._path, writable=True, create=True)
             try:
                 file.append(content)
             finally:
@@ -357,7 +362,7 @@ class LoadedIndexes:
 LOADED = LoadedIndexes(LOADED_BYTES_MAX)
 
 
-def read_whole(path: Path) -> bytes:
+def read_whole(path: Path | str) -> bytes:
     """The content of a small file. Raises DiskError."""
     file = OpenFile(path, writable=False)
     try:

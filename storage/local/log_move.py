@@ -293,16 +293,18 @@ class LogMove:
 
 def is_unfinished(folder: Path) -> bool:
     """Whether a partition's folder is a copy that never took over."""
-    return (folder / MOVING_MARK).exists() and not has_taken_over(folder)
+    return files.is_there(folder, MOVING_MARK) and not has_taken_over(folder)
 
 
 def has_taken_over(folder: Path) -> bool:
     """Whether a folder is a copy that took over; one of the same name elsewhere is the old log."""
-    return (folder / MOVED_MARK).exists()
+    return files.is_there(folder, MOVED_MARK)
 
 
 def marked_log_start(folder: Path) -> int:
     """The log start at the time of the move, 0 without a mark."""
+    if not has_taken_over(folder):
+        return 0
     lines = (checkpoint.read_text(folder / MOVED_MARK) or "").splitlines()
     return int(lines[1]) if len(lines) > 1 and lines[1].isdigit() else 0
 

@@ -39,7 +39,7 @@ from strandline.storage.errors import (
 from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint, folder
 from strandline.storage.local.epoch_cache import LeaderEpochCache
-from strandline.storage.local.index import OffsetIndex, TimeIndex, read_whole
+from strandline.storage.local.index import read_whole
 from strandline.storage.local.producer_state import CompletedTransaction, ProducerState
 from strandline.storage.local.scan import ScannedBatch, scan_batches
 from strandline.storage.local.segment import (
@@ -47,6 +47,7 @@ from strandline.storage.local.segment import (
     RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
     LogSegment,
     UnopenedSegment,
     file_name,
@@ -252,11 +253,10 @@ class _Loader:
     # --- segments ----------------------------------------------------------------------------
 
     def _open_file(self, base_offset: int, *, active: bool) -> LogSegment:
-        path = self.directory / file_name(base_offset, LOG_SUFFIX)
         segment = LogSegment(
             self.directory,
             base_offset,
-            log=OpenFile(path, writable=True),
+            log=OpenFile(self._text(base_offset, LOG_SUFFIX), writable=True),
             created_ms=self._created_ms(base_offset),
             active=active,
         )
@@ -267,12 +267,14 @@ class _Loader:
         """When a segment was begun: the snapshot at its base is written then and never again."""
         times_ms = [self.now_ms]
         for suffix in (SNAPSHOT_SUFFIX, LOG_SUFFIX):
-            path = self.directory / file_name(base_offset, suffix)
-            try:
-                times_ms.append(path.stat().st_mtime_ns // 1_000_000)
-            except OSError:
-                continue
+            modified_ms = files.modified_ms(self._text(base_offset, suffix))
+            if modified_ms is not None:
+                times_ms.append(modified_ms)
         return min(times_ms)
+
+    def _text(self, offset: int, suffix: str) -> str:
+        """A path as text: see SegmentReader."""
+        return f"{self.directory}/{file_name(offset, suffix)}"
 
     def open_trusted(self, base_offset: int, end_offset: int) -> LogSegment:
         """A sealed and synced segment; its log is believed, its indexes are looked at."""
@@ -294,7 +296,7 @@ class _Loader:
 
     def _open_txn_index(self, segment: LogSegment) -> tuple[TxnIndex, str | None]:
         try:
-            return TxnIndex.open(segment.txn_index_path), None
+            return TxnIndex.open(self._text(segment.base_offset, TXN_INDEX_SUFFIX)), None
         except CorruptFile as error:
             return TxnIndex(segment.txn_index_path), str(error)
 
@@ -347,16 +349,12 @@ class _Loader:
 
     def _index_problem(self, segment: LogSegment) -> str | None:
         """Why the index files of a segment are not to be believed; None if they are."""
-        for path, entry_bytes in (
-            (segment.index_path, OffsetIndex.ENTRY_BYTES),
-            (segment.time_index_path, TimeIndex.ENTRY_BYTES),
-        ):
-            try:
-                size_bytes = path.stat().st_size
-            except OSError:
-                return f"{path.name} is missing"
-            if size_bytes % entry_bytes:
-                return f"{path.name} ends inside an entry"
+        for index in (segment.offset_index, segment.time_index):
+            size_bytes = index.size_on_disk()
+            if size_bytes < 0:
+                return f"{index.path.name} is missing"
+            if size_bytes % index.ENTRY_BYTES:
+                return f"{index.path.name} ends inside an entry"
         if segment.size_bytes < BATCH_BYTES_MIN:
             return None
         try:
@@ -461,11 +459,10 @@ class _Loader:
         return producers
 
     def _load_snapshot(self, offset: int, producers: ProducerState) -> bool:
-        path = self.directory / file_name(offset, SNAPSHOT_SUFFIX)
         try:
-            producers.load_snapshot(read_whole(path))
+            producers.load_snapshot(read_whole(self._text(offset, SNAPSHOT_SUFFIX)))
         except (CorruptFile, UnsupportedFormat) as error:
-            self._problem(f"{path.name} is not used: {error}")
+            self._problem(f"{file_name(offset, SNAPSHOT_SUFFIX)} is not used: {error}")
             self._drop_snapshot(offset)
             return False
         return True
@@ -509,7 +506,9 @@ class _Loader:
         try:
             self.epochs = LeaderEpochCache.open(path)
             # An empty file counts as none: power was lost before its content reached the disk.
-            self.epochs_complete = log_is_empty or bool(checkpoint.read_text(path))
+            self.epochs_complete = (
+                log_is_empty or bool(self.epochs.starts) or bool(checkpoint.read_text(path))
+            )
         except (CorruptFile, UnsupportedFormat) as error:
             self._problem(f"leader epochs are read from the log again: {error}")
             self.epochs_complete = False

@@ -17,7 +17,6 @@ from pathlib import Path
 from strandline.storage import files
 from strandline.storage.errors import CorruptFile
 from strandline.storage.files import OpenFile
-from strandline.storage.local.index import read_whole
 from strandline.storage.model import AbortedTransaction
 
 ENTRY = struct.Struct(">hqqqq")
@@ -43,17 +42,22 @@ def encode_entries(entries: Sequence[AbortedTransaction]) -> bytes:
 class TxnIndex:
     """Aborted transactions of one segment; all in memory, as they are few."""
 
-    __slots__ = ("_entries", "_file_suspect", "path")
+    __slots__ = ("_entries", "_file_suspect", "_path")
 
-    def __init__(self, path: Path, entries: Sequence[AbortedTransaction] = ()) -> None:
-        self.path = path
+    def __init__(self, path: Path | str, entries: Sequence[AbortedTransaction] = ()) -> None:
+        self._path = path
         self._entries = list(entries)
         self._file_suspect = False
 
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
+
     @classmethod
-    def open(cls, path: Path) -> TxnIndex:
+    def open(cls, path: Path | str) -> TxnIndex:
         """Loads the file if there is one. Raises CorruptFile, DiskError."""
-        return cls(path, decode_entries(read_whole(path)) if path.exists() else ())
+        content = files.read_if_there(path)
+        return cls(path, decode_entries(content) if content else ())
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -72,7 +76,7 @@ class TxnIndex:
             self.write_out()
             return
         self._file_suspect = True
-        file = OpenFile(self.path, writable=True, create=True)
+        file = OpenFile(self._path, writable=True, create=True)
         try:
             file.append(ENTRY.pack(VERSION, *entry))
         finally:
