@@ -60,12 +60,14 @@ The log folders must be empty. The bucket is only read. If it is interrupted, ru
 """
 
 _ARCHIVE_EXAMPLES = """
-Reads the bucket alone; no broker has to run.
+Works on the bucket alone; no broker has to run. Nothing is changed there but by verify --repair,
+orphans --delete and lifecycle --apply.
 
 examples:
   strandline archive ls   --remote s3://my-bucket/my-cluster
   strandline archive ls   --remote s3://my-bucket/my-cluster --topic orders
   strandline archive show --remote file:///srv/archive --topic orders
+  strandline archive verify --remote s3://my-bucket/my-cluster --quick
 """
 
 _LAKE_EXAMPLES = """
@@ -492,7 +494,8 @@ def _dump_log(options: argparse.Namespace) -> int:
     from strandline.storage.local.dump import dump_log
 
     if not options.file.is_file():
-        print(f"strandline: no such file: {options.file}", file=sys.stderr)
+        what = "is a folder, name a file in it" if options.file.is_dir() else "no such file"
+        print(f"strandline: {what}: {options.file}", file=sys.stderr)
         return USAGE_ERROR
     for line in dump_log(options.file, verify=options.verify, print_records=options.records):
         print(line)

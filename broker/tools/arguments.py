@@ -445,7 +445,7 @@ def _add_consume(commands: Commands) -> None:
         metavar="WHERE",
         help="start, end, an offset, or -N for the last N of each partition [end]",
     )
-    place.add_argument("--since", metavar="WHEN", help="2026-11-20T18:00:00Z, or 15m for 15 m ago")
+    place.add_argument("--since", metavar="WHEN", help="2026-11-20T18:00:00Z, or 15m (ago)")
     consume.add_argument("--until-end", action="store_true", help="stop when everything was read")
     consume.add_argument("--max-messages", "-n", type=int, metavar="N", help="stop after N")
     consume.add_argument("--timeout", metavar="LENGTH", help="stop when nothing comes for so long")

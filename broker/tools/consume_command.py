@@ -20,7 +20,7 @@ from strandline.broker.tools.connection import (
     settings_checked,
 )
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.printing import remark
+from strandline.broker.tools.printing import counted, remark
 from strandline.broker.tools.record_text import SeenRecord, json_of, line_of
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import TimestampMs
@@ -111,7 +111,7 @@ def consume(connection: Connection, wish: Wish) -> int:
     finally:
         consumer.close()
     if not wish.quiet:
-        remark(f"{count:,} records")
+        remark(counted(count, "record"))
     return 0
 
 

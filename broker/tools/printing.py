@@ -50,6 +50,11 @@ def remark(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
+def counted(count: int, what: str) -> str:
+    """`1 record`, `1,200 records`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def console() -> Console:
     """For standard output."""
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)

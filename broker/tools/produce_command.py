@@ -20,7 +20,7 @@ from strandline.broker.tools.connection import (
     settings_checked,
 )
 from strandline.broker.tools.failures import ToolFailure, WrongUse
-from strandline.broker.tools.printing import remark
+from strandline.broker.tools.printing import counted, remark
 from strandline.broker.tools.record_text import NewRecord, record_of_json, record_of_line
 from strandline.storage.clock import SystemClock
 from strandline.storage.values import dataclass
@@ -134,8 +134,8 @@ def produce(
     if not quiet:
         elapsed_s = max(clock.monotonic_s() - began_s, 1e-9)
         remark(
-            f"wrote {deliveries.delivered_count:,} records, {sent_bytes:,} bytes of values,"
-            f" to {topic} in {elapsed_s:.1f} s"
+            f"wrote {counted(deliveries.delivered_count, 'record')},"
+            f" {sent_bytes:,} bytes of values, to {topic} in {elapsed_s:.1f} s"
         )
     return 0
 

@@ -80,7 +80,8 @@ def lock_directory(path: Path) -> LogDir:
     except OSError as error:
         os.close(descriptor)
         raise LogDirLocked(
-            f"{path} is in use by another process; every broker needs log.dirs of its own"
+            f"log folder {path} is in use by another process;"
+            " every broker needs log.dirs of its own"
         ) from error
     return LogDir(path, descriptor)
 

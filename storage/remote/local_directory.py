@@ -386,7 +386,10 @@ def _translated(key: str, operation: str) -> Iterator[None]:
     except (OSError, DiskError) as error:
         cause = error.__cause__ if isinstance(error, DiskError) else error
         match cause:
-            case FileNotFoundError() | NotADirectoryError() | IsADirectoryError():
+            # What is written needs no object to be there: then it is the folder that is missing.
+            case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
+                operation != "put"
+            ):
                 raise ObjectNotFound(key, operation) from error
             case PermissionError():
                 raise AccessDenied(key, operation, str(error)) from error

@@ -67,6 +67,11 @@ if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
 
 DEFAULT_REGION = "us-east-1"
+# The SDK says only that it found none.
+WHERE_CREDENTIALS_ARE = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws (AWS_PROFILE), or give"
+    " this machine a role"
+)
 
 # At most this much is received at once; the deadline is looked at in between.
 RECEIVE_BYTES = 1024 * 1024
@@ -380,7 +385,7 @@ class S3Store:
             case exceptions.ClientError():
                 return self._failure_of_answer(error, key, operation)
             case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
-                return Failure(AccessDenied(key, operation, str(error)))
+                return Failure(AccessDenied(key, operation, f"{error}; {WHERE_CREDENTIALS_ARE}"))
             case exceptions.ParamValidationError():
                 raise error
             case exceptions.BotoCoreError() | HTTPError() | OSError():

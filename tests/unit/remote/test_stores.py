@@ -297,3 +297,22 @@ def test_parts_cover_the_body_and_know_their_checksums(tmp_path: Path) -> None:
     for part in parts:
         window = content[part.position : part.position + part.size_bytes]
         assert part.crc32c == crc32c.crc32c(window)
+
+
+def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    """A broker with such an archive goes on without it; its log must say what to mend."""
+    (tmp_path / "file").write_bytes(b"")
+    store = LocalDirectoryStore(tmp_path / "file" / "archive", clock=ManualClock())
+    with pytest.raises(TierUnavailable, match="Not a directory"):
+        store.put("probe/1", b"")
+
+
+def test_missing_credentials_are_a_matter_of_rights_and_say_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(AccessDenied, match="AWS_ACCESS_KEY_ID"):
+        open_store("s3://bucket", endpoint_url="http://127.0.0.1:1").head("key")
