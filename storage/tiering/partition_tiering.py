@@ -29,9 +29,6 @@ from functools import partial
 from typing import TypeVar
 
 from strandline.storage.crash_points import (
-    COMPACT_AFTER_COMMIT,
-    COMPACT_AFTER_MARK,
-    COMPACT_BEFORE_COMMIT,
     COPY_AFTER_COMMIT,
     COPY_BEFORE_COMMIT,
     DELETE_AFTER_LOG_START,
@@ -47,23 +44,15 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.local.cleaning import CleaningStatistics
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.metrics import Counter
 from strandline.storage.model import Epoch, Offset
 from strandline.storage.remote import manifest_store
-from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.tail import TailPart
-from strandline.storage.tiering.archive_compaction import (
-    CompactionJob,
-    CompactionRound,
-    Rewritten,
-    borders_of,
-    is_worth_compacting,
-)
+from strandline.storage.tiering.compaction_steps import CompactionSteps
 from strandline.storage.tiering.copier import CopiedSegment
 from strandline.storage.tiering.failures import RetryState
 from strandline.storage.tiering.local_restart import restart_behind
@@ -120,10 +109,16 @@ class PartitionTiering:
         self._deleting = RetryState("delete", subject, policy=tools.retry, clock=tools.clock)
         self._merging = RetryState("merge", subject, policy=tools.retry, clock=tools.clock)
         self._counters = PartitionCounters(tools.metrics, unified_log.topic_partition.topic)
+        self._compaction = CompactionSteps(self, tools, self._counters)
 
         self._compacting = RetryState("compact", subject, policy=tools.retry, clock=tools.clock)
 
     # --- for the manager ---------------------------------------------------------------------
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether nothing may be committed any more."""
+        return self._detached
 
     def detach(self) -> None:
         """Nothing new begins from here on; what is under way is thrown away, not committed."""
@@ -162,7 +157,9 @@ class PartitionTiering:
             if not more and self._may_delete() and self._merging.may_try:
                 more = await self._guard(self._merging, counters.copy_errors, self._merge_step)
             if not more and self._may_delete() and self._compacting.may_try:
-                more = await self._guard(self._compacting, counters.copy_errors, self._compact_step)
+                more = await self._guard(
+                    self._compacting, counters.copy_errors, self._compaction.step
+                )
             return more and not self._detached
 
     async def follow(self) -> bool:
@@ -238,7 +235,7 @@ class PartitionTiering:
                 },
             )
 
-    async def _commit(self, new: Manifest) -> None:
+    async def commit(self, new: Manifest) -> None:
         """Writes `new` and takes it over. After any failure the manifest is read again first."""
         self._in_doubt = True
         stored = await self._run(
@@ -284,7 +281,7 @@ class PartitionTiering:
         manifest = self.remote.manifest
         if manifest is None or self.log.log_start_offset <= manifest.log_start_offset:
             return
-        await self._commit(self._owned(manifest).with_log_start(self.log.log_start_offset))
+        await self.commit(self.owned(manifest).with_log_start(self.log.log_start_offset))
         crash_point(DELETE_AFTER_LOG_START)
 
     async def _copy_next(self) -> bool:
@@ -294,7 +291,7 @@ class PartitionTiering:
             return False
         if copied is None or not self._still_fits(copied, following.base_offset):
             await self.topic.ensure()
-            if await self._is_throttled():
+            if await self.is_throttled():
                 return True
             self._tools.copy_quota.record(following.size_bytes)
             copied = await self._tools.copier.copy(
@@ -308,7 +305,7 @@ class PartitionTiering:
         self._verified = None
         return self.log.judge().next_copy is not None
 
-    async def _is_throttled(self) -> bool:
+    async def is_throttled(self) -> bool:
         """Whether the copy quota says to wait; waits for a part of it, and others have a turn."""
         wait_s = self._tools.copy_quota.throttle_s()
         if wait_s <= 0:
@@ -328,12 +325,12 @@ class PartitionTiering:
 
     async def _commit_copy(self, entry: SegmentEntry) -> None:
         new = (
-            self._owned(self._manifest())
+            self.owned(self.manifest())
             .with_log_start(self.log.log_start_offset)
             .with_segment(entry)
         )
         crash_point(COPY_BEFORE_COMMIT)
-        await self._commit(new)
+        await self.commit(new)
         crash_point(COPY_AFTER_COMMIT)
         self._counters.copied_bytes.add(entry.size_bytes)
         self._counters.copied_segments.add()
@@ -369,7 +366,7 @@ class PartitionTiering:
             # It was closed meanwhile, and is copied as a whole: the part is an orphan.
             return True
         now_ms = self._tools.clock.now_ms()
-        await self._commit(self._owned(self._manifest()).with_tail(parts, marked_ms=now_ms))
+        await self.commit(self.owned(self.manifest()).with_tail(parts, marked_ms=now_ms))
         crash_point(TAIL_AFTER_COMMIT)
         self._tail_timer.reset()
         return parts[-1].end_offset < end_offset
@@ -387,13 +384,15 @@ class PartitionTiering:
             self._tail_checked = segment
         return tail
 
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
+        """The committed one, or an empty one to begin with."""
         partition = self.remote.partition
         return self.remote.manifest or Manifest(
             topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
         ).with_log_start(self.log.log_start_offset)
 
-    def _owned(self, manifest: Manifest) -> Manifest:
+    def owned(self, manifest: Manifest) -> Manifest:
+        """The same under this broker's epoch. Raises ValueError if a higher one owns it."""
         return manifest.with_leader_epoch(self.leader_epoch)
 
     # --- merging -----------------------------------------------------------------------------
@@ -410,7 +409,7 @@ class PartitionTiering:
         if config.remote_log_copy_disable or is_compacting:
             return False
         run = choose_run(manifest, target_bytes=target_bytes)
-        if not run or await self._is_throttled():
+        if not run or await self.is_throttled():
             return bool(run)
         self._tools.copy_quota.record(sum(entry.size_bytes for entry in run))
         call = partial(
@@ -425,7 +424,7 @@ class PartitionTiering:
             return False
         crash_point(MERGE_BEFORE_COMMIT)
         now_ms = self._tools.clock.now_ms()
-        await self._commit(self._owned(manifest).with_replacement(run, merged, marked_ms=now_ms))
+        await self.commit(self.owned(manifest).with_replacement(run, merged, marked_ms=now_ms))
         crash_point(MERGE_AFTER_COMMIT)
         self._counters.merged_segments.add(len(run))
         log.info(
@@ -440,122 +439,6 @@ class PartitionTiering:
             },
         )
         return True
-
-    # --- compacting --------------------------------------------------------------------------
-
-    async def _compact_step(self) -> bool:
-        """Begins a round over the archive of a compacted log, or goes on with it."""
-        compactor = self._tools.compactor
-        under_way = compactor.round_of(self.log.topic_partition)
-        if under_way is None:
-            return await self._begin_compacting()
-        is_over = True
-        try:
-            is_over = await self._go_on_compacting(under_way)
-        finally:
-            if is_over:
-                end = partial(compactor.end, under_way)
-                await asyncio.get_running_loop().run_in_executor(self._tools.copies, end)
-        return not is_over
-
-    async def _begin_compacting(self) -> bool:
-        manifest, config = self.remote.manifest, self.log.config
-        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
-        if manifest is None or is_out_of_reach or config.remote_log_copy_disable:
-            return False
-        if self._tools.compactor.is_busy or not is_worth_compacting(manifest, config):
-            return False
-        start_offset = manifest.log_start_offset
-        entries = [entry async for entry in self.remote.entries_from(start_offset)]
-        if self._detached or self._tools.compactor.is_busy or not entries:
-            return False
-        mark, now_ms = manifest.compaction, self._tools.clock.now_ms()
-        job = CompactionJob(
-            partition=self.remote.partition,
-            config=config,
-            entries=tuple(entries),
-            borders=borders_of(manifest, entries),
-            cleaned_offset=0 if mark is None else mark.cleaned_offset,
-            horizon_end_offset=0
-            if mark is None
-            else mark.droppable_below(
-                now_ms=now_ms, delete_retention_ms=config.delete_retention_ms
-            ),
-        )
-        self._tools.compactor.begin(self.log.topic_partition, job)
-        return True
-
-    async def _go_on_compacting(self, under_way: CompactionRound) -> bool:
-        """One download or one run; whether the round is over."""
-        if await self._is_throttled():
-            return False
-        loop, copies = asyncio.get_running_loop(), self._tools.copies
-        call = partial(
-            under_way.advance,
-            leader_epoch=self.leader_epoch,
-            options=object_options(self.log.config),
-        )
-        done = await loop.run_in_executor(copies, call)
-        manifest = self.remote.manifest
-        if self._detached or manifest is None or not self.log.config.is_compacted:
-            return True
-        if isinstance(done, CleaningStatistics):
-            await self._commit(self._owned(manifest.with_compaction(self._next_mark(done))))
-            crash_point(COMPACT_AFTER_MARK)
-            self._report_compacted(under_way, done)
-            return True
-        if isinstance(done, Rewritten) and not await self._commit_rewritten(manifest, done):
-            return True
-        await loop.run_in_executor(copies, under_way.go_on)
-        return False
-
-    async def _commit_rewritten(self, manifest: Manifest, done: Rewritten) -> bool:
-        """Whether the run was still there; if not, what was made of it is an orphan."""
-        self._tools.copy_quota.record(done.entry.size_bytes)
-        replaced = partial(
-            manifest_store.with_replaced_run,
-            self._tools.store,
-            manifest,
-            done.run,
-            done.entry,
-            marked_ms=self._tools.clock.now_ms(),
-        )
-        try:
-            new = await self._run(replaced)
-        except ValueError:
-            return False
-        if self._detached:
-            return False
-        crash_point(COMPACT_BEFORE_COMMIT)
-        await self._commit(self._owned(new))
-        crash_point(COMPACT_AFTER_COMMIT)
-        self._counters.compacted_segments.add(len(done.run))
-        return True
-
-    def _next_mark(self, done: CleaningStatistics) -> CompactionMark:
-        return next_mark(
-            self._manifest().compaction,
-            cleaned_offset=done.next_dirty_offset,
-            local_start_offset=self.log.local_start_offset,
-            now_ms=self._tools.clock.now_ms(),
-            delete_retention_ms=self.log.config.delete_retention_ms,
-        )
-
-    def _report_compacted(self, under_way: CompactionRound, done: CleaningStatistics) -> None:
-        log.info(
-            "archive compacted",
-            extra={
-                "fields": {
-                    "partition": str(self.log.topic_partition),
-                    "segments": len(under_way.job.entries),
-                    "cleaned_offset": done.next_dirty_offset,
-                    "bytes_read": done.bytes_read,
-                    "bytes_written": done.bytes_written,
-                    "records_read": done.records_read,
-                    "records_kept": done.records_kept,
-                }
-            },
-        )
 
     # --- deleting ----------------------------------------------------------------------------
 
@@ -578,7 +461,7 @@ class PartitionTiering:
             entries.append(entry)
         if entries:
             now_ms = self._tools.clock.now_ms()
-            await self._commit(self._owned(manifest).with_deleting(entries, marked_ms=now_ms))
+            await self.commit(self.owned(manifest).with_deleting(entries, marked_ms=now_ms))
             crash_point(DELETE_AFTER_MARK)
             log.info(
                 "archived segments are let go",
@@ -603,7 +486,7 @@ class PartitionTiering:
         keys = [key for mark in due for key in mark.keys]
         await self._run(partial(self._tools.store.delete, keys))
         crash_point(DELETE_AFTER_OBJECTS)
-        await self._commit(self._owned(manifest).without_deleting(due))
+        await self.commit(self.owned(manifest).without_deleting(due))
         self._counters.deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))
 
     # --- what an operator sees ---------------------------------------------------------------

@@ -1,0 +1,185 @@
+"""A round of compaction over one partition's archive, in steps that the copier's turns allow.
+
+    begin      every entry from the log start on, if enough of them is dirty
+    go on      one download or one rewritten run at a time, committed like a merge
+    end        the mark of how far the archive is clean, or nothing if the world changed
+
+`archive_compaction.py` has the round itself. Between two steps the partition is copied and
+deleted as ever; what was rewritten of a run that is gone meanwhile is an orphan.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Protocol
+
+from strandline.storage.crash_points import (
+    COMPACT_AFTER_COMMIT,
+    COMPACT_AFTER_MARK,
+    COMPACT_BEFORE_COMMIT,
+    crash_point,
+)
+from strandline.storage.local.cleaning import CleaningStatistics
+from strandline.storage.model import Epoch
+from strandline.storage.remote import manifest_store
+from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.tiering.archive_compaction import (
+    CompactionJob,
+    CompactionRound,
+    Rewritten,
+    borders_of,
+    is_worth_compacting,
+)
+from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
+from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """The owner of the partition's manifest, under whose lock the steps are taken."""
+
+    log: UnifiedLog
+    remote: RemoteLog
+    leader_epoch: Epoch
+
+    @property
+    def is_detached(self) -> bool: ...
+
+    def manifest(self) -> Manifest: ...
+
+    def owned(self, manifest: Manifest) -> Manifest: ...
+
+    async def commit(self, new: Manifest) -> None: ...
+
+    async def is_throttled(self) -> bool: ...
+
+
+class CompactionSteps:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(self, owner: Owner, tools: TieringTools, counters: PartitionCounters) -> None:
+        self._owner = owner
+        self._tools = tools
+        self._counters = counters
+
+    async def step(self) -> bool:
+        """Begins a round over the archive of a compacted log, or goes on with it."""
+        compactor = self._tools.compactor
+        under_way = compactor.round_of(self._owner.log.topic_partition)
+        if under_way is None:
+            return await self._begin_compacting()
+        is_over = True
+        try:
+            is_over = await self._go_on_compacting(under_way)
+        finally:
+            if is_over:
+                end = partial(compactor.end, under_way)
+                await asyncio.get_running_loop().run_in_executor(self._tools.copies, end)
+        return not is_over
+
+    async def _begin_compacting(self) -> bool:
+        manifest, config = self._owner.remote.manifest, self._owner.log.config
+        is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
+        if manifest is None or is_out_of_reach or config.remote_log_copy_disable:
+            return False
+        if self._tools.compactor.is_busy or not is_worth_compacting(manifest, config):
+            return False
+        start_offset = manifest.log_start_offset
+        entries = [entry async for entry in self._owner.remote.entries_from(start_offset)]
+        if self._owner.is_detached or self._tools.compactor.is_busy or not entries:
+            return False
+        mark, now_ms = manifest.compaction, self._tools.clock.now_ms()
+        job = CompactionJob(
+            partition=self._owner.remote.partition,
+            config=config,
+            entries=tuple(entries),
+            borders=borders_of(manifest, entries),
+            cleaned_offset=0 if mark is None else mark.cleaned_offset,
+            horizon_end_offset=0
+            if mark is None
+            else mark.droppable_below(
+                now_ms=now_ms, delete_retention_ms=config.delete_retention_ms
+            ),
+        )
+        self._tools.compactor.begin(self._owner.log.topic_partition, job)
+        return True
+
+    async def _go_on_compacting(self, under_way: CompactionRound) -> bool:
+        """One download or one run; whether the round is over."""
+        if await self._owner.is_throttled():
+            return False
+        loop, copies = asyncio.get_running_loop(), self._tools.copies
+        call = partial(
+            under_way.advance,
+            leader_epoch=self._owner.leader_epoch,
+            options=object_options(self._owner.log.config),
+        )
+        done = await loop.run_in_executor(copies, call)
+        manifest = self._owner.remote.manifest
+        if self._owner.is_detached or manifest is None or not self._owner.log.config.is_compacted:
+            return True
+        if isinstance(done, CleaningStatistics):
+            await self._owner.commit(
+                self._owner.owned(manifest.with_compaction(self._next_mark(done)))
+            )
+            crash_point(COMPACT_AFTER_MARK)
+            self._report_compacted(under_way, done)
+            return True
+        if isinstance(done, Rewritten) and not await self._commit_rewritten(manifest, done):
+            return True
+        await loop.run_in_executor(copies, under_way.go_on)
+        return False
+
+    async def _commit_rewritten(self, manifest: Manifest, done: Rewritten) -> bool:
+        """Whether the run was still there; if not, what was made of it is an orphan."""
+        self._tools.copy_quota.record(done.entry.size_bytes)
+        replaced = partial(
+            manifest_store.with_replaced_run,
+            self._tools.store,
+            manifest,
+            done.run,
+            done.entry,
+            marked_ms=self._tools.clock.now_ms(),
+        )
+        try:
+            new = await asyncio.get_running_loop().run_in_executor(self._tools.executor, replaced)
+        except ValueError:
+            return False
+        if self._owner.is_detached:
+            return False
+        crash_point(COMPACT_BEFORE_COMMIT)
+        await self._owner.commit(self._owner.owned(new))
+        crash_point(COMPACT_AFTER_COMMIT)
+        self._counters.compacted_segments.add(len(done.run))
+        return True
+
+    def _next_mark(self, done: CleaningStatistics) -> CompactionMark:
+        return next_mark(
+            self._owner.manifest().compaction,
+            cleaned_offset=done.next_dirty_offset,
+            local_start_offset=self._owner.log.local_start_offset,
+            now_ms=self._tools.clock.now_ms(),
+            delete_retention_ms=self._owner.log.config.delete_retention_ms,
+        )
+
+    def _report_compacted(self, under_way: CompactionRound, done: CleaningStatistics) -> None:
+        log.info(
+            "archive compacted",
+            extra={
+                "fields": {
+                    "partition": str(self._owner.log.topic_partition),
+                    "segments": len(under_way.job.entries),
+                    "cleaned_offset": done.next_dirty_offset,
+                    "bytes_read": done.bytes_read,
+                    "bytes_written": done.bytes_written,
+                    "records_read": done.records_read,
+                    "records_kept": done.records_kept,
+                }
+            },
+        )
