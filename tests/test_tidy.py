@@ -23,6 +23,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from strandline.storage.crash_points import CRASH_POINTS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("broker", "storage", "retention", "spark_lake")
 # Folders that hold Python but are no packages of the product.
@@ -363,3 +365,24 @@ def test_decisions_are_numbered_without_gaps_and_say_what_would_change_them() ->
         headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
         wanted = ["Context", "Choice", "What it costs", "What would change our mind"]
         assert [heading for heading in headings if heading in wanted] == wanted, page.name
+
+
+def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_the_archive() -> (
+    None
+):
+    text = (ROOT / "docs" / "tiered-scenarios.md").read_text()
+    tests = {
+        node.name
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named - tests == set()
+    # Steps of compaction and of moves between folders have tests beside their code.
+    steps = {
+        point
+        for point in CRASH_POINTS
+        if point.split(".")[0] in ("copy", "delete", "merge", "purge", "restore", "tail")
+    }
+    assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()

@@ -7,17 +7,26 @@ is sent as one whose body is left alone, and the body is read here, with a deadl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.storage.clock import Clock
 from strandline.storage.remote.attempts import DeadlineError
 
 if TYPE_CHECKING:
-    from botocore.awsrequest import AWSPreparedRequest, AWSResponse
     from types_boto3_s3 import S3Client
     from urllib3.response import HTTPResponse
 
 BLOCK_BYTES = 64 * 1024
+
+
+class _Request(Protocol):
+    stream_output: bool
+
+
+class _Answer(Protocol):
+    raw: HTTPResponse
+    # What its `content` has read.
+    _content: bytes
 
 
 def bound_answers(client: S3Client, *, seconds: float, clock: Clock) -> None:
@@ -25,16 +34,16 @@ def bound_answers(client: S3Client, *, seconds: float, clock: Clock) -> None:
 
     Raises DeadlineError out of the request. Bodies of GetObject are read by their callers.
     """
-    # Neither the session nor what `content` has read can be reached otherwise.
+    # It cannot be reached otherwise.
     session = client._endpoint.http_session  # type: ignore[attr-defined]  # noqa: SLF001
 
-    def send(request: AWSPreparedRequest, **_: object) -> AWSResponse | None:
+    def send(request: _Request, **_: object) -> _Answer | None:
         if request.stream_output:
             return None
         request.stream_output = True
-        response: AWSResponse = session.send(request)
+        response: _Answer = session.send(request)
         deadline_s = clock.monotonic_s() + seconds
-        response._content = _read(response.raw, deadline_s, clock)  # type: ignore[attr-defined]  # noqa: SLF001
+        response._content = _read(response.raw, deadline_s, clock)  # noqa: SLF001
         return response
 
     # The stubs know of no answer to this event.

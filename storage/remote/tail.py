@@ -7,7 +7,8 @@ A part is an object with a run of whole batches of the open segment's file, byte
 `position` on; the parts follow each other without a gap. They are no part of the archive: nothing
 is read from them while the broker has its disk, and nothing local is freed because of them. When
 the segment is closed and archived, the parts are marked for deletion in the same commit. A restore
-appends them to the log that it begins behind the archive.
+appends them to the log that it begins behind the archive; so does a read-only replica, whenever it
+looks.
 """
 
 from __future__ import annotations

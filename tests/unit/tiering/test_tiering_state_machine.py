@@ -1,19 +1,25 @@
 """Any order of what can happen to a tiered partition, against a model that is a list of batches.
 
-    model     sent: the batches, in order        start: the first offset that may be read
+    model     sent: the batches, in order
+              promised: the log start that was told to be durable; it never goes back
+              asked: the highest log start that anybody asked for
 
-Rules append, roll, copy, let time pass, fail requests, retain, delete records, crash, and lose the
-disk; after each the log start only grows, the manifest names what exists, and nothing is freed
-locally that is nowhere else. At the end the store is well: everything from the start on is read as
-it was sent, and the bucket is what the manifest says; then the topic may be deleted, and nothing is
-left. Hypothesis looks for the shortest story that breaks a promise.
+Rules append, roll, copy, let time pass, fail requests, retain, delete records, checkpoint, restart,
+die at a step, lose the disk, and delete the topic, which begins anew under its name. After each the
+log start lies between what was promised and what was asked for, the manifest names what exists, and
+nothing is freed locally that is nowhere else; reading gives what was sent, or an error while the
+store fails. At the end the store is well: everything from the start on is read as it was sent, the
+bucket is what the manifest says, and a scrub has nothing to say. Hypothesis looks for the shortest
+story that breaks a promise. `test_tiering_planted_faults.py` shows which faults of ours it finds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -24,17 +30,27 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
-from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierUnavailable
+from strandline.storage.errors import (
+    AccessDenied,
+    ObjectCorrupt,
+    StorageError,
+    TierUnavailable,
+)
+from strandline.storage.local import checkpoint
 from strandline.storage.remote.memory import Fault, Moment
 from strandline.storage.tiering.orphans import compare, delete_orphans
-from tests.unit.tiering.harness import CONFIG, GRACE_MS, Rig, keys_of
+from strandline.storage.tiering.scrub import Depth, Scrub
+from tests.unit.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, PARTITION, Rig, keys_of
 
 BATCH = 10
 UPLOAD_MS = 5000
 # Of three segments or so.
 MERGE_TARGET_BYTES = 800
 HEAL_ROUNDS = 8
-IN_PROCESS = [point for point in CRASH_POINTS if point.split(".")[0] in ("copy", "merge", "tail")]
+PURGE_POINTS = [point for point in CRASH_POINTS if point.startswith("purge.")]
+IN_PROCESS = [
+    point for point in CRASH_POINTS if point.split(".")[0] in ("copy", "merge", "tail", "delete")
+]
 
 T = TypeVar("T")
 
@@ -46,9 +62,8 @@ class TieredPartition(RuleBasedStateMachine):
         super().__init__()
         self._folder = tempfile.TemporaryDirectory()
         self._loop = asyncio.new_event_loop()
-        self._start = 0
+        self._promised = self._asked = 0
         self._rig: Rig
-        self._is_doomed = False
 
     def _run(self, work: Awaitable[T]) -> T:
         async def bounded() -> T:
@@ -129,6 +144,47 @@ class TieredPartition(RuleBasedStateMachine):
             )
         )
 
+    @rule(times=st.integers(2, 4), starts=st.sampled_from([None, True, False]))
+    def lose_answers(self, times: int, starts: bool | None) -> None:
+        """What was committed is done, and nobody is told, not even who asks again."""
+        self.append(1)
+        self._rig.roll()
+        self._rig.memory.add_fault(
+            Fault(
+                operation=".*",
+                key_pattern=r"manifest\.json$",
+                error=TierUnavailable,
+                moment=Moment.AFTER,
+                times=times,
+            )
+        )
+        self._run(self._rig.settle())
+        if starts is not None:
+            self._run(self._rig.crash(start=starts))
+
+    @rule(segments=st.integers(3, 6), crashes=st.booleans())
+    def outage(self, segments: int, crashes: bool) -> None:
+        """The store is away, and life goes on: records come, some are deleted, retention runs."""
+        rig = self._rig
+        rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=100))
+        for _ in range(segments):
+            self.append(1)
+            rig.roll()
+        self.delete_half()
+        self._run(rig.enforcer.run_once())
+        self.nothing_is_freed_that_is_nowhere_else()
+        if crashes:
+            self._run(rig.crash())
+        rig.memory.clear_faults()
+
+    @rule()
+    def upload_open_segment(self) -> None:
+        """Time enough for it, and nothing else to do."""
+        self.append(1)
+        for _ in range(3):
+            self._run(self._rig.manager.run_once())
+            self._rig.pass_ms(UPLOAD_MS)
+
     @rule()
     def heal(self) -> None:
         self._rig.memory.clear_faults()
@@ -138,7 +194,39 @@ class TieredPartition(RuleBasedStateMachine):
         log = self._rig.log
         batches = (log.end_offset - log.log_start_offset) // BATCH
         if batches > 4:
-            log.delete_records(log.log_start_offset + batches // 4 * part // 2 * BATCH)
+            wanted = log.log_start_offset + batches // 4 * part // 2 * BATCH
+            log.delete_records(wanted)
+            self._asked = max(self._asked, wanted)
+
+    def delete_half(self) -> None:
+        log = self._rig.log
+        wanted = (
+            log.log_start_offset + (log.end_offset - log.log_start_offset) // BATCH // 2 * BATCH
+        )
+        log.delete_records(wanted)
+        self._asked = max(self._asked, wanted)
+
+    @rule()
+    def checkpoint(self) -> None:
+        """The log start is made durable on this disk, as it is before DeleteRecords is answered."""
+        log = self._rig.log
+        start = log.log_start_offset
+        self._run(self._rig.write_log_starts())
+        log.note_checkpointed(start)
+        self._promised = max(self._promised, start)
+
+    @rule()
+    def read_all(self) -> None:
+        """Right, or an error for now; never wrong, and never shorter."""
+        rig = self._rig
+        if rig.log.remote is None or not rig.log.remote.known or rig.log.is_restarting:
+            return
+        start = rig.log.log_start_offset
+        try:
+            found = self._run(rig.read_all(start))
+        except StorageError:
+            return
+        assert found == b"".join(rig.sent[start // BATCH :])
 
     @rule(kept_bytes=st.integers(300, 2000))
     def retain(self, kept_bytes: int) -> None:
@@ -147,6 +235,7 @@ class TieredPartition(RuleBasedStateMachine):
         self._rig.configure(retention_bytes=kept_bytes)
         self._run(self._rig.enforcer.run_once())
         self._rig.configure(retention_bytes=-1)
+        self._asked = max(self._asked, self._rig.log.log_start_offset)
         assert self._rig.log.tier_sizes.total_bytes <= before
 
     @rule(starts=st.booleans())
@@ -178,21 +267,39 @@ class TieredPartition(RuleBasedStateMachine):
         assert (rig.log.log_start_offset, rig.log.end_offset) == (start, kept)
         del rig.sent[kept // BATCH :]
         # The log start of the bucket may lag behind what was only on the disk.
-        self._start = start
+        self._promised = start
 
-    @rule()
-    def doom(self) -> None:
-        self._is_doomed = True
+    @rule(point=st.sampled_from(["", *PURGE_POINTS]))
+    def delete_topic(self, point: str) -> None:
+        """Nothing of it is left, whatever fails meanwhile; then there is one of that name again."""
+        rig = self._rig
+        rig.manager.delete_topic(rig.topic_info)
+        try:
+            with simulated_crash(point) if point else contextlib.nullcontext():
+                for _ in range(3):
+                    self._run(rig.manager.run_once())
+                    rig.pass_ms(GRACE_MS)
+        except SimulatedCrash:
+            self._run(rig.crash())
+            rig.manager.delete_topic(rig.topic_info)
+        rig.memory.clear_faults()
+        for _ in range(HEAL_ROUNDS):
+            rig.pass_ms(GRACE_MS)
+            self._run(rig.manager.run_once())
+        assert list(rig.store.list("topics/")) == []
+        rig.sent.clear()
+        self._promised = self._asked = 0
+        self._run(rig.lose_disk())
 
     # --- what holds --------------------------------------------------------------------------
 
     @invariant()
-    def the_log_start_that_is_durable_only_grows(self) -> None:
+    def the_log_start_is_where_it_may_be(self) -> None:
         if hasattr(self, "_rig"):
             log = self._rig.log
-            if log.remote is not None and log.remote.known:
-                assert log.log_start_offset >= self._start
-                self._start = max(self._start, log.durable_log_start_offset)
+            if log.remote is not None and log.remote.known and not log.is_restarting:
+                assert self._promised <= log.log_start_offset <= self._asked
+                self._promised = max(self._promised, log.durable_log_start_offset)
 
     @invariant()
     def the_manifest_names_what_exists(self) -> None:
@@ -203,11 +310,11 @@ class TieredPartition(RuleBasedStateMachine):
     def nothing_is_freed_that_is_nowhere_else(self) -> None:
         if hasattr(self, "_rig"):
             log, manifest = self._rig.log, self._rig.manifest
-            # A log start that the bucket knows is durable, though this broker may not know it yet.
-            settled_to = (
-                0 if manifest is None else max(manifest.end_offset, manifest.log_start_offset)
-            )
-            assert log.local.start_offset <= max(settled_to, log.durable_log_start_offset)
+            archived_to = 0 if manifest is None or manifest.is_empty else manifest.end_offset
+            # What is durable, as the store and the file on the disk say, not the log.
+            written = checkpoint.read_offsets(self._rig.checkpoint_path).get(PARTITION, 0)
+            let_go = max(written, 0 if manifest is None else manifest.log_start_offset)
+            assert log.local.start_offset <= max(archived_to, let_go)
 
     def teardown(self) -> None:
         try:
@@ -227,19 +334,16 @@ class TieredPartition(RuleBasedStateMachine):
             self._run(rig.settle())
         assert rig.log.end_offset == BATCH * len(rig.sent)
         start = rig.log.log_start_offset
-        assert start >= self._start
+        assert self._promised <= start <= self._asked
         assert self._run(rig.read_all(start)) == b"".join(rig.sent[start // BATCH :])
         assert rig.statistics.copy_lag_segments == rig.statistics.deleting_segments == 0
         found = compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0)
         assert found.missing_keys == ()
         delete_orphans(rig.store, found.orphans)
         assert set(rig.data_keys()) == keys_of(rig.manifest)
-        if self._is_doomed:
-            rig.manager.delete_topic(rig.topic_info)
-            for _ in range(4):
-                self._run(rig.manager.run_once())
-                rig.pass_ms(GRACE_MS)
-            assert list(rig.store.list("topics/")) == []
+        with ThreadPoolExecutor(2) as executor:
+            report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+        assert report.findings == ()
 
 
 TieredPartition.TestCase.settings = settings(
