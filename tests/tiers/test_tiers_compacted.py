@@ -8,11 +8,19 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from strandline.spark_lake import scan
 from tests.conftest import S3Bucket
 from tests.support.broker import eventually
 from tests.tiers.conftest import MakeBroker
+from tests.tiers.log_client import EARLIEST_LOCAL
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -37,6 +45,18 @@ COMPACTED = {
 }
 
 Table = dict[bytes, bytes]
+
+
+def alter(broker: TieredBroker, properties: dict[str, str]) -> None:
+    """Changes properties of the topic."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in properties.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(WAIT_S)
 
 
 def write(broker: TieredBroker, table: Table, *, seed: int) -> None:
@@ -140,3 +160,47 @@ def test_a_compacted_topic_is_compacted_in_both_tiers_and_loses_no_key(
     assert archive.findings() == []
     assert broker.warnings("compact") == []
     assert SEGMENT_BYTES < KEYS * VALUE_BYTES * ROUNDS
+
+
+def test_a_fetch_from_a_gap_at_the_end_of_the_archive_goes_on_with_what_is_local(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    broker = make_broker(settings={"log.cleaner.backoff.ms": "100"})
+    broker.start()
+    value = random.Random(1).randbytes(10_000)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+
+    def write_keys(names: list[str]) -> None:
+        for name in names:
+            producer.produce(TOPIC, key=name, value=value, partition=0)
+            # A batch each.
+            assert producer.flush(WAIT_S) == 0
+
+    def first_segment_has_a_gap() -> bool:
+        files = broker.segment_files(TOPIC)
+        return len(files) == 3 and files[0].stat().st_size < 0.9 * SEGMENT_BYTES
+
+    with broker.client(TOPIC) as client:
+        client.create_topic({"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"})
+        write_keys([*(f"a{number}" for number in range(80)), *["again"] * 40])
+        write_keys([f"b{number}" for number in range(110)])
+        eventually(first_segment_has_a_gap, timeout_s=WAIT_S)
+        border = int(broker.segment_files(TOPIC)[1].stem)
+        alter(
+            broker,
+            {
+                **TIERED,
+                "cleanup.policy": "delete",
+                "local.retention.bytes": str(SEGMENT_BYTES // 2),
+            },
+        )
+        eventually(lambda: client.offset_at(EARLIEST_LOCAL) == border, timeout_s=WAIT_S)
+    assert archive.end_offset(TOPIC) > border
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader"})
+    for offset in (85, border - 1):
+        consumer.assign([TopicPartition(TOPIC, 0, offset)])
+        (message,) = consumer.consume(1, timeout=WAIT_S)
+        assert message.error() is None
+        assert message.offset() >= border
+        assert message.key() == b"again"
+    consumer.close()
