@@ -1,8 +1,10 @@
 """Values in Protobuf, with a descriptor set (`protoc --descriptor_set_out --include_imports`).
 
-Columns are mapped as Spark's from_protobuf does: enums become their names, a message that is not
-set is null, `google.protobuf.Timestamp` is a timestamp. With a registry, the frame in front of the
-message is passed over: schema id, then the indexes of the message in its file.
+Messages become columns in one compiled loop (`protobuf_columns`); what the loop leaves alone is
+read by Protobuf's own parser, row by row. Columns are mapped as Spark's from_protobuf does: enums
+become their names, a message that is not set is null, `google.protobuf.Timestamp` is a timestamp.
+With a registry, the frame in front of the message is passed over: schema id, then the indexes of
+the message in its file.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 from strandline.spark_lake.values.avro_values import framed_id
 from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
 from strandline.spark_lake.values.decoder import UnparsableValue
+from strandline.spark_lake.values.protobuf_columns import ProtobufColumns
 from strandline.spark_lake.values.registry import FRAME_BYTES
 from strandline.storage.errors import InvalidConfig
 
@@ -32,6 +35,7 @@ class ProtobufValues:
         self._descriptor, self._make = _load(descriptors, message)
         self._type = _struct(self._descriptor, ())
         self._framed = framed
+        self._columns = ProtobufColumns.of(self._descriptor, self._type)
 
     @property
     def type(self) -> Any:
@@ -40,6 +44,11 @@ class ProtobufValues:
     def decode(self, values: Any) -> Any:
         import pyarrow as pa
 
+        skip = _frame_bytes(values) if self._framed else 0
+        if self._columns is not None and skip is not None:
+            decoded = self._columns.decode(values, skip=skip)
+            if decoded is not None:
+                return decoded
         rows = [None if value is None else self._row(value) for value in values.to_pylist()]
         try:
             return pa.array(rows, self._type)
@@ -50,11 +59,11 @@ class ProtobufValues:
         message = self._make()
         try:
             message.ParseFromString(_unframed(value) if self._framed else value)
+            return _row(message)
         except UnparsableValue:
             raise
-        except Exception as error:  # its DecodeError, and whatever else damaged bytes make
+        except Exception as error:  # its DecodeError, a time beyond its own bounds, anything
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
-        return _row(message)
 
 
 def read_descriptors(text: str) -> bytes:
@@ -192,6 +201,16 @@ def _one(value: Any, of: Any) -> Any:
         known = of.enum_type.values_by_number.get(value)
         return known.name if known is not None else str(value)
     return value
+
+
+def _frame_bytes(values: Any) -> int | None:
+    """What stands in front of each message, if it is the first of its file, as it mostly is."""
+    import pyarrow.compute as pc
+
+    frames = pc.unique(pc.binary_slice(values, 0, FRAME_BYTES + 1)).drop_null().to_pylist()
+    if all(len(one) > FRAME_BYTES and one[0] == one[FRAME_BYTES] == 0 for one in frames):
+        return FRAME_BYTES + 1
+    return None
 
 
 def _unframed(value: bytes) -> bytes:
