@@ -2,6 +2,7 @@
 
 parts       bytes and file ranges, framed, ready to send
 Throttled   parts, and a time for which the client is not listened to afterwards
+Closing     parts, after which the connection is closed; they come later
 Deferred    parts that come by callback: a parked fetch, without a task
 awaitable   parts that come from a coroutine
 None        no answer (acks=0)
@@ -9,7 +10,9 @@ None        no answer (acks=0)
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from strandline.broker.protocol.schema import Part
@@ -29,6 +32,28 @@ class ThrottledParts(list[Part]):
     def __init__(self, parts: Iterable[Part], throttle_ms: int) -> None:
         super().__init__(parts)
         self.throttle_ms = throttle_ms
+
+
+class ClosingParts(list[Part]):
+    """The last answer of a connection."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, parts: Iterable[Part], reason: str) -> None:
+        super().__init__(parts)
+        self.reason = reason
+
+
+# Kafka's name of everybody who did not say who he is.
+ANONYMOUS = "ANONYMOUS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, and by which listener he came."""
+
+    user: str = ANONYMOUS
+    listener: str = ""
 
 
 class Deferred:
@@ -76,3 +101,21 @@ class RequestHandler(Protocol):
         Raises CloseConnectionError if the connection must be closed instead.
         """
         ...
+
+
+class Gate(ABC):
+    """A handler of one connection that lets requests through once it knows who sends them."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        """`frame_bytes_max` bounds what a stranger may send at a time."""
+        self.frame_bytes_max = frame_bytes_max
+        # Set by the owner of the connection; called when the bound need not hold any more.
+        self.on_open: Callable[[], None] = _nothing
+
+    @abstractmethod
+    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
+        """As RequestHandler."""
+
+
+def _nothing() -> None:
+    pass

@@ -43,7 +43,7 @@ from strandline.broker.handlers.fetch import FetchHandler
 from strandline.broker.handlers.fetch_sessions import FetchSessionCache
 from strandline.broker.handlers.services import Services
 from strandline.broker.handlers.wiring import make_dispatcher
-from strandline.broker.listeners import CannotListen
+from strandline.broker.listeners import CannotListen, Listener
 from strandline.broker.monitoring import serve_metrics, store_requests
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
@@ -64,6 +64,7 @@ from strandline.broker.part_settings import (
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.quotas.rates import QuotaWindows
 from strandline.broker.running_config import RunningConfig
+from strandline.broker.sasl_listeners import ConnectionHandlers, check_sasl
 from strandline.broker.telemetry.collector import Sources
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
@@ -151,6 +152,7 @@ class Broker:
 
     async def start(self) -> None:
         """Everything up to the ready line. Raises StrandlineError."""
+        check_sasl(self._config)
         config, clock = self._config, self._clock
         self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 1
         self._store = open_archive(config, clock)  # 2
@@ -387,7 +389,7 @@ class Broker:
 
         rates = Current(running, connection_rates)
         self._server = Server(
-            self._make_dispatcher(),
+            ConnectionHandlers(config, self._make_dispatcher(), self._metadata, self._clock),
             limits=Current(running, server_limits),
             admit=self._quotas.connected,
             pace=lambda listener: self._quotas.accepted(listener, rates()),
@@ -404,6 +406,11 @@ class Broker:
                 raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
         self._running.bind(ports)
         self._config = self._running.static
+
+    def _advertised(self, listener: str) -> Listener:
+        """Where clients of a listener are sent: to the same one."""
+        found = self._running.current.advertised_listeners
+        return next((one for one in found if one.name == listener), found[0])
 
     def _make_dispatcher(self) -> Dispatcher:
         services = Services(
@@ -427,8 +434,7 @@ class Broker:
             log_dirs=self._log_dirs,
             moves=self._moves,
             tiering=self._tiering,
-            # Every listener is told the first one's address until there is more than PLAINTEXT.
-            advertised=lambda: self._running.current.advertised_listeners[0],
+            advertised=self._advertised,
             decoding=self._workers.decoding,
         )
 

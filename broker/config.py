@@ -70,6 +70,10 @@ class BrokerConfig:
     advertised_listeners: tuple[Listener, ...]
 
     socket_request_max_bytes: int
+    sasl_enabled_mechanisms: tuple[str, ...] | None
+    connections_max_reauth_ms: int
+    connection_failed_authentication_delay_ms: int
+    sasl_server_max_receive_size: int
     connections_max_idle_ms: int
     max_connections: int
     max_connections_per_ip: int

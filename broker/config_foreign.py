@@ -109,16 +109,28 @@ IGNORED: tuple[ForeignKeys, ...] = (
 )
 
 _NO_SECURITY = (
-    "strandline has no encryption, authentication or authorisation yet; ignoring the key would"
-    " leave the broker open. Remove it and keep the broker on a trusted network"
+    "strandline has SASL/PLAIN and SCRAM, and no encryption or authorisation yet; ignoring the key"
+    " would leave the broker open. Remove it and keep the broker on a trusted network"
 )
 _NO_JAVA = "it names a Java class, and strandline is no Java program. Remove it"
 
 REFUSED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="ssl.", reason=_NO_SECURITY),
+    ForeignKeys(
+        pattern="sasl.mechanism.inter.broker.protocol",
+        reason=_NO_SECURITY,
+        neutral=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+    ),
+    ForeignKeys(
+        pattern="sasl.jaas.config",
+        reason="set it for a listener and a mechanism, as Kafka's brokers want it:"
+        " listener.name.<name>.plain.sasl.jaas.config",
+    ),
     ForeignKeys(pattern="sasl.", reason=_NO_SECURITY),
     ForeignKeys(
-        pattern="security.inter.broker.protocol", reason=_NO_SECURITY, neutral=("PLAINTEXT",)
+        pattern="security.inter.broker.protocol",
+        reason=_NO_SECURITY,
+        neutral=("PLAINTEXT", "SASL_PLAINTEXT"),
     ),
     ForeignKeys(pattern="security.", reason=_NO_SECURITY),
     ForeignKeys(pattern="listener.name.", reason=_NO_SECURITY),
@@ -128,8 +140,6 @@ REFUSED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="principal.builder.class", reason=_NO_SECURITY),
     ForeignKeys(pattern="password.encoder.", reason=_NO_SECURITY),
     ForeignKeys(pattern="delegation.token.", reason=_NO_SECURITY),
-    ForeignKeys(pattern="connections.max.reauth.ms", reason=_NO_SECURITY, neutral=("0",)),
-    ForeignKeys(pattern="connection.failed.authentication.delay.ms", reason=_NO_SECURITY),
     ForeignKeys(
         pattern="zookeeper.",
         reason="there is no ZooKeeper: strandline keeps its metadata itself. Remove it",

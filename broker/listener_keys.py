@@ -1,28 +1,44 @@
 """Keys that may be set for one listener: `listener.name.<name in lower case>.<key>`, as in Kafka.
 
 A key of that form has the type and bounds of the key it ends in, and no default: where it is not
-set, the key without the prefix holds, or (for limits of connections) nothing further.
+set, the key without the prefix holds, or (for limits of connections) nothing further. Users of
+SASL/PLAIN stand under a key that only listeners have:
+
+    listener.name.<name>.plain.sasl.jaas.config
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from strandline.broker.config_keys.definition import BrokerConfigDef
+from strandline.broker.config_keys.definition import NETWORK, BrokerConfigDef
 from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.security.jaas import check_scram, plain_passwords
+from strandline.storage.config_definition import ConfigType
 
 if TYPE_CHECKING:
     from strandline.broker.config import BrokerConfig
 
 PREFIX = "listener.name."
-SCOPED = ("max.connection.creation.rate", "max.connections")
-
-_SCOPED_KEY = re.compile(
-    rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key>{'|'.join(map(re.escape, SCOPED))})"
+SCOPED = (
+    "max.connection.creation.rate",
+    "max.connections",
+    "sasl.enabled.mechanisms",
+    "connections.max.reauth.ms",
 )
+PLAIN_USERS = "plain.sasl.jaas.config"
+
+# Keys that only listeners have, and what reads each.
+_OF_LISTENERS: Mapping[str, Callable[[str], object]] = {
+    PLAIN_USERS: plain_passwords,
+    "scram-sha-256.sasl.jaas.config": check_scram,
+    "scram-sha-512.sasl.jaas.config": check_scram,
+}
+_KEYS = "|".join(re.escape(key) for key in (*SCOPED, *_OF_LISTENERS))
+_SCOPED_KEY = re.compile(rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key>{_KEYS})")
 
 
 def broker_config(name: str) -> BrokerConfigDef | None:
@@ -33,7 +49,18 @@ def broker_config(name: str) -> BrokerConfigDef | None:
     match = _SCOPED_KEY.fullmatch(name)
     if match is None:
         return None
-    return replace(BROKER_CONFIGS[match["key"]], name=name, default="", nullable=True)
+    key = match["key"]
+    if key in _OF_LISTENERS:
+        return BrokerConfigDef(
+            section=NETWORK,
+            name=name,
+            type=ConfigType.PASSWORD,
+            default="",
+            doc="Who may log in at the listener by this mechanism, in Kafka's syntax.",
+            nullable=True,
+            check=_OF_LISTENERS[key],
+        )
+    return replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
 
 
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:

@@ -3,9 +3,9 @@
     PLAINTEXT://host:port , INTERNAL://[::1]:9093 , CONTROLLER://:9094
     name      host   port
 
-The security protocol of a name comes from `listener.security.protocol.map`; PLAINTEXT is the only
-one served yet. Listeners named by `controller.listener.names` belong to Kafka's quorum, which we
-do not have: they are left out, so that Kafka's own server.properties can be used as it is.
+The security protocol of a name comes from `listener.security.protocol.map`; PLAINTEXT and
+SASL_PLAINTEXT are served. Listeners named by `controller.listener.names` belong to Kafka's quorum,
+which we do not have: they are left out, so that Kafka's own server.properties can be used as it is.
 
 An empty host or 0.0.0.0 listens on every interface. No client can connect to such an address, so
 it is never advertised: this machine's name takes the place of an empty host, and 0.0.0.0 needs
@@ -80,20 +80,27 @@ def parse_protocol_map(elements: Sequence[str]) -> Mapping[str, str]:
     return protocols
 
 
+PLAINTEXT, SASL_PLAINTEXT = "PLAINTEXT", "SASL_PLAINTEXT"
+
+
+def protocol_of(listener: str, protocols: Mapping[str, str]) -> str | None:
+    """The security protocol of a listener's name; a protocol's own name needs no entry."""
+    return protocols.get(listener, listener if listener in _PROTOCOLS else None)
+
+
 def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str]) -> None:
-    """Raises InvalidConfig for a listener that is not PLAINTEXT."""
+    """Raises InvalidConfig for a listener of a protocol that is not served."""
     for listener in listeners:
-        # A protocol's own name needs no entry in the map.
-        default = listener.name if listener.name in _PROTOCOLS else None
-        protocol = protocols.get(listener.name, default)
+        protocol = protocol_of(listener.name, protocols)
         if protocol is None:
             raise InvalidConfig(
                 f"listeners={listener}: listener.security.protocol.map does not say which protocol"
                 f" {listener.name} is; expected {listener.name}:PLAINTEXT in it"
             )
-        if protocol != "PLAINTEXT":
+        if protocol not in (PLAINTEXT, SASL_PLAINTEXT):
             raise InvalidConfig(
-                f"listeners={listener}: {protocol} is not served yet; expected PLAINTEXT"
+                f"listeners={listener}: {protocol} is not served yet; expected PLAINTEXT or"
+                " SASL_PLAINTEXT"
             )
 
 

@@ -41,7 +41,7 @@ def _identity_keys() -> Iterator[BrokerConfigDef]:
         ConfigType.LIST,
         "PLAINTEXT://127.0.0.1:9092",
         "Where to listen: NAME://host:port, comma separated. An empty host or 0.0.0.0 means every"
-        " interface, port 0 any free port. Only PLAINTEXT for now, therefore the default is this"
+        " interface, port 0 any free port. Without a password by default, and therefore on this"
         " machine alone.",
     )
     yield key(
@@ -57,7 +57,42 @@ def _identity_keys() -> Iterator[BrokerConfigDef]:
         "listener.security.protocol.map",
         ConfigType.LIST,
         "PLAINTEXT:PLAINTEXT",
-        "Protocol of each listener name, as NAME:PROTOCOL; names in use must be PLAINTEXT.",
+        "Protocol of each listener name, as NAME:PROTOCOL: PLAINTEXT or SASL_PLAINTEXT.",
+    )
+    yield key(
+        NETWORK,
+        "sasl.enabled.mechanisms",
+        ConfigType.LIST,
+        None,
+        "How clients of SASL listeners may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. May be set"
+        " for one listener: listener.name.<name>.sasl.enabled.mechanisms. Kafka's default, GSSAPI,"
+        " is not served.",
+    )
+    yield key(
+        NETWORK,
+        "connections.max.reauth.ms",
+        ConfigType.LONG,
+        0,
+        "A login of SASL is to be renewed within this many ms, or the connection is closed; 0: it"
+        " lasts as long as the connection. May be set for one listener.",
+        minimum=0,
+    )
+    yield key(
+        NETWORK,
+        "connection.failed.authentication.delay.ms",
+        ConfigType.INT,
+        100,
+        "A client that fails to log in is told so after this many ms.",
+        minimum=0,
+        maximum=10_000,
+    )
+    yield key(
+        NETWORK,
+        "sasl.server.max.receive.size",
+        ConfigType.INT,
+        512 * 1024,
+        "Largest request of a client that has not logged in yet, in bytes.",
+        minimum=1024,
     )
 
 

@@ -12,6 +12,7 @@ from strandline.broker.handlers.dispatch import Handler
 from strandline.broker.handlers.features import FeatureHandlers
 from strandline.broker.handlers.log_dirs import LogDirHandler
 from strandline.broker.handlers.partition_admin import PartitionAdminHandlers
+from strandline.broker.handlers.scram_users import ScramUserHandlers
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.storage.local.log_dir import LogDirs
@@ -28,6 +29,7 @@ def make_admin_handlers(
     configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)
     quotas = ClientQuotaHandlers(services)
+    users = ScramUserHandlers(services)
     features = FeatureHandlers(services)
     folders = LogDirHandler(services, log_dirs, moves)
     return {
@@ -40,7 +42,8 @@ def make_admin_handlers(
         ApiKey.DESCRIBE_LOG_DIRS: folders.describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: partitions.describe_producers,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: partitions.describe_topic_partitions,
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: quotas.describe_user_scram_credentials,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: users.describe_user_scram_credentials,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: users.alter_user_scram_credentials,
         ApiKey.UPDATE_FEATURES: features.update_features,
         ApiKey.UNREGISTER_BROKER: features.unregister_broker,
         ApiKey.ELECT_LEADERS: partitions.elect_leaders,

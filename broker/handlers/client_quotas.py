@@ -3,14 +3,11 @@
 DescribeClientQuotas  0-1   1 flexible
 AlterClientQuotas     0-1   1 flexible
 
-DescribeUserScramCredentials  0  nobody has any: Kafka's tools ask for them beside a user's quotas
-
 What is set is in the metadata log, and in force on this broker when the answer goes out.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from strandline.broker.cluster.decisions import Intent, Refusal
@@ -36,11 +33,6 @@ from strandline.broker.protocol.messages.describe_client_quotas import (
     QuotaComponent,
     QuotaMatchType,
     QuotaValue,
-)
-from strandline.broker.protocol.messages.describe_user_scram_credentials import (
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
-    UserScramCredentials,
 )
 from strandline.broker.quotas.changes import (
     Alteration,
@@ -99,29 +91,6 @@ class ClientQuotaHandlers:
                 for one in alterations
             ]
         return AlterClientQuotasResponse(entries=[_answer(result) for result in results])
-
-    def describe_user_scram_credentials(
-        self, request: DescribeUserScramCredentialsRequest, _context: RequestContext
-    ) -> DescribeUserScramCredentialsResponse:
-        """There is no SCRAM yet, and so no user that could be described."""
-        names = [user.name for user in request.users or ()]
-        refuse_flood(len(names))
-        return DescribeUserScramCredentialsResponse(
-            results=[
-                UserScramCredentials(
-                    user=name,
-                    error_code=ErrorCode.DUPLICATE_RESOURCE
-                    if count > 1
-                    else ErrorCode.RESOURCE_NOT_FOUND,
-                    error_message=clipped(
-                        f"Cannot describe SCRAM credentials for the same user twice: {name}"
-                        if count > 1
-                        else f"Attempt to describe a user credential that does not exist: {name}"
-                    ),
-                )
-                for name, count in Counter(names).items()
-            ]
-        )
 
 
 def _alteration(entry: AlterQuotaEntry) -> Alteration:

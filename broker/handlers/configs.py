@@ -113,7 +113,9 @@ def _entry(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsEn
         config_source=row.source,
         is_sensitive=row.sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
+            DescribeConfigsSynonym(
+                name=s.name, value=None if row.sensitive else s.value, source=s.source
+            )
             for s in row.synonyms
         ]
         if request.include_synonyms

@@ -26,7 +26,9 @@ from types import coroutine
 from typing import TypeAlias, TypeVar
 
 from strandline.broker.answers import (
+    ANONYMOUS,
     Answer,
+    Caller,
     CloseConnectionError,
     Deferred,
     Parts,
@@ -48,7 +50,6 @@ from strandline.broker.protocol.header import (
 from strandline.broker.protocol.messages.fetch import FetchRequest
 from strandline.broker.protocol.produce import decode_produce_request
 from strandline.broker.protocol.schema import Request, Response
-from strandline.broker.quotas.table import ANONYMOUS
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ _T = TypeVar("_T")
 # A handler takes the request class of its API; the table below is where the two are matched.
 Handler: TypeAlias = Callable[..., Response | Awaitable[Response]]
 
+NOBODY = Caller()
 # What stands in front of a frame.
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
@@ -91,17 +93,21 @@ class Dispatcher:
         self._apis = services.traffic.apis
         self._now_s = services.clock.monotonic_s
 
-    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
-        """See `network.connection.RequestHandler`."""
+    def handle(
+        self, frame: memoryview, peer: str, received_s: float, caller: Caller = NOBODY
+    ) -> Answer:
+        """See `network.connection.RequestHandler`; `caller` is who sends it, as far as known."""
         started_s = self._now_s()
         try:
             header = decode_request_header(frame)
+            if caller.user is not ANONYMOUS:
+                header = header._replace(user=caller.user)
             traffic = self._apis[header.api_key]
             size_bytes = len(frame) + LENGTH_BYTES
             traffic.came(header.api_version, size_bytes, started_s - received_s)
             body = frame[header.body_position :]
             if size_bytes > DECODED_AT_ONCE_BYTES_MAX and header.api_key is not ApiKey.PRODUCE:
-                return self._handle_large(header, body, peer, started_s)
+                return self._handle_large(header, body, peer, started_s, caller)
             if header.api_key is ApiKey.PRODUCE:
                 answer = self._produce.handle(
                     decode_produce_request(header.api_version, body), header, size_bytes, started_s
@@ -112,7 +118,7 @@ class Dispatcher:
                 )
             else:
                 request = decode_request(header.api_key, header.api_version, body)
-                return self._dispatch(header, request, peer, started_s)
+                return self._dispatch(header, request, peer, started_s, caller)
         except MalformedRequest as error:
             self._traffic.refused_total += 1
             raise CloseConnectionError(f"malformed request: {error}") from error
@@ -170,7 +176,12 @@ class Dispatcher:
     # --- everything else ---------------------------------------------------------------------
 
     async def _handle_large(
-        self, header: RequestHeader, body: memoryview, peer: str, started_s: float
+        self,
+        header: RequestHeader,
+        body: memoryview,
+        peer: str,
+        started_s: float,
+        caller: Caller,
     ) -> Parts | None:
         """The connection is not read meanwhile, so `body` stays what it is."""
         loop = asyncio.get_running_loop()
@@ -188,7 +199,7 @@ class Dispatcher:
             answer = self._fetch.handle(request, header, self._now_s())
             answer = self._counted(answer, self._apis[header.api_key], started_s)
         else:
-            answer = self._dispatch(header, request, peer, started_s)
+            answer = self._dispatch(header, request, peer, started_s, caller)
         if isinstance(answer, Deferred):
             coming: asyncio.Future[Parts] = loop.create_future()
             answer.attach(coming.set_result)
@@ -198,10 +209,21 @@ class Dispatcher:
         return answer
 
     def _dispatch(
-        self, header: RequestHeader, request: Request, peer: str, started_s: float
+        self,
+        header: RequestHeader,
+        request: Request,
+        peer: str,
+        started_s: float,
+        caller: Caller,
     ) -> Answer:
         version = header.api_version
-        context = RequestContext(api_version=version, client_id=header.client_id, peer=peer)
+        context = RequestContext(
+            api_version=version,
+            client_id=header.client_id,
+            peer=peer,
+            user=caller.user,
+            listener=caller.listener,
+        )
         handler = self._others.get(header.api_key)
         if handler is None:
             raise CloseConnectionError(f"{header.api_key.name} is not served")
@@ -230,7 +252,7 @@ class Dispatcher:
         traffic = self._apis[header.api_key]
         throttle_ms: int = getattr(response, "throttle_time_ms", 0)
         if self._quotas.is_active:
-            asked_ms = self._quotas.requested(ANONYMOUS, header.client_id, local_s)
+            asked_ms = self._quotas.requested(header.user, header.client_id, local_s)
             if asked_ms > throttle_ms:
                 throttle_ms = asked_ms
                 if hasattr(response, "throttle_time_ms"):

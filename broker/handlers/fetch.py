@@ -76,7 +76,6 @@ from strandline.broker.protocol.messages.fetch import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
-from strandline.broker.quotas.table import ANONYMOUS
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import Isolation
 
@@ -181,11 +180,12 @@ class FetchHandler:
         bytes_max = min(request.max_bytes, self._bytes_max)
         if self._quotas.is_active:
             bytes_max = int(
-                min(bytes_max, self._quotas.fetch_bytes_max(ANONYMOUS, header.client_id))
+                min(bytes_max, self._quotas.fetch_bytes_max(header.user, header.client_id))
             )
         return FetchPlan(
             version=version,
             correlation_id=header.correlation_id,
+            user=header.user,
             client_id=header.client_id,
             started_s=started_s,
             wanted=order,
@@ -356,10 +356,10 @@ class FetchHandler:
     def _throttle_ms(self, plan: FetchPlan, found: FetchPass) -> int:
         """How long the client is to be left alone; then the answer does not count."""
         busy_s = self._now_s() - plan.started_s
-        by_time = self._quotas.requested(ANONYMOUS, plan.client_id, busy_s)
-        by_bytes = self._quotas.fetched(ANONYMOUS, plan.client_id, found.total_bytes)
+        by_time = self._quotas.requested(plan.user, plan.client_id, busy_s)
+        by_bytes = self._quotas.fetched(plan.user, plan.client_id, found.total_bytes)
         if by_time or by_bytes:
-            self._quotas.unfetched(ANONYMOUS, plan.client_id, found.total_bytes)
+            self._quotas.unfetched(plan.user, plan.client_id, found.total_bytes)
         return max(by_time, by_bytes)
 
     def _answer_throttled(self, plan: FetchPlan, throttle_ms: int) -> Parts:

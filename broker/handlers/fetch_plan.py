@@ -18,6 +18,7 @@ class FetchPlan:
 
     version: int
     correlation_id: int
+    user: str
     client_id: str
     # When it was taken up; later, when its waiting was over.
     started_s: float

@@ -62,7 +62,7 @@ FIRST_VERSION_BY_TOPIC_ID = 12
 class MetadataHandlers:
     """Answers from the current image."""
 
-    def __init__(self, services: Services, advertised: Callable[[], Listener]) -> None:
+    def __init__(self, services: Services, advertised: Callable[[str], Listener]) -> None:
         self._config = services.config
         self._metadata = services.metadata
         self._services = services
@@ -86,7 +86,7 @@ class MetadataHandlers:
             topics = [
                 self._look_up(w, image, version, operations) for w in _once_each(request.topics)
             ]
-        address = self._advertised()
+        address = self._advertised(context.listener)
         node_id = self._config.node_id
         return MetadataResponse(
             cluster_authorized_operations=ALL_OF_THE_CLUSTER
@@ -163,7 +163,7 @@ class MetadataHandlers:
     # --- DescribeCluster ---------------------------------------------------------------------
 
     def describe_cluster(
-        self, request: DescribeClusterRequest, _context: RequestContext
+        self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
         cluster_id = self._metadata.image.cluster_id
         if request.endpoint_type != ENDPOINT_BROKERS:
@@ -173,7 +173,7 @@ class MetadataHandlers:
                 cluster_id=cluster_id,
                 brokers=(),
             )
-        address = self._advertised()
+        address = self._advertised(context.listener)
         return DescribeClusterResponse(
             cluster_id=cluster_id,
             controller_id=self._config.node_id,
@@ -199,7 +199,7 @@ class MetadataHandlers:
         batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
         keys = request.coordinator_keys if batched else (request.key,)
         refuse_flood(len(keys))
-        coordinators = [self._coordinator(key, request.key_type) for key in keys]
+        coordinators = [self._coordinator(key, request.key_type, context.listener) for key in keys]
         if batched:
             return FindCoordinatorResponse(coordinators=coordinators)
         found = coordinators[0]
@@ -211,11 +211,11 @@ class MetadataHandlers:
             port=found.port,
         )
 
-    def _coordinator(self, key: str, key_type: int) -> Coordinator:
+    def _coordinator(self, key: str, key_type: int, listener: str) -> Coordinator:
         if key_type == COORDINATOR_GROUP:
             if not key:
                 return _no_coordinator(key, ErrorCode.INVALID_GROUP_ID, "the group id is empty")
-            address = self._advertised()
+            address = self._advertised(listener)
             return Coordinator(
                 key=key, node_id=self._config.node_id, host=address.host, port=address.port
             )

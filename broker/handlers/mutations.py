@@ -16,7 +16,6 @@ from strandline.broker.cluster.decisions import USE_DEFAULT, NewPartitions, NewT
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
-from strandline.broker.quotas.table import ANONYMOUS
 
 REFUSED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
@@ -30,7 +29,9 @@ class Admission:
         """`strict_from` is the first version of the API that knows the error code."""
         quotas = services.quotas
         self._quota = (
-            quotas.mutation(ANONYMOUS, context.client_id, strict=context.api_version >= strict_from)
+            quotas.mutation(
+                context.user, context.client_id, strict=context.api_version >= strict_from
+            )
             if quotas.is_active
             else None
         )

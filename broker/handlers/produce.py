@@ -52,7 +52,6 @@ from strandline.broker.protocol.messages.produce import (
     ProduceTopic,
 )
 from strandline.broker.protocol.produce import encode_produce_response, frame_appended
-from strandline.broker.quotas.table import ANONYMOUS
 from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.errors import (
     DiskError,
@@ -125,12 +124,12 @@ class ProduceHandler:
         """How long the client is to be left alone; its time does not count with acks=0 (Kafka)."""
         if not self._quotas.is_active:
             return 0
-        client_id = asked.header.client_id
-        by_bytes = self._quotas.produced(ANONYMOUS, client_id, asked.size_bytes)
+        user, client_id = asked.header.user, asked.header.client_id
+        by_bytes = self._quotas.produced(user, client_id, asked.size_bytes)
         if acks == 0:
             return by_bytes
         busy_s = self._now_s() - asked.started_s
-        return max(by_bytes, self._quotas.requested(ANONYMOUS, client_id, busy_s))
+        return max(by_bytes, self._quotas.requested(user, client_id, busy_s))
 
     def _handle_one(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
+from strandline.broker.answers import ANONYMOUS
 from strandline.broker.cluster.decisions import TopicDefaults
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.replica_manager import ReplicaManager
@@ -48,3 +49,6 @@ class RequestContext:
     api_version: int
     client_id: str
     peer: str
+    user: str = ANONYMOUS
+    # The name of the listener that the connection came by; empty where it does not matter.
+    listener: str = ""

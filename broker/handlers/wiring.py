@@ -19,6 +19,7 @@ from strandline.broker.handlers.metadata import MetadataHandlers
 from strandline.broker.handlers.offsets import OffsetHandlers
 from strandline.broker.handlers.produce import ProduceHandler
 from strandline.broker.handlers.producer_ids import ProducerIdHandler
+from strandline.broker.handlers.sasl import no_authenticate, no_handshake
 from strandline.broker.handlers.services import Services
 from strandline.broker.handlers.topics import TopicHandlers
 from strandline.broker.listeners import Listener
@@ -35,10 +36,10 @@ def make_dispatcher(
     log_dirs: LogDirs,
     moves: ReplicaMoves,
     tiering: TieringManager | None,
-    advertised: Callable[[], Listener],
+    advertised: Callable[[str], Listener],
     decoding: Executor,
 ) -> Dispatcher:
-    """`advertised` is where clients are sent, `decoding` runs what is large.
+    """`advertised` is where clients of a listener are sent, `decoding` runs what is large.
 
     `tiering` is None without an object store.
     """
@@ -57,6 +58,8 @@ def make_dispatcher(
         ApiKey.LIST_OFFSETS: offsets.list_offsets,
         ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
         ApiKey.DELETE_RECORDS: offsets.delete_records,
+        ApiKey.SASL_HANDSHAKE: no_handshake,
+        ApiKey.SASL_AUTHENTICATE: no_authenticate,
         **make_group_handlers(services, groups),
         **make_admin_handlers(services, log_dirs, moves, tiering),
     }

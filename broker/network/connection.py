@@ -29,6 +29,7 @@ from typing import TypeAlias
 
 from strandline.broker.answers import (
     CloseConnectionError,
+    ClosingParts,
     Deferred,
     Parts,
     RequestHandler,
@@ -212,7 +213,7 @@ class Connection:
             log.exception("request failed", extra={"fields": {"peer": self.peer}})
             self.close("internal error")
         else:
-            self._on_answer(parts or ())
+            self._on_answer(() if parts is None else parts)
 
     def _on_answer(self, parts: Parts) -> None:
         self._pending = None
@@ -223,6 +224,9 @@ class Connection:
         if isinstance(parts, ThrottledParts):
             self._begin_mute(parts.throttle_ms)
         self._flush()
+        if isinstance(parts, ClosingParts):
+            self._on_refused(self.peer, parts.reason)
+            self.close(parts.reason)
         if not self._writing:
             self._resume()
 
@@ -344,6 +348,10 @@ class Connection:
     def buffer_bytes(self) -> int:
         """What the receive buffer takes."""
         return self._frames.capacity_bytes
+
+    def allow_frames(self, frame_bytes_max: int) -> None:
+        """Larger frames than at first are taken from now on."""
+        self._frames.frame_bytes_max = frame_bytes_max
 
     def shrink(self) -> None:
         if not self._busy and not self._writing:

@@ -36,11 +36,11 @@ class FrameError(Exception):
 class FrameBuffer:
     """The bytes received and not yet consumed."""
 
-    __slots__ = ("_buffer", "_end", "_frame_bytes_max", "_is_short", "_start", "_view")
+    __slots__ = ("_buffer", "_end", "_is_short", "_start", "_view", "frame_bytes_max")
 
     def __init__(self, frame_bytes_max: int) -> None:
         """`frame_bytes_max` is `socket.request.max.bytes`."""
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self._buffer = bytearray(INITIAL_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -83,9 +83,9 @@ class FrameBuffer:
         if available < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if not 0 <= length <= self._frame_bytes_max:
+        if not 0 <= length <= self.frame_bytes_max:
             raise FrameError(
-                f"frame length {length} is outside 0..{self._frame_bytes_max} "
+                f"frame length {length} is outside 0..{self.frame_bytes_max} "
                 "(socket.request.max.bytes)"
             )
         if available < _LENGTH.size + length:
@@ -105,7 +105,7 @@ class FrameBuffer:
         wanted = len(self._buffer)
         if pending >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, self._start)
-            frame_bytes = _LENGTH.size + max(0, min(length, self._frame_bytes_max))
+            frame_bytes = _LENGTH.size + max(0, min(length, self.frame_bytes_max))
             if frame_bytes > len(self._buffer) or pending == len(self._buffer):
                 # Doubling what has arrived bounds the cost of an announced length; twice the frame
                 # lets the next one follow without moving bytes.

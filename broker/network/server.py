@@ -18,8 +18,9 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 
-from strandline.broker.answers import RequestHandler
+from strandline.broker.answers import Gate, RequestHandler
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.storage.clock import Clock
 from strandline.storage.values import dataclass
@@ -81,7 +82,7 @@ class Server:
 
     def __init__(
         self,
-        handler: RequestHandler,
+        handler_of: Callable[[str], RequestHandler | Gate],
         *,
         limits: Callable[[], ServerLimits],
         admit: Callable[[str], int] = lambda _address: 0,
@@ -89,12 +90,14 @@ class Server:
         clock: Clock,
         spawn: Spawn,
     ) -> None:
-        """`limits` are asked for at every use: they may be altered.
+        """`handler_of` gives the handler of a new connection by its listener.
+
+        `limits` are asked for at every use: they may be altered.
 
         `admit` says for how many ms an address that connects is to be kept out; 0 lets it in.
         `pace` counts a connection of a listener, and says for how many ms it is to wait.
         """
-        self._handler = handler
+        self._handler_of = handler_of
         self._admit = admit
         self._pace = pace
         # Those that wait for their turn: one per listening socket, which rests meanwhile.
@@ -196,20 +199,23 @@ class Server:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._by_address[host] += 1
         self._by_listener[name] += 1
-        self._connections.add(
-            Connection(
-                connected,
-                peer=f"{host}:{address[1]}",
-                listener=name,
-                handler=self._handler,
-                loop=self._loop,
-                spawn=self._spawn,
-                clock=self._clock,
-                frame_bytes_max=limits.request_bytes_max,
-                on_close=self._forget,
-                on_refused=self._log_refusal,
-            )
+        handler = self._handler_of(name)
+        connection = Connection(
+            connected,
+            peer=f"{host}:{address[1]}",
+            listener=name,
+            handler=handler,
+            loop=self._loop,
+            spawn=self._spawn,
+            clock=self._clock,
+            frame_bytes_max=limits.request_bytes_max,
+            on_close=self._forget,
+            on_refused=self._log_refusal,
         )
+        if isinstance(handler, Gate):
+            connection.allow_frames(min(handler.frame_bytes_max, limits.request_bytes_max))
+            handler.on_open = partial(connection.allow_frames, limits.request_bytes_max)
+        self._connections.add(connection)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
         """Says why a client was cut off, which nothing on the wire can; not for every one."""

@@ -38,6 +38,8 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str
     body_position: int
+    # Who sends it, as far as is known; no part of the frame.
+    user: str = "ANONYMOUS"
 
 
 # One lookup answers "do we serve this?" and "which header has it?" for every request.

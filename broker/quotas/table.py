@@ -18,8 +18,6 @@ from typing import TypeAlias
 from strandline.broker.cluster.records import QuotaEntity
 from strandline.storage.values import dataclass
 
-# Kafka's name of everybody who did not say who he is.
-ANONYMOUS = "ANONYMOUS"
 DEFAULT_NAME = ""
 
 

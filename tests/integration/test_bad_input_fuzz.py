@@ -38,6 +38,11 @@ from strandline.broker.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from strandline.broker.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from strandline.broker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
 )
@@ -142,6 +147,8 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from strandline.broker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from strandline.broker.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from strandline.broker.protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
@@ -396,6 +403,20 @@ def admin_requests() -> Sequence[Request]:
         ),
         UnregisterBrokerRequest(broker_id=9),
         DescribeUserScramCredentialsRequest(users=[UserName(name="alice")]),
+        AlterUserScramCredentialsRequest(
+            deletions=[ScramCredentialDeletion(name="alice", mechanism=1)],
+            upsertions=[
+                ScramCredentialUpsertion(
+                    name="bob",
+                    mechanism=2,
+                    iterations=4096,
+                    salt=b"salt",
+                    salted_password=b"salted",
+                )
+            ],
+        ),
+        SaslHandshakeRequest(mechanism="PLAIN"),
+        SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"),
         ListPartitionReassignmentsRequest(
             topics=[ListPartitionReassignmentsTopic(name=TOPIC, partition_indexes=[0])]
         ),

@@ -57,7 +57,7 @@ def run(
     async def main() -> None:
         clock = ManualClock()
         server = Server(
-            Echo(),
+            lambda _listener: Echo(),
             limits=lambda: allowed or limits(),
             admit=admit,
             pace=pace,

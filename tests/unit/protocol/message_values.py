@@ -109,7 +109,7 @@ def _struct(rng: random.Random, cls: type[M], version: int, flexible: bool) -> M
 def _field(rng: random.Random, field: Field, version: int, flexible: bool) -> object:
     if field.name.endswith("error_code"):
         return rng.choice(_CODES)
-    if field.name in ("log_append_time_ms", "retention_time_ms"):
+    if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
         return rng.choice([-1, rng.randrange(2**40)])
     if field.tag is not None and rng.random() < 0.5:
         return field.default

@@ -30,6 +30,7 @@ with warnings.catch_warnings():
     import kafka.protocol.consumer
     import kafka.protocol.metadata
     import kafka.protocol.producer
+    import kafka.protocol.sasl
     from kafka.protocol.broker_version_data import BrokerVersionData
 
 # Where our attribute is not Kafka's name in snake case: names chosen for handlers to read.
@@ -125,6 +126,7 @@ def kafka_python_class(cls: type[Message]) -> Any:
         kafka.protocol.producer,
         kafka.protocol.consumer,
         kafka.protocol.admin,
+        kafka.protocol.sasl,
     ):
         if hasattr(module, cls.__name__):
             return getattr(module, cls.__name__)

@@ -1,0 +1,26 @@
+"""SaslAuthenticate: bytes of a mechanism, to and fro. Flexible from v2."""
+
+from __future__ import annotations
+
+from strandline.broker.protocol.api import ApiKey
+from strandline.broker.protocol.schema import (
+    Request,
+    Response,
+    byte_string,
+    int16,
+    int64,
+    string,
+    wire,
+)
+
+
+class SaslAuthenticateRequest(Request, api=ApiKey.SASL_AUTHENTICATE):
+    auth_bytes: bytes = wire(byte_string)
+
+
+class SaslAuthenticateResponse(Response, api=ApiKey.SASL_AUTHENTICATE):
+    error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, nullable="0+", default=None)
+    auth_bytes: bytes = wire(byte_string, default=b"")
+    # For how long the connection may be used before it authenticates anew; 0: for ever.
+    session_lifetime_ms: int = wire(int64, "1+", default=0)

@@ -1,0 +1,178 @@
+"""PLAIN and SCRAM as a server: who is let in, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import random
+
+import pytest
+
+from strandline.broker.security.jaas import check_scram, plain_passwords
+from strandline.broker.security.mechanism import AuthenticationFailed
+from strandline.broker.security.plain import PlainExchange
+from strandline.broker.security.scram import DIGESTS, ScramCredential, ScramExchange
+from strandline.storage.errors import InvalidConfig
+
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+
+
+def credential(password: str, mechanism: str = "SCRAM-SHA-256") -> ScramCredential:
+    digest = DIGESTS[mechanism]
+    salted = hashlib.pbkdf2_hmac(digest, password.encode(), SALT, 4096)
+    return ScramCredential.of_salted(salted, salt=SALT, iterations=4096, digest=digest)
+
+
+def client_final(first: bytes, answer: bytes, password: str, digest: str) -> bytes:
+    """What a client sends to the server's first answer."""
+    fields = dict(part.split("=", 1) for part in answer.decode().split(","))
+    salted = hashlib.pbkdf2_hmac(
+        digest, password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
+    )
+    client_key = hmac.digest(salted, b"Client Key", digest)
+    bare = f"c=biws,r={fields['r']}"
+    signed = b",".join([first.removeprefix(b"n,,"), answer, bare.encode()])
+    signature = hmac.digest(hashlib.new(digest, client_key).digest(), signed, digest)
+    proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+    return f"{bare},p={base64.b64encode(proof).decode()}".encode()
+
+
+def test_the_example_of_rfc_7677_is_a_login() -> None:
+    exchange = ScramExchange(
+        "sha256", {"user": credential("pencil")}.get, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    )
+    first = exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert first.answer == (
+        b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    )
+    assert first.user is None
+    last = exchange.step(
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert (last.answer, last.user) == (b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "user")
+
+
+@pytest.mark.parametrize("mechanism", DIGESTS)
+@pytest.mark.parametrize(("password", "is_right"), [("secret", True), ("Secret", False)])
+def test_only_the_right_password_lets_in(mechanism: str, password: str, is_right: bool) -> None:
+    digest = DIGESTS[mechanism]
+    exchange = ScramExchange(digest, {"a,b=c": credential("secret", mechanism)}.get, "srv")
+    # A comma and an equals sign in a name are written so.
+    first = b"n,,n=a=2Cb=3Dc,r=cli"
+    final = client_final(first, exchange.step(first).answer, password, digest)
+    if is_right:
+        assert exchange.step(final).user == "a,b=c"
+    else:
+        with pytest.raises(AuthenticationFailed, match="password is wrong"):
+            exchange.step(final)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"",
+        b"n,,n=,r=x",
+        b"n,,n=user",
+        b"p=tls-unique,,n=user,r=x",
+        b"y,,n=user,r=x",
+        b"n,a=other,n=user,r=x",
+        b"n,,n=nobody,r=x",
+        b"\xff",
+    ],
+)
+def test_a_bad_beginning_ends_the_login(first: bytes) -> None:
+    exchange = ScramExchange("sha256", {"user": credential("x")}.get, "srv")
+    with pytest.raises(AuthenticationFailed):
+        exchange.step(first)
+
+
+def test_a_proof_for_another_nonce_or_channel_is_refused() -> None:
+    first = b"n,,n=user,r=cli"
+    for change in ((b"r=clisrv", b"r=clisrw"), (b"c=biws", b"c=eSws")):
+        exchange = ScramExchange("sha256", {"user": credential("x")}.get, "srv")
+        final = client_final(first, exchange.step(first).answer, "x", "sha256")
+        with pytest.raises(AuthenticationFailed):
+            exchange.step(final.replace(*change))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_hostile_bytes_are_refused_and_nothing_else_happens(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(200):
+        exchange = ScramExchange("sha512", {"user": credential("x")}.get, "srv")
+        first = bytearray(b"n,,n=user,r=cli")
+        first[chance.randrange(len(first))] = chance.randrange(256)
+        try:
+            answer = exchange.step(bytes(first)).answer
+        except AuthenticationFailed:
+            continue
+        with pytest.raises(AuthenticationFailed):
+            exchange.step(chance.randbytes(40) + answer)
+
+
+def test_a_credential_is_kept_as_text_that_has_no_password_in_it() -> None:
+    kept = credential("pencil")
+    assert ScramCredential.parse(str(kept)) == kept
+    assert "pencil" not in str(kept) + repr(kept)
+    for damaged in ("", "salt=x", "salt=%,stored_key=YQ==,server_key=YQ==,iterations=1"):
+        with pytest.raises(ValueError, match="SCRAM"):
+            ScramCredential.parse(damaged)
+
+
+@pytest.mark.parametrize(
+    ("message", "user"),
+    [
+        (b"\0alice\0secret", "alice"),
+        (b"alice\0alice\0secret", "alice"),
+        (b"bob\0alice\0secret", None),
+        (b"\0alice\0wrong", None),
+        (b"\0nobody\0secret", None),
+        (b"\0nobody\0", None),
+        (b"\0\0secret", None),
+        (b"alice\0secret", None),
+        (b"\0alice\0secret\0", None),
+        (b"\xff\0alice\0secret", None),
+        (b"", None),
+    ],
+)
+def test_plain_knows_its_users(message: bytes, user: str | None) -> None:
+    exchange = PlainExchange({"alice": "secret"})
+    if user is None:
+        with pytest.raises(AuthenticationFailed):
+            exchange.step(message)
+    else:
+        assert exchange.step(message).user == user
+
+
+def test_users_of_plain_are_read_as_kafka_writes_them() -> None:
+    text = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required\n"
+        ' username="admin" password="x" user_admin="x"\n'
+        """ user_alice="with \\"quotes\\" and ;" user_bob='single' user_carol=bare ;"""
+    )
+    assert plain_passwords(text) == {
+        "admin": "x",
+        "alice": 'with "quotes" and ;',
+        "bob": "single",
+        "carol": "bare",
+    }
+    check_scram("org.apache.kafka.common.security.scram.ScramLoginModule required;")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "PlainLoginModule",
+        "org.apache.kafka.common.security.plain.PlainLoginModule maybe user_a=b;",
+        'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="topsecret',
+        'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="topsecret"',
+        'org.apache.kafka.common.security.scram.ScramLoginModule required user_a="topsecret";',
+    ],
+)
+def test_what_is_no_such_configuration_is_refused_without_showing_it(text: str) -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        plain_passwords(text)
+    assert "topsecret" not in str(refused.value)
