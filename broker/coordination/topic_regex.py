@@ -10,8 +10,8 @@ An expression must match the whole name, as in Kafka. Internal topics are found 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-import re2
+from functools import cache
+from typing import TYPE_CHECKING
 
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.protocol.errors import ErrorCode
@@ -22,14 +22,18 @@ REGEX_MEMORY_BYTES_MAX = 1 << 20
 REGEX_CHARACTERS_MAX = 4096
 
 
+if TYPE_CHECKING:
+    import re2
+
+
+@cache
 def _options() -> re2.Options:
+    import re2
+
     options = re2.Options()
     options.max_mem = REGEX_MEMORY_BYTES_MAX
     options.log_errors = False
     return options
-
-
-_OPTIONS = _options()
 
 
 def check_regex(regex: str) -> None:
@@ -39,8 +43,11 @@ def check_regex(regex: str) -> None:
             ErrorCode.INVALID_REGULAR_EXPRESSION,
             f"The regular expression is longer than {REGEX_CHARACTERS_MAX} characters.",
         )
+    # The engine and the C++ library under it are 3 MiB, and most brokers meet no expression.
+    import re2
+
     try:
-        re2.compile(regex, _OPTIONS)
+        re2.compile(regex, _options())
     except re2.error as error:
         reason = error.args[0].decode("utf-8", "replace") if error.args else "?"
         raise CoordinatorFault(
@@ -54,11 +61,13 @@ def find_topics(regexes: Iterable[str], names: Iterable[str]) -> dict[str, froze
 
     An expression that cannot be compiled (it came from a log of an older version) finds nothing.
     """
+    import re2
+
     known = tuple(names)
     found: dict[str, frozenset[str]] = {}
     for regex in regexes:
         try:
-            pattern = re2.compile(regex, _OPTIONS)
+            pattern = re2.compile(regex, _options())
         except re2.error:
             found[regex] = frozenset()
             continue

@@ -13,8 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
+from typing import TYPE_CHECKING
 
 from strandline.storage.child_process import connect_to_parent
 from strandline.storage.clock import Clock, SystemClock
@@ -24,6 +23,9 @@ from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 # Cold reads are served to clients that wait, but hot ones come first.
 NICENESS = 5
@@ -64,6 +66,9 @@ class _Blocks:
 
     def of(self, request: DownloadRequest, connection: Connection) -> mmap.mmap:
         if request.is_new:
+            # Here and below: the broker, which imports the requests, needs none of it.
+            from multiprocessing.reduction import recv_handle
+
             descriptor = recv_handle(connection)
             try:
                 mapping = mmap.mmap(
@@ -110,6 +115,9 @@ def _download(
 
 def main() -> None:
     """The child's program."""
+    from multiprocessing.connection import Connection
+    from multiprocessing.reduction import recv_handle
+
     connection = connect_to_parent(niceness=NICENESS)
     blocks, clock = _Blocks(), SystemClock()
     try:

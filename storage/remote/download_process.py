@@ -22,8 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from multiprocessing.connection import Connection, Pipe
-from multiprocessing.reduction import send_handle
+from typing import TYPE_CHECKING
 
 from strandline.storage.child_process import ChildFailed, ChildProcess, program_of
 from strandline.storage.clock import Clock, SystemClock
@@ -34,6 +33,9 @@ from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import ReadsDirectly
 from strandline.storage.remote.download_child import DownloadRequest, NotDone
 from strandline.storage.remote.segment_index import ChunkKey
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,9 @@ class _Child:
 
     def __init__(self, channel_count: int, now_s: float) -> None:
         """Raises ChildFailed."""
+        from multiprocessing.connection import Pipe
+        from multiprocessing.reduction import send_handle
+
         self.process = ChildProcess(CHILD_PROGRAM)
         self.started_s = now_s
         self.is_ready = False
@@ -144,6 +149,8 @@ class DownloadProcess:
         try:
             channel.send(request)
             if is_new:
+                from multiprocessing.reduction import send_handle
+
                 send_handle(channel, memory.descriptor, child.process.pid)
             if not channel.poll(source.request_s + OVERDUE_S):
                 raise TimeoutError(f"no answer in {source.request_s + OVERDUE_S:g} s")

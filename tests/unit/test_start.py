@@ -18,6 +18,7 @@ NEVER_AT_START = (
     "numba",
     "numpy",
     "pyarrow",
+    "re2",
     "rich",
     "strandline.broker.replica",
     "strandline.broker.restore",
