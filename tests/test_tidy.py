@@ -144,7 +144,7 @@ def test_only_the_composition_root_starts_tasks() -> None:
 
 
 def test_only_the_s3_store_knows_boto3() -> None:
-    assert importers_outside(("storage/remote/s3.py",), r"(boto3|botocore|s3transfer)(\..*)?") == []
+    assert importers_outside(("storage/remote/s3",), r"(boto3|botocore|s3transfer)(\..*)?") == []
 
 
 def test_checksums_come_without_the_package_around_them() -> None:

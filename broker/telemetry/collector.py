@@ -19,27 +19,24 @@ from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.traffic import TopicTraffic
-from strandline.broker.coordination.consumer_group import ConsumerGroup
-from strandline.broker.coordination.faults import CoordinatorFault
-from strandline.broker.coordination.group import Group
 from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.protocol.api import api_name
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.telemetry.exposition import (
-    Family,
     Format,
     Sample,
     end_of,
     write_family,
 )
-from strandline.broker.telemetry.families import FAMILIES
+from strandline.broker.telemetry.group_rows import group_rows
 from strandline.broker.telemetry.process import (
     collections_by_generation,
     process_figures,
     release,
 )
 from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
+from strandline.broker.telemetry.rows import LOOKED_UP_PER_TURN, Row, Step, row_of, single
 from strandline.broker.telemetry.sessions import SessionFigures
 from strandline.storage.clock import Clock
 from strandline.storage.local.cleaner_metrics import CleanerFigures
@@ -54,9 +51,7 @@ from strandline.storage.values import dataclass
 TOPICS_MAX = 2000
 # Samples between two looks at the loop: a page must not hold up clients.
 SAMPLES_PER_TURN = 50
-# The same for partitions and groups whose state is worked out first.
-LOOKED_UP_PER_TURN = 5
-# `running` of Kafka's BrokerState.
+
 BROKER_RUNNING = 3
 ALL_TOPICS = ""
 
@@ -124,11 +119,6 @@ class Collector:
         yield end_of(wanted)
 
 
-_Row = tuple[Family, Iterable[Sample]]
-# A family with its samples, or None: so much was looked up, let others run.
-_Step = _Row | None
-
-
 class _Page:
     """One collection: what several families need is looked up once."""
 
@@ -144,7 +134,7 @@ class _Page:
         self._all_partitions = partitions
         self._partitions = partitions[: sources.partitions_max]
 
-    def families(self) -> Iterator[_Step]:
+    def families(self) -> Iterator[Step]:
         for rows in (
             self._requests,
             self._connections,
@@ -160,12 +150,12 @@ class _Page:
 
     # --- requests and connections --------------------------------------------------------------
 
-    def _requests(self) -> Iterator[_Row]:
+    def _requests(self) -> Iterator[Row]:
         requests = self._sources.requests
         requests.turn_if_due()
         prefix = "kafka_network_requestmetrics_"
         apis = [(api_name(key), traffic) for key, traffic in requests.apis.items()]
-        yield _row(
+        yield row_of(
             f"{prefix}requests_total",
             (
                 Sample(count, (name, str(version)))
@@ -173,7 +163,7 @@ class _Page:
                 for version, count in traffic.versions()
             ),
         )
-        yield _row(
+        yield row_of(
             f"{prefix}errors_total",
             (
                 Sample(count, (name, _error_name(code)))
@@ -189,40 +179,40 @@ class _Page:
             ("localtimems", [(name, t.local) for name, t in asked]),
             ("remotetimems", [(name, t.remote) for name, t in asked if t.remote.count]),
         ):
-            yield _row(prefix + suffix, _times(durations))
-        yield _row(
+            yield row_of(prefix + suffix, _times(durations))
+        yield row_of(
             f"{prefix}throttletimems",
             _sums((name, t.throttle_s * 1000, t.throttled) for name, t in asked),
         )
-        yield _row(
+        yield row_of(
             f"{prefix}requestbytes",
             _sums((name, t.request_bytes, sum(t.by_version)) for name, t in asked),
         )
-        yield _row(
+        yield row_of(
             f"{prefix}responsebytes",
             _sums((name, t.response_bytes, t.total.count) for name, t in asked),
         )
-        yield _one("strandline_requests_refused_total", requests.refused_total)
+        yield single("strandline_requests_refused_total", requests.refused_total)
 
-    def _connections(self) -> Iterator[_Row]:
+    def _connections(self) -> Iterator[Row]:
         found = self._sources.server.statistics()
         prefix = "kafka_server_socket_server_metrics_connection_"
-        yield _one(f"{prefix}count", found.connections)
-        yield _one(f"{prefix}creation_total", found.accepted_total)
-        yield _one("strandline_connections_refused_total", found.refused_total)
-        yield _row(
+        yield single(f"{prefix}count", found.connections)
+        yield single(f"{prefix}creation_total", found.accepted_total)
+        yield single("strandline_connections_refused_total", found.refused_total)
+        yield row_of(
             "strandline_connections_closed_total",
             [
                 Sample(found.closed_idle_total, ("idle",)),
                 Sample(found.closed_stalled_total, ("stalled",)),
             ],
         )
-        yield _one("strandline_connections_muted", found.muted_connections)
-        yield _one("strandline_receive_buffer_bytes", found.receive_buffer_bytes)
+        yield single("strandline_connections_muted", found.muted_connections)
+        yield single("strandline_receive_buffer_bytes", found.receive_buffer_bytes)
 
     # --- topics and tiers ----------------------------------------------------------------------
 
-    def _traffic(self) -> Iterator[_Row]:
+    def _traffic(self) -> Iterator[Row]:
         replicas = self._sources.replicas
         by_topic = {
             name: traffic
@@ -231,7 +221,7 @@ class _Page:
         }
         total = replicas.total_traffic()
         for name, read in _TRAFFIC.items():
-            yield _row(
+            yield row_of(
                 f"kafka_server_brokertopicmetrics_{name}_total",
                 [
                     Sample(read(total), (ALL_TOPICS,)),
@@ -239,7 +229,7 @@ class _Page:
                 ],
             )
 
-    def _tiers(self) -> Iterator[_Step]:
+    def _tiers(self) -> Iterator[Step]:
         sources = self._sources
         if sources.tiering is None:
             return
@@ -253,7 +243,7 @@ class _Page:
                 yield None
         prefix = "kafka_server_brokertopicmetrics_"
         for name, read in _TIER_GAUGES.items():
-            yield _row(prefix + name, self._by_topic(tiered, read))
+            yield row_of(prefix + name, self._by_topic(tiered, read))
         now_ms = sources.clock.now_ms()
         for name, failures in (
             ("copy", [(s.topic_partition, s.copy_failure) for s in tiered]),
@@ -261,7 +251,7 @@ class _Page:
         ):
             failing = [(where, failure) for where, failure in failures if failure is not None]
             self._left_out[f"{name} failures"] = max(0, len(failing) - sources.partitions_max)
-            yield _row(
+            yield row_of(
                 f"strandline_remote_{name}_failing_seconds",
                 [
                     Sample(
@@ -271,22 +261,22 @@ class _Page:
                     for where, failure in failing[: sources.partitions_max]
                 ],
             )
-        yield _one("strandline_remote_up", int(sources.tiering.store_is_up))
+        yield single("strandline_remote_up", int(sources.tiering.store_is_up))
         quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
-        yield _row(
+        yield row_of(
             "strandline_remote_throttled_seconds_total",
             [Sample(quota.statistics().throttled_s, (what,)) for what, quota in quotas],
         )
         yield from self._cold_reads()
 
-    def _tiering_counters(self) -> Iterator[_Row]:
+    def _tiering_counters(self) -> Iterator[Row]:
         by_name: dict[str, dict[str, float]] = defaultdict(dict)
         for counter in self._sources.tiering_counters or ():
             by_name[counter.name][dict(counter.labels).get("topic", ALL_TOPICS)] = counter.value
         shown = set(self._topics)
         for ours, kafkas in _TIERING_COUNTERS.items():
             counts = by_name.get(ours, {})
-            yield _row(
+            yield row_of(
                 f"kafka_server_brokertopicmetrics_{kafkas}_total",
                 [
                     Sample(sum(counts.values()), (ALL_TOPICS,)),
@@ -307,22 +297,22 @@ class _Page:
             if topic in sums:
                 yield Sample(sums[topic], (topic,))
 
-    def _cold_reads(self) -> Iterator[_Row]:
+    def _cold_reads(self) -> Iterator[Row]:
         sources = self._sources
         requests = sources.store_requests()
         if requests is not None:
             by_operation, failed = requests
-            yield _row(
+            yield row_of(
                 "strandline_remote_requests_total",
                 [Sample(count, (name,)) for name, count in sorted(by_operation.items())],
             )
-            yield _one("strandline_remote_failed_attempts_total", failed)
+            yield single("strandline_remote_failed_attempts_total", failed)
         if sources.cold_reader is None:
             return
         found = sources.cold_reader.statistics()
-        yield _one("strandline_cold_cache_bytes", found.live_bytes_now)
-        yield _one("strandline_cold_running_downloads", found.running_downloads_now)
-        yield _row(
+        yield single("strandline_cold_cache_bytes", found.live_bytes_now)
+        yield single("strandline_cold_running_downloads", found.running_downloads_now)
+        yield row_of(
             "strandline_cold_chunks_total",
             [
                 Sample(found.memory_hits, ("memory",)),
@@ -331,8 +321,8 @@ class _Page:
                 Sample(found.downloads, ("store",)),
             ],
         )
-        yield _one("strandline_cold_downloaded_bytes_total", found.downloaded_bytes)
-        yield _row(
+        yield single("strandline_cold_downloaded_bytes_total", found.downloaded_bytes)
+        yield row_of(
             "strandline_cold_failures_total",
             [
                 Sample(found.failed_downloads, ("failed",)),
@@ -342,11 +332,11 @@ class _Page:
 
     # --- partitions ----------------------------------------------------------------------------
 
-    def _logs(self) -> Iterator[_Row]:
+    def _logs(self) -> Iterator[Row]:
         partitions = self._partitions
         for name, read in _LOG_GAUGES.items():
-            yield _row(f"kafka_log_log_{name}", (Sample(read(p), _place(p)) for p in partitions))
-        yield _row(
+            yield row_of(f"kafka_log_log_{name}", (Sample(read(p), _place(p)) for p in partitions))
+        yield row_of(
             "strandline_log_tier_bytes",
             (
                 Sample(size_bytes, (*_place(p), tier))
@@ -358,25 +348,25 @@ class _Page:
             ),
         )
 
-    def _cleaner(self) -> Iterator[_Row]:
+    def _cleaner(self) -> Iterator[Row]:
         figures = self._sources.cleaner
         if figures is None:
             return
         age_ms = max(0, self._sources.clock.now_ms() - figures.last_look_ms)
         prefix = "kafka_log_logcleanermanager_"
-        yield _one(f"{prefix}max_dirty_percent", int(100 * figures.dirty_ratio_max))
-        yield _one(f"{prefix}time_since_last_run_ms", age_ms)
-        yield _one(f"{prefix}uncleanable_partitions_count", figures.uncleanable_partitions)
-        yield _one(f"{prefix}uncleanable_bytes", figures.uncleanable_bytes)
+        yield single(f"{prefix}max_dirty_percent", int(100 * figures.dirty_ratio_max))
+        yield single(f"{prefix}time_since_last_run_ms", age_ms)
+        yield single(f"{prefix}uncleanable_partitions_count", figures.uncleanable_partitions)
+        yield single(f"{prefix}uncleanable_bytes", figures.uncleanable_bytes)
         prefix = "kafka_log_logcleaner_"
-        yield _one(f"{prefix}max_compaction_delay_secs", figures.delay_ms_max / 1000)
-        yield _one(f"{prefix}max_buffer_utilization_percent", int(100 * figures.key_share))
-        yield _one(f"{prefix}max_clean_time_secs", figures.clean_s)
-        yield _one("strandline_cleaner_cleanings_total", figures.cleanings_total)
-        yield _one("strandline_cleaner_read_bytes_total", figures.read_bytes_total)
-        yield _one("strandline_cleaner_written_bytes_total", figures.written_bytes_total)
+        yield single(f"{prefix}max_compaction_delay_secs", figures.delay_ms_max / 1000)
+        yield single(f"{prefix}max_buffer_utilization_percent", int(100 * figures.key_share))
+        yield single(f"{prefix}max_clean_time_secs", figures.clean_s)
+        yield single("strandline_cleaner_cleanings_total", figures.cleanings_total)
+        yield single("strandline_cleaner_read_bytes_total", figures.read_bytes_total)
+        yield single("strandline_cleaner_written_bytes_total", figures.written_bytes_total)
 
-    def _replicas(self) -> Iterator[_Row]:
+    def _replicas(self) -> Iterator[Row]:
         sources = self._sources
         image = sources.metadata.image
         placed = sum(topic.partition_count for topic in image.topics.values())
@@ -384,19 +374,19 @@ class _Page:
         short = sum(p.log.local.config.min_insync_replicas > 1 for p in self._all_partitions)
         offline = max(0, placed - served)
         prefix = "kafka_server_replicamanager_"
-        yield _one(f"{prefix}partitioncount", served)
-        yield _one(f"{prefix}leadercount", served)
+        yield single(f"{prefix}partitioncount", served)
+        yield single(f"{prefix}leadercount", served)
         # One replica each, and it is in sync or offline.
-        yield _one(f"{prefix}underreplicatedpartitions", 0)
-        yield _one(f"{prefix}underminisrpartitioncount", short)
-        yield _one(f"{prefix}offlinereplicacount", offline)
+        yield single(f"{prefix}underreplicatedpartitions", 0)
+        yield single(f"{prefix}underminisrpartitioncount", short)
+        yield single(f"{prefix}offlinereplicacount", offline)
         prefix = "kafka_controller_kafkacontroller_"
-        yield _one(f"{prefix}activecontrollercount", 1)
-        yield _one(f"{prefix}offlinepartitionscount", offline)
-        yield _one(f"{prefix}globaltopiccount", len(image.topics))
-        yield _one(f"{prefix}globalpartitioncount", placed)
-        yield _one("kafka_server_kafkaserver_brokerstate", BROKER_RUNNING)
-        yield _row(
+        yield single(f"{prefix}activecontrollercount", 1)
+        yield single(f"{prefix}offlinepartitionscount", offline)
+        yield single(f"{prefix}globaltopiccount", len(image.topics))
+        yield single(f"{prefix}globalpartitioncount", placed)
+        yield single("kafka_server_kafkaserver_brokerstate", BROKER_RUNNING)
+        yield row_of(
             "kafka_server_delayedoperationpurgatory_purgatorysize",
             [
                 Sample(sources.parked_fetches(), ("Fetch",)),
@@ -404,94 +394,41 @@ class _Page:
             ],
         )
         prefix = "kafka_server_fetchsessioncache_"
-        yield _one(f"{prefix}numincrementalfetchsessions", sources.sessions.session_count)
-        yield _one(f"{prefix}numincrementalfetchpartitionscached", sources.sessions.partition_count)
-        yield _one(
+        yield single(f"{prefix}numincrementalfetchsessions", sources.sessions.session_count)
+        yield single(
+            f"{prefix}numincrementalfetchpartitionscached", sources.sessions.partition_count
+        )
+        yield single(
             f"{prefix}incrementalfetchsessionevictions_total", sources.sessions.evictions_total
         )
-        yield _one("strandline_metadata_version", image.version)
-        yield _row("strandline_log_directory_free_bytes", _free_space(sources.log_dirs))
+        yield single("strandline_metadata_version", image.version)
+        yield row_of("strandline_log_directory_free_bytes", _free_space(sources.log_dirs))
 
-    # --- groups --------------------------------------------------------------------------------
-
-    def _groups(self) -> Iterator[_Step]:
-        groups = self._sources.groups
-        found = groups.statistics()
-        prefix = "kafka_coordinator_group_groupmetadatamanager_"
-        yield _row(
-            f"{prefix}numgroups",
-            [Sample(count, (str(state),)) for state, count in found.groups_by_state.items()],
+    def _groups(self) -> Iterator[Step]:
+        return group_rows(
+            self._sources.groups,
+            self._sources.replicas,
+            shown_max=self._sources.partitions_max,
+            left_out=self._left_out,
         )
-        yield _one(f"{prefix}numoffsets", found.offset_count)
-        try:
-            known = sorted(groups.groups(), key=lambda group: group.group_id)
-        except CoordinatorFault:
-            return  # They are being read; what is there already would be half the truth.
-        self._left_out["groups"] = max(0, len(known) - self._sources.partitions_max)
-        shown = known[: self._sources.partitions_max]
-        yield _row(
-            "kafka_consumergroup_members",
-            (Sample(group.member_count, (group.group_id,)) for group in shown),
-        )
-        offsets: list[_Committed] = []
-        for number, offset in enumerate(self._committed(shown)):
-            offsets.append(offset)
-            if number % LOOKED_UP_PER_TURN == 0:
-                yield None
-        yield _row(
-            "kafka_consumergroup_current_offset",
-            (Sample(offset.committed, offset.place) for offset in offsets),
-        )
-        yield _row(
-            "kafka_consumergroup_lag",
-            (Sample(o.lag, o.place) for o in offsets if o.lag is not None),
-        )
-
-    def _committed(self, groups: Sequence[Group | ConsumerGroup]) -> Iterator[_Committed]:
-        left = self._sources.partitions_max
-        for group in groups:
-            try:
-                offsets = self._sources.groups.offsets_of(group.group_id)
-            except CoordinatorFault:
-                continue
-            for topic, partition, committed in offsets or ():
-                if left <= 0:
-                    self._left_out["offsets"] += 1
-                    continue
-                left -= 1
-                served = self._sources.replicas.partition(topic, partition)
-                yield _Committed(
-                    place=(group.group_id, topic, str(partition)),
-                    committed=committed.offset,
-                    lag=None
-                    if served is None
-                    else max(0, served.high_watermark - committed.offset),
-                )
 
     # --- the process ---------------------------------------------------------------------------
 
-    def _process(self) -> Iterator[_Row]:
+    def _process(self) -> Iterator[Row]:
         for name, value in process_figures().items():
-            yield _one(name, value)
-        yield _row(
+            yield single(name, value)
+        yield row_of(
             "python_gc_collections_total",
             [
                 Sample(count, (str(generation),))
                 for generation, count in enumerate(collections_by_generation())
             ],
         )
-        yield _row("strandline_build_info", [Sample(1, (release(),))])
-        yield _row(
+        yield row_of("strandline_build_info", [Sample(1, (release(),))])
+        yield row_of(
             "strandline_metrics_left_out",
             [Sample(count, (what,)) for what, count in sorted(self._left_out.items())],
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Committed:
-    place: tuple[str, str, str]
-    committed: int
-    lag: int | None
 
 
 _TIER_GAUGES: Mapping[str, Callable[[PartitionStatistics], int]] = {
@@ -507,14 +444,6 @@ _LOG_GAUGES: Mapping[str, Callable[[Partition], int]] = {
     "logstartoffset": lambda p: p.log.log_start_offset,
     "logendoffset": lambda p: p.log.end_offset,
 }
-
-
-def _row(name: str, samples: Iterable[Sample]) -> _Row:
-    return FAMILIES[name], samples
-
-
-def _one(name: str, value: float) -> _Row:
-    return FAMILIES[name], [Sample(value)]
 
 
 def _place(partition: Partition) -> tuple[str, str]:

@@ -1,0 +1,26 @@
+"""A row of the metrics page: a family of `families.py` with its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from strandline.broker.telemetry.exposition import Family, Sample
+from strandline.broker.telemetry.families import FAMILIES
+
+# Partitions and groups whose state is worked out between two looks at the loop: a page must not
+# hold up clients.
+LOOKED_UP_PER_TURN = 5
+
+Row: TypeAlias = tuple[Family, Iterable[Sample]]
+# A family with its samples, or None: so much was looked up, let others run.
+Step: TypeAlias = Row | None
+
+
+def row_of(name: str, samples: Iterable[Sample]) -> Row:
+    return FAMILIES[name], samples
+
+
+def single(name: str, value: float) -> Row:
+    """The row of a family without labels."""
+    return FAMILIES[name], [Sample(value)]
