@@ -52,6 +52,10 @@ from strandline.storage.values import dataclass
 # The lake skips a chunk whose timestamps do not fit: small enough to skip well, large enough that
 # the statistics of a 1 GiB segment stay around 100 KB.
 CHUNK_BYTES = 1024 * 1024
+# A segment of less than 256 MiB has as many chunks as one of that size: a small one, or one that
+# was merged from small ones, holds as much time as a large one, and little of it is asked for.
+CHUNKS_WANTED = 256
+CHUNK_BYTES_MIN = 64 * 1024
 # Kafka's default of index.interval.bytes.
 INDEX_INTERVAL_BYTES = 4096
 OFFSET_INDEX_ENTRY = struct.Struct(">II")  # relative last offset of a batch, its position
@@ -91,7 +95,7 @@ NO_BOUNDS = TimestampBounds(NO_TIMESTAMP, NO_TIMESTAMP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkFacts:
-    """A run of whole batches of about CHUNK_BYTES; `position` is that of its first batch."""
+    """A run of whole batches of about `chunk_bytes`; `position` is that of its first batch."""
 
     position: int
     base_offset: Offset
@@ -251,6 +255,11 @@ def inspect_segment(
     )
 
 
+def chunk_bytes(segment_bytes: int) -> int:
+    """Of how many bytes the chunks of a segment are, about."""
+    return min(max(segment_bytes // CHUNKS_WANTED, CHUNK_BYTES_MIN), CHUNK_BYTES)
+
+
 def inspect_records(
     view: memoryview,
     *,
@@ -261,7 +270,10 @@ def inspect_records(
 ) -> SegmentFacts:
     """The same for records in memory. Raises CorruptRecords."""
     found = _Survey(
-        next_offset=base_offset, offsets=offsets, indexes=_Indexes(base_offset=base_offset)
+        next_offset=base_offset,
+        offsets=offsets,
+        indexes=_Indexes(base_offset=base_offset),
+        chunk_bytes=chunk_bytes(len(view)),
     )
     position = 0
     for batch in walk(view, found.keys):
@@ -345,6 +357,7 @@ class _Survey:
     bounds: TimestampBounds | None = None
     leader_epochs: list[EpochStart] = field(default_factory=list)
     chunks: list[ChunkFacts] = field(default_factory=list)
+    chunk_bytes: int
     chunk_position: int = 0
     chunk_base_offset: Offset = -1
     chunk_is_open: bool = False
@@ -354,7 +367,7 @@ class _Survey:
     def add(self, batch: WalkedBatch) -> None:
         header, position = batch.header, batch.position
         self._check(header)
-        if position - self.chunk_position >= CHUNK_BYTES:
+        if position - self.chunk_position >= self.chunk_bytes:
             self.close_chunk()
         if not self.chunk_is_open:
             self.chunk_is_open = True

@@ -19,9 +19,9 @@ from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records, with_crc
 from strandline.storage.tiering import inspector as inspector_module
 from strandline.storage.tiering.inspection import (
-    CHUNK_BYTES,
     AdaptiveWalk,
     SegmentFacts,
+    chunk_bytes,
     inspect_segment,
     plain_walk,
 )
@@ -33,6 +33,7 @@ from strandline.storage.tiering.inspector import (
 )
 
 BASE_MS = 1_700_000_000_000
+MIB = 1024 * 1024
 
 
 def batch(
@@ -145,11 +146,20 @@ def test_log_append_time_counts_for_every_record(path: Path) -> None:
     assert inspect(path, content, 0, 3).bounds == (BASE_MS, BASE_MS)
 
 
-def test_chunks_are_cut_at_batch_borders_and_cover_the_segment(path: Path) -> None:
+def test_chunks_are_as_large_as_the_segment_makes_them() -> None:
+    assert chunk_bytes(1) == chunk_bytes(16 * MIB) == 64 * 1024
+    assert chunk_bytes(64 * MIB) == 256 * 1024
+    assert chunk_bytes(256 * MIB) == chunk_bytes(1024 * MIB) == MIB
+
+
+@pytest.mark.parametrize("value_bytes", [5_000, 100_000])
+def test_chunks_are_cut_at_batch_borders_and_cover_the_segment(
+    path: Path, value_bytes: int
+) -> None:
     content, offset, positions = b"", 0, []
-    while len(content) < 3 * CHUNK_BYTES:
+    while len(content) < 3 * MIB:
         positions.append(len(content))
-        content += batch(offset, [BASE_MS + offset, BASE_MS + offset + 1], value_bytes=100_000)
+        content += batch(offset, [BASE_MS + offset, BASE_MS + offset + 1], value_bytes=value_bytes)
         offset += 2
     facts = inspect(path, content, 0, offset)
     assert facts.chunks[0].position == 0
@@ -157,7 +167,8 @@ def test_chunks_are_cut_at_batch_borders_and_cover_the_segment(path: Path) -> No
     assert sum(chunk.record_count for chunk in facts.chunks) == facts.record_count == offset
     assert len(facts.chunks) >= 3
     for chunk, following in zip(facts.chunks, facts.chunks[1:], strict=False):
-        assert CHUNK_BYTES <= following.position - chunk.position < CHUNK_BYTES + 201_000
+        size_bytes = following.position - chunk.position
+        assert 0 <= size_bytes - chunk_bytes(len(content)) < 2 * value_bytes + 1000
         assert chunk.bounds.max_ms == BASE_MS + following.base_offset - 1
         assert chunk.bounds.min_ms == BASE_MS + chunk.base_offset
 
