@@ -5,7 +5,7 @@
     executor  number -> its split -> Arrow batches    what `format("strandline")` reads, too
 
 Spark copies each row of a Python data source once more than those of `mapInArrow`, which makes the
-data source the slower of two ways through the same reading (docs/decisions, 17). What is lost is
+data source the slower of two ways through the same reading (docs/decisions, 21). What is lost is
 that Spark pushes the filters of a query down: here they are given, as to `scan`.
 """
 
