@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from concurrent.futures import Executor
 from functools import partial
@@ -67,6 +68,12 @@ from strandline.storage.values import dataclass
 log = logging.getLogger(__name__)
 
 
+class CopyUseless(TierError):
+    """Nobody waits for the copy any more."""
+
+    retriable = True
+
+
 class CopyDeadlineMissed(TierError):
     """A copy took longer than it may; the store may be well, only slow for this size."""
 
@@ -79,6 +86,21 @@ class CopiedSegment:
 
     entry: SegmentEntry
     deadline_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """A copy under way; `outcome` is the entry to commit before `deadline_s`, or what failed.
+
+    Who sets `useless` does not want it any more; it ends in CopyUseless before its next upload.
+    """
+
+    base_offset: Offset
+    end_offset: Offset
+    outcome: asyncio.Future[SegmentEntry]
+    log_key: str
+    deadline_s: float
+    useless: threading.Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +117,7 @@ class _Source:
     options: ObjectOptions
     offsets: Offsets
     deadline_s: float
+    useless: threading.Event
 
 
 class SegmentCopier:
@@ -116,14 +139,10 @@ class SegmentCopier:
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
 
-    async def copy(
+    def begin(
         self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
-    ) -> CopiedSegment:
-        """Uploads the closed segment of these offsets.
-
-        Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, InspectionFailed,
-        CopyDeadlineMissed, and what the store raises.
-        """
+    ) -> Copying:
+        """Begins to upload the closed segment of these offsets; `finish` waits for it."""
         local = unified_log.local
         # By its end: it may begin with segments of which compaction left nothing.
         segment = next(
@@ -148,20 +167,45 @@ class SegmentCopier:
             options=object_options(local.config),
             offsets=Offsets.SOME if local.has_gaps else Offsets.EVERY,
             deadline_s=self._clock.monotonic_s() + self._timeout_s,
+            useless=threading.Event(),
         )
-        loop = asyncio.get_running_loop()
+
+        def work() -> SegmentEntry:
+            self._check_wanted(source)
+            local.flush()  # 1
+            return self._copy(source)
+
+        outcome = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        # Nobody may ask: a copy that became useless is forgotten, with its failure.
+        outcome.add_done_callback(_note_failure)
+        return Copying(
+            base_offset=base_offset,
+            end_offset=wanted.end_offset,
+            outcome=outcome,
+            log_key=source.keys.log_key,
+            deadline_s=source.deadline_s,
+            useless=source.useless,
+        )
+
+    async def finish(self, copying: Copying) -> CopiedSegment:
+        """Waits for a copy.
+
+        Raises CorruptRecords or CorruptFile if the segment is damaged, DiskError, InspectionFailed,
+        CopyDeadlineMissed, and what the store raises.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
-                await loop.run_in_executor(self._executor, local.flush)  # 1
-                entry = await loop.run_in_executor(self._executor, partial(self._copy, source))
+                # A copy that is given up goes on to its end, and is waited for by who purges.
+                entry = await asyncio.shield(copying.outcome)
         except TimeoutError:
-            raise self._too_late(source) from None
-        return CopiedSegment(entry=entry, deadline_s=source.deadline_s)
+            raise self._too_late(copying.log_key) from None
+        return CopiedSegment(entry=entry, deadline_s=copying.deadline_s)
 
     def _copy(self, source: _Source) -> SegmentEntry:
         """Steps 2 to 5; blocks."""
         segment, keys = source.segment, source.keys
         facts = self._inspect(source)  # 2
+        self._check_wanted(source)
         meta = segment_meta.encode(_sections(source, facts))
         meta_crc32c = crc32c.crc32c(meta)
         try:
@@ -256,12 +300,21 @@ class SegmentCopier:
             before_piece=partial(self._check_deadline, source),
         )
 
+    def _check_wanted(self, source: _Source) -> None:
+        if source.useless.is_set():
+            raise CopyUseless(source.keys.log_key, "copy", "nobody waits for it any more")
+
     def _check_deadline(self, source: _Source) -> None:
         if self._clock.monotonic_s() > source.deadline_s:
-            raise self._too_late(source)
+            raise self._too_late(source.keys.log_key)
 
-    def _too_late(self, source: _Source) -> CopyDeadlineMissed:
-        return CopyDeadlineMissed(source.keys.log_key, "copy", f"not done in {self._timeout_s:g} s")
+    def _too_late(self, log_key: str) -> CopyDeadlineMissed:
+        return CopyDeadlineMissed(log_key, "copy", f"not done in {self._timeout_s:g} s")
+
+
+def _note_failure(outcome: asyncio.Future[SegmentEntry]) -> None:
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def _sections(source: _Source, facts: SegmentFacts) -> dict[Section, Buffer]:

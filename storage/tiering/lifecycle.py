@@ -96,6 +96,16 @@ class PartitionVerdict:
         """The segment to copy now, if there is one."""
         return next((s for s in self.segments if s.state is SegmentState.NEXT), None)
 
+    def next_copies(self, count_max: int) -> tuple[SegmentVerdict, ...]:
+        """The segment to copy now and those that wait for nothing but it, oldest first."""
+        found: list[SegmentVerdict] = []
+        for segment in self.segments:
+            if segment.state is (SegmentState.QUEUED if found else SegmentState.NEXT):
+                found.append(segment)
+            elif found:
+                break
+        return tuple(found[:count_max])
+
     @property
     def freeable_end_offset(self) -> Offset | None:
         """Local segments up to here may go; None if not even the first may."""

@@ -35,6 +35,7 @@ from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.tiering.archive_compaction import ArchiveCompactor
 from strandline.storage.tiering.copier import SegmentCopier
+from strandline.storage.tiering.copy_pipeline import CopySlots
 from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.merging import SegmentMerger
 from strandline.storage.tiering.orphans import delete_safe_orphans
@@ -124,6 +125,7 @@ class TieringManager:
                 clock=clock,
                 timeout_ms=config.copy_timeout_ms,
             ),
+            copy_slots=CopySlots(config.workers),
             executor=executors.metadata,
             clock=clock,
             metrics=metrics or MetricRegistry(),

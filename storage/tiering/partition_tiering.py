@@ -4,7 +4,7 @@ One step, under the partition's lock:
 
     load the manifest, once                                  log start := the higher of both
     1 move the log start in the manifest        crash point delete.after-log-start
-    2 copy one segment, commit it               crash points copy.*, see copier
+    2 copy one segment, commit it               crash points copy.*, see copier, copy_pipeline
     3 mark entries below the log start          crash point delete.after-mark
       ... grace time: readers with an older manifest finish ...
     4 delete the marked objects                 crash point delete.after-objects
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -54,7 +54,9 @@ from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.compaction_steps import CompactionSteps
 from strandline.storage.tiering.copier import CopiedSegment
+from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION, CopyPipeline
 from strandline.storage.tiering.failures import RetryState
+from strandline.storage.tiering.lifecycle import SegmentVerdict
 from strandline.storage.tiering.local_restart import restart_behind
 from strandline.storage.tiering.merging import choose_run
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
@@ -101,7 +103,7 @@ class PartitionTiering:
         self._lock = asyncio.Lock()
         self._detached = False
         self._in_doubt = False
-        self._verified: CopiedSegment | None = None
+        self._copies = CopyPipeline(tools.copier, slots=tools.copy_slots, clock=tools.clock)
         self._tail_timer = TailTimer(tools.clock, interval_ms=tools.interval_ms)
         self._tail_checked: LogSegment | None = None
         subject = str(unified_log.topic_partition)
@@ -123,6 +125,7 @@ class PartitionTiering:
     def detach(self) -> None:
         """Nothing new begins from here on; what is under way is thrown away, not committed."""
         self._detached = True
+        self._copies.forget_all()
         self.log.is_restarting = False
         self.log.remote = None
         self.log.local.on_segment_closed = None
@@ -134,9 +137,9 @@ class PartitionTiering:
         self._in_doubt = True
 
     async def wait_until_idle(self) -> None:
-        """Returns when no step is under way."""
+        """Returns when no step is under way, and no copy."""
         async with self._lock:
-            pass
+            await self._copies.wait_until_idle()
 
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is noted and tried again later."""
@@ -285,25 +288,37 @@ class PartitionTiering:
         crash_point(DELETE_AFTER_LOG_START)
 
     async def _copy_next(self) -> bool:
-        following = self.log.judge().next_copy
-        copied, self._verified = self._verified, None
-        if following is None:
+        wanted = self.log.judge().next_copies(COPIES_PER_PARTITION)
+        self._copies.keep(wanted)
+        if not wanted:
             return False
-        if copied is None or not self._still_fits(copied, following.base_offset):
+        head = wanted[0]
+        if not self._copies.has(head):
             await self.topic.ensure()
             if await self.is_throttled():
                 return True
-            self._tools.copy_quota.record(following.size_bytes)
-            copied = await self._tools.copier.copy(
-                self.log, following, leader_epoch=self.leader_epoch
-            )
+        self._begin_copies(wanted)
+        copied = await self._copies.finish(head)
         # The world went on while the copy was made.
-        if self._detached or not self._still_fits(copied, following.base_offset):
+        if self._detached or not self._still_fits(copied, head.base_offset):
             return not self._detached
-        self._verified = copied
         await self._commit_copy(copied.entry)
-        self._verified = None
+        self._copies.forget(head.base_offset)
         return self.log.judge().next_copy is not None
+
+    def _begin_copies(self, wanted: Sequence[SegmentVerdict]) -> None:
+        """Begins the next copy, and those behind it as far as nothing speaks against it."""
+        for segment in wanted:
+            if self._copies.has(segment):
+                continue
+            is_ahead = segment is not wanted[0]
+            # Behind a segment that cannot be copied nothing could be committed in time.
+            is_stuck = self._copying.failure is not None
+            over_quota = self._tools.copy_quota.throttle_s() > 0
+            if is_ahead and (is_stuck or over_quota or not self._copies.may_go_ahead):
+                return
+            self._tools.copy_quota.record(segment.size_bytes)
+            self._copies.begin(self.log, segment, leader_epoch=self.leader_epoch)
 
     async def is_throttled(self) -> bool:
         """Whether the copy quota says to wait; waits for a part of it, and others have a turn."""

@@ -9,6 +9,7 @@ from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.tiering.archive_compaction import ArchiveCompactor
 from strandline.storage.tiering.copier import SegmentCopier
+from strandline.storage.tiering.copy_pipeline import CopySlots
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.merging import SegmentMerger
 from strandline.storage.tiering.quota import TierQuota
@@ -23,6 +24,7 @@ class TieringTools:
 
     store: ObjectStore
     copier: SegmentCopier
+    copy_slots: CopySlots
     executor: Executor
     clock: Clock
     metrics: MetricRegistry

@@ -92,16 +92,16 @@ class DirectInspector(SegmentInspector):
 
 @dataclass(slots=True, kw_only=True)
 class Executors:
-    """One thread each, so that steps come in a fixed order."""
+    """One thread each, so that steps come in a fixed order, unless a test asks for more copies."""
 
     copies: ThreadPoolExecutor
     metadata: ThreadPoolExecutor
     reads: ThreadPoolExecutor
 
     @classmethod
-    def new(cls) -> Executors:
+    def new(cls, copies: int = 1) -> Executors:
         return cls(
-            copies=ThreadPoolExecutor(1),
+            copies=ThreadPoolExecutor(copies),
             metadata=ThreadPoolExecutor(1),
             reads=ThreadPoolExecutor(4),
         )
@@ -125,6 +125,7 @@ class Rig:
         inspector: SegmentInspector | None = None,
         merge_target_bytes: int = 0,
         clock: ManualClock | None = None,
+        copies: int = 1,
     ) -> None:
         self.folder = folder / str(PARTITION)
         self.checkpoint_path = folder / "log-start-offset-checkpoint"
@@ -133,14 +134,16 @@ class Rig:
         self.memory = MemoryStore(clock=self.clock)
         self.store: ObjectStore = store or self.memory
         self.leader_epoch = leader_epoch
+        self.copies = copies
         self.tiering_config = TieringConfig(
             task_interval_ms=50,
+            workers=copies,
             delete_grace_ms=grace_ms,
             merge_target_bytes=merge_target_bytes,
             retry=RetryPolicy(backoff_ms=500, jitter=0),
         )
         self.inspector = inspector or DirectInspector(self.clock)
-        self.executors = Executors.new()
+        self.executors = Executors.new(self.copies)
         self.sent: list[bytes] = []
         # The cleaner's checkpoint, as LogDirs keeps it.
         self.cleaned_offset: int | None = None
@@ -214,7 +217,7 @@ class Rig:
     async def crash(self, *, start: bool = True) -> None:
         """The process dies and comes back: only files and objects are left."""
         self.executors.shutdown()
-        self.executors = Executors.new()
+        self.executors = Executors.new(self.copies)
         self.leader_epoch += 1
         await self.open(start=start)
 
