@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -400,13 +400,14 @@ def run_manifest(counts_of_segments: Sequence[int] = (100, 100_000)) -> Iterator
             manifest = stored.manifest
             for number in range(first, min(first + step, count)):
                 manifest = manifest.with_segment(_entry(partition, number))
-            stored = manifest_store.commit(store, stored, manifest)
+            stored = manifest_store.commit(store, stored, manifest, now_ms=0)
+            stored = replace(stored, manifest=replace(stored.manifest, deleting=()))
         commit_ms, open_ms = [], []
-        for number in range(count, count + 20):
+        # As many as there are between two pages that are sealed.
+        for number in range(count, count + manifest_store.PAGE_ENTRIES):
             started_s = time.perf_counter()
-            stored = manifest_store.commit(
-                store, stored, stored.manifest.with_segment(_entry(partition, number))
-            )
+            new = replace(stored.manifest.with_segment(_entry(partition, number)), deleting=())
+            stored = manifest_store.commit(store, stored, new, now_ms=0)
             commit_ms.append(1000 * (time.perf_counter() - started_s))
             started_s = time.perf_counter()
             assert manifest_store.load(store, partition) is not None

@@ -30,7 +30,12 @@ DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
 def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) -> bytes:
     """The document as bytes: canonical JSON with its checksum."""
     document: dict[str, Json] = {"format": format_name, "version": version, **fields}
-    document["crc32c"] = _checksum(document)
+    canonical = _canonical(document)
+    checksum = f"{crc32c.crc32c(canonical):08x}"
+    if min(document) > "crc32c":
+        # It sorts first: the longest documents are not encoded a second time.
+        return b'{"crc32c":"%b",%b\n' % (checksum.encode(), canonical[1:])
+    document["crc32c"] = checksum
     return _canonical(document) + b"\n"
 
 

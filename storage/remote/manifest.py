@@ -246,6 +246,18 @@ class Manifest:
             self, pages=(*self.pages, page), segments=self.segments[page.segment_count :]
         )
 
+    def with_merged_pages(self, page: PageRef, marks: Sequence[DeletedEntry]) -> Manifest:
+        """`page` in the place of the last pages, as many as there are marks for."""
+        old = self.pages[-len(marks) :]
+        assert [mark.log_key for mark in marks] == [ref.key for ref in old], (marks, old)
+        assert (page.base_offset, page.end_offset) == (old[0].base_offset, old[-1].end_offset)
+        assert page.segment_count == sum(ref.segment_count for ref in old), (old, page)
+        return replace(
+            self,
+            pages=(*self.pages[: -len(marks)], page),
+            deleting=(*self.deleting, *marks),
+        )
+
     def with_replacement(
         self, old: Sequence[SegmentEntry], new: SegmentEntry, *, marked_ms: TimestampMs
     ) -> Manifest:

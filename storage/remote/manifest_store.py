@@ -2,7 +2,8 @@
 
 A commit is
 
-    1 seal the oldest root entries into a page object, if the root has grown too long
+    1 seal the oldest root entries into a page object, if the root has grown too long;
+      PAGES_MERGED pages of one size become one, and the old ones are marked for deletion
     2 put manifest.json: if absent for the first, if unchanged (etag) after
 
 A crash after 1 leaves a page that nothing refers to: an orphan, found by comparing bucket and
@@ -15,11 +16,13 @@ These functions block; call them in an executor.
 
 from __future__ import annotations
 
+import bisect
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from strandline.storage.errors import (
     CorruptFile,
@@ -27,6 +30,7 @@ from strandline.storage.errors import (
     ObjectCorrupt,
     ObjectNotFound,
     PreconditionFailed,
+    StorageError,
     TierUnavailable,
 )
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
@@ -55,11 +59,16 @@ from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
-# An entry is about half a KiB, so the root stays below 256 KiB and a page below 128 KiB.
-ROOT_ENTRIES_MAX = 512
-PAGE_ENTRIES = 256
-# Pages are read for old offsets and for deleting; 64 of them describe 16,384 segments.
+# An entry is about half a KiB: a commit writes 32 to 64 KiB of them, however long the archive is.
+ROOT_ENTRIES_MAX = 128
+PAGE_ENTRIES = 64
+# Eight pages become one of eight times the size, up to 2 MiB: 100,000 segments are some 40 pages
+# then, 10 KiB of the root, and every entry was rewritten twice.
+PAGES_MERGED = 8
+PAGE_ENTRIES_MAX = 4096
+# Pages are read for old offsets and for deleting: some 10 MB in memory.
 CACHED_PAGES_MAX = 64
+CACHED_ENTRIES_MAX = 4 * PAGE_ENTRIES_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,18 +98,26 @@ def commit(
     previous: StoredManifest | None,
     new: Manifest,
     *,
+    now_ms: TimestampMs | None = None,
     root_entries_max: int = ROOT_ENTRIES_MAX,
     page_entries: int = PAGE_ENTRIES,
+    page_entries_max: int = PAGE_ENTRIES_MAX,
 ) -> StoredManifest:
     """Writes `new` if `previous` (or nothing, for None) is still what lies there.
 
     Returns what was written: its revision is one above the previous, and old entries may have
-    moved into a page. Raises ManifestFenced, or TierUnavailable if the outcome is not known.
+    moved into a page. Pages are merged only if `now_ms` is given: it begins the grace time of
+    those that are replaced. Raises ManifestFenced, or TierUnavailable if the outcome is not known.
     """
     key = manifest_key(new.topic_id_partition)
     _check_successor(key, previous, new)
     revision = 1 if previous is None else previous.manifest.revision + 1
-    sealed = _seal(store, new, root_entries_max=root_entries_max, page_entries=page_entries)  # 1
+    sealed = new
+    while len(sealed.segments) > root_entries_max:
+        count = contiguous_count(sealed.segments, page_entries)
+        sealed = _with_new_page(store, sealed, count)  # 1
+        if now_ms is not None:
+            sealed = _with_merged_pages(store, sealed, page_entries, page_entries_max, now_ms)
     final = replace(sealed, revision=max(new.revision, revision))
     content = final.encode()
     condition = IfAbsent() if previous is None else IfMatches(previous.etag)
@@ -157,12 +174,8 @@ def _after_doubt(
     ) from error
 
 
-def _seal(
-    store: ObjectStore, manifest: Manifest, *, root_entries_max: int, page_entries: int
-) -> Manifest:
-    if len(manifest.segments) <= root_entries_max:
-        return manifest
-    count = contiguous_count(manifest.segments, page_entries)
+def _with_new_page(store: ObjectStore, manifest: Manifest, count: int) -> Manifest:
+    """The first `count` entries of the root as a page."""
     page = write_page(store, manifest.topic_id_partition, manifest.segments[:count])
     log.info(
         "manifest page sealed",
@@ -175,6 +188,55 @@ def _seal(
         },
     )
     return manifest.with_sealed_page(page)
+
+
+def _with_merged_pages(
+    store: ObjectStore,
+    manifest: Manifest,
+    page_entries: int,
+    page_entries_max: int,
+    marked_ms: TimestampMs,
+) -> Manifest:
+    """The last PAGES_MERGED pages as one, if they are of one size; and so on with larger ones."""
+    while pages := mergeable_pages(manifest.pages, page_entries, page_entries_max):
+        try:
+            entries = [entry for page in pages for entry in read_page(store, page)]
+        except StorageError as error:
+            # A page that cannot be read is for the scrub; it is no reason not to commit.
+            log.warning(
+                "manifest pages cannot be merged",
+                extra={"fields": {"first_key": pages[0].key, "reason": str(error)}},
+            )
+            break
+        merged = write_page(store, manifest.topic_id_partition, entries)
+        marks = [page_mark(page, marked_ms=marked_ms) for page in pages]
+        manifest = manifest.with_merged_pages(merged, marks)
+    return manifest
+
+
+def mergeable_pages(
+    pages: Sequence[PageRef], page_entries: int, page_entries_max: int
+) -> Sequence[PageRef]:
+    """The last PAGES_MERGED pages if they are of one size and fit into one; else none."""
+    last = pages[-PAGES_MERGED:]
+    if len(last) < PAGES_MERGED or sum(page.segment_count for page in last) > page_entries_max:
+        return ()
+    smallest = page_entries
+    while last[-1].segment_count >= PAGES_MERGED * smallest:
+        smallest *= PAGES_MERGED
+    sizes = range(1 if smallest == page_entries else smallest, PAGES_MERGED * smallest)
+    is_one_run = all(page.segment_count in sizes for page in last) and all(
+        left.end_offset == right.base_offset for left, right in pairwise(last)
+    )
+    return last if is_one_run else ()
+
+
+def read_page(store: ObjectStore, page: PageRef) -> tuple[SegmentEntry, ...]:
+    """The page's entries that are not deleted. Raises ObjectCorrupt, and as the store does."""
+    content = store.get(page.key)
+    if checksum(content) != page.crc32c:
+        raise ObjectCorrupt(page.key, "get", "checksum differs from the manifest's")
+    return decode_page(content, page)
 
 
 def write_page(
@@ -250,15 +312,16 @@ class ManifestPages:
             if page in self._cached:
                 self._cached.move_to_end(page)
                 return self._cached[page]
-        content = self._store.get(page.key)
-        if checksum(content) != page.crc32c:
-            raise ObjectCorrupt(page.key, "get", "checksum differs from the manifest's")
-        loaded = decode_page(content, page)
+        loaded = read_page(self._store, page)
         with self._lock:
             self._cached[page] = loaded
-            while len(self._cached) > self._pages_max:
+            while len(self._cached) > 1 and self._is_too_much():
                 self._cached.popitem(last=False)
         return loaded
+
+    def _is_too_much(self) -> bool:
+        entries = sum(map(len, self._cached.values()))
+        return len(self._cached) > self._pages_max or entries > CACHED_ENTRIES_MAX
 
     def cached_entries(self, page: PageRef) -> tuple[SegmentEntry, ...] | None:
         """As `entries`, but None instead of a request to the store."""
@@ -283,10 +346,9 @@ class ManifestPages:
         page = manifest.find_page(offset)
         if page is None:
             return manifest.find(offset)
-        for entry in self.entries(page):
-            if entry.base_offset <= offset < entry.end_offset:
-                return entry
-        return None
+        entries = self.entries(page)
+        index = bisect.bisect_right(entries, offset, key=lambda entry: entry.base_offset)
+        return entries[index - 1] if index and offset < entries[index - 1].end_offset else None
 
     def find_by_timestamp(
         self, manifest: Manifest, timestamp_ms: TimestampMs

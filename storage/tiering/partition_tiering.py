@@ -157,13 +157,19 @@ class PartitionTiering:
                 more = await self._guard(self._copying, counters.copy_errors, self._copy_step)
             if self._may_delete() and self._deleting.may_try:
                 more |= await self._guard(self._deleting, counters.delete_errors, self._delete_step)
-            if not more and self._may_delete() and self._merging.may_try:
-                more = await self._guard(self._merging, counters.copy_errors, self._merge_step)
+            may_merge = self._may_delete() and self._merging.may_try
+            if may_merge and (not more or self._is_crowded()):
+                more |= await self._guard(self._merging, counters.copy_errors, self._merge_step)
             if not more and self._may_delete() and self._compacting.may_try:
                 more = await self._guard(
                     self._compacting, counters.copy_errors, self._compaction.step
                 )
             return more and not self._detached
+
+    def _is_crowded(self) -> bool:
+        """Whether entries of the root will soon be sealed, and could not be merged any more."""
+        manifest = self.remote.manifest
+        return manifest is not None and len(manifest.segments) > manifest_store.PAGE_ENTRIES
 
     async def follow(self) -> bool:
         """For an archive that somebody else writes: takes over its newest manifest."""
@@ -242,7 +248,13 @@ class PartitionTiering:
         """Writes `new` and takes it over. After any failure the manifest is read again first."""
         self._in_doubt = True
         stored = await self._run(
-            partial(manifest_store.commit, self._tools.store, self.remote.stored, new)
+            partial(
+                manifest_store.commit,
+                self._tools.store,
+                self.remote.stored,
+                new,
+                now_ms=self._tools.clock.now_ms(),
+            )
         )
         self._in_doubt = False
         self.remote.adopt(stored)

@@ -19,7 +19,13 @@ from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest, commit, load
+from strandline.storage.remote.manifest_store import (
+    PAGES_MERGED,
+    ManifestPages,
+    StoredManifest,
+    commit,
+    load,
+)
 from strandline.storage.remote.memory import Fault, MemoryStore, Moment
 
 PARTITION = TopicIdPartition("orders", uuid.UUID("00000000-0000-4000-8000-00000000002a"), 0)
@@ -271,9 +277,72 @@ def test_a_page_never_hides_a_gap() -> None:
     for number in range(5, 12):
         manifest = manifest.with_segment(entry(number))
     stored = commit(store, None, manifest, root_entries_max=4, page_entries=3)
-    assert [page.end_offset for page in stored.manifest.pages] == [20]
+    assert [page.end_offset for page in stored.manifest.pages] == [20, 80]
     pages = ManifestPages(store)
     assert len(list(pages.iter_segments(stored.manifest))) == 9
+
+
+def grown(store: MemoryStore, count: int, *, now_ms: int = 5, **bounds: int) -> StoredManifest:
+    """An archive of so many segments, one commit each."""
+    stored = commit(store, None, EMPTY)
+    for number in range(count):
+        new = stored.manifest.with_segment(entry(number))
+        stored = commit(
+            store, stored, new, now_ms=now_ms, root_entries_max=4, page_entries=2, **bounds
+        )
+    return stored
+
+
+def test_pages_are_merged_so_that_a_root_stays_short() -> None:
+    store = MemoryStore()
+    stored = grown(store, 1200, page_entries_max=1024)
+    manifest = stored.manifest
+    assert len(manifest.pages) <= 3 * PAGES_MERGED
+    assert manifest.pages[0].segment_count == 1024
+    assert len(manifest.segments) <= 4
+    found = list(ManifestPages(store).iter_segments(manifest))
+    assert [one.base_offset for one in found] == [10 * number for number in range(1200)]
+    assert manifest.segment_count == 1200
+    # What was replaced is marked, and nothing else lies in the store.
+    named = {page.key for page in manifest.pages} | {mark.log_key for mark in manifest.deleting}
+    assert {info.key for info in store.list("") if "/manifest/" in info.key} == named
+    assert all(mark.marked_ms == 5 for mark in manifest.deleting)
+
+
+def test_pages_are_not_merged_where_nobody_says_what_time_it_is() -> None:
+    store = MemoryStore()
+    stored = commit(store, None, EMPTY)
+    for number in range(100):
+        new = stored.manifest.with_segment(entry(number))
+        stored = commit(store, stored, new, root_entries_max=4, page_entries=2)
+    assert not stored.manifest.deleting
+    assert len(stored.manifest.pages) == 48
+
+
+def test_a_page_that_cannot_be_read_keeps_no_commit_from_being_made() -> None:
+    store = MemoryStore()
+    stored = grown(store, 17)
+    assert len(stored.manifest.pages) == PAGES_MERGED - 1
+    damaged = stored.manifest.pages[3].key
+    store.delete([damaged])
+    for number in range(17, 30):
+        new = stored.manifest.with_segment(entry(number))
+        stored = commit(store, stored, new, now_ms=5, root_entries_max=4, page_entries=2)
+    assert damaged in {page.key for page in stored.manifest.pages}
+    assert stored.manifest.segment_count == 30
+
+
+def test_pages_whose_first_entries_are_deleted_are_merged_without_them() -> None:
+    store = MemoryStore()
+    stored = grown(store, 17)
+    gone = [entry(number) for number in range(3)]
+    new = stored.manifest.with_log_start(30).with_deleting(gone, marked_ms=5)
+    stored = commit(store, stored, new, now_ms=5, root_entries_max=4, page_entries=2)
+    for number in range(17, 40):
+        new = stored.manifest.with_segment(entry(number))
+        stored = commit(store, stored, new, now_ms=5, root_entries_max=4, page_entries=2)
+    found = list(ManifestPages(store).iter_segments(stored.manifest))
+    assert [one.base_offset for one in found] == [10 * number for number in range(3, 40)]
 
 
 def test_the_bounds_of_root_and_page_fit_each_other() -> None:

@@ -38,7 +38,7 @@ async def test_partitions_are_described_without_listing_data(tmp_path: Path) -> 
 async def test_segments_are_listed_over_pages_and_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2)
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
     monkeypatch.setattr(manifest_store, "commit", small)
     async with Rig(tmp_path) as rig:
         rig.produce_segments(8)

@@ -32,9 +32,9 @@ async def test_the_next_segment_is_uploaded_while_the_first_one_waits(tmp_path: 
         rig.memory.add_fault(Fault(operation="put", key_pattern=FIRST_LOG, gate=gate))
         settling = asyncio.ensure_future(rig.settle())
         await until(lambda: rig.memory.count_requests("put", r"\.meta$") == 1)
+        await until(lambda: rig.memory.count_requests("put", r"\.log$") == COPIES_PER_PARTITION)
         # The second is done and is not committed: the first is not there.
         assert rig.archived == []
-        assert rig.memory.count_requests("put", r"\.log$") == COPIES_PER_PARTITION
         gate.set()
         await settling
         assert rig.archived == [(0, 10), (10, 20), (20, 30), (30, 40)]

@@ -167,7 +167,7 @@ class Life:
 async def test_no_life_loses_a_record(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = partial(manifest_store.commit, root_entries_max=4, page_entries=2)
+    small = partial(manifest_store.commit, root_entries_max=4, page_entries=2, page_entries_max=64)
     monkeypatch.setattr(manifest_store, "commit", small)
     config = replace(CONFIG, strandline_remote_active_segment_upload_ms=1000)
     async with Rig(tmp_path, config=config, merge_target_bytes=MERGE_TARGET_BYTES) as rig:

@@ -21,7 +21,7 @@ from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, PARTITION, Rig, a
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three entries in the root, two in a page: pages after four segments."""
-    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2)
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
     monkeypatch.setattr(manifest_store, "commit", small)
 
 
