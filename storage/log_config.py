@@ -23,6 +23,7 @@ from strandline.storage.topic_properties import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
     OBJECT_TAGS_MAX,
+    SAME_AS_LOCAL,
     SAME_AS_TOTAL,
     SEGMENT_BYTES_MIN,
     TOPIC_CONFIGS,
@@ -36,6 +37,7 @@ __all__ = [
     "COMPRESSION_TYPES",
     "INT_MAX",
     "LONG_MAX",
+    "SAME_AS_LOCAL",
     "SAME_AS_TOTAL",
     "SEGMENT_BYTES_MIN",
     "TOPIC_CONFIGS",
@@ -77,6 +79,8 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
+    remote_copy_lag_bytes: int = SAME_AS_LOCAL
+    remote_copy_lag_ms: int = 0
     remote_log_copy_disable: bool = False
     remote_storage_enable: bool = False
     retention_bytes: int = UNLIMITED
@@ -149,6 +153,20 @@ class LogConfig:
             return self.retention_bytes
         return self.local_retention_bytes
 
+    @property
+    def effective_copy_lag_ms(self) -> int:
+        """Age at which a closed segment may be copied (KIP-1241); -1: age alone never allows it."""
+        if self.remote_copy_lag_ms == SAME_AS_LOCAL:
+            return self.effective_local_retention_ms
+        return self.remote_copy_lag_ms
+
+    @property
+    def effective_copy_lag_bytes(self) -> int:
+        """Newer local bytes at which it may; -1: size alone never allows it."""
+        if self.remote_copy_lag_bytes == SAME_AS_LOCAL:
+            return self.effective_local_retention_bytes
+        return self.remote_copy_lag_bytes
+
     @classmethod
     def resolve(
         cls, topic_properties: Mapping[str, str], broker_defaults: Mapping[str, str] | None = None
@@ -184,6 +202,11 @@ class LogConfig:
         if "local.retention.bytes" in named:
             _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
         _check_tags(self.strandline_remote_object_tags)
+        if self.remote_storage_enable:
+            _check_copy_lag("ms", self.remote_copy_lag_ms, self.effective_local_retention_ms)
+            _check_copy_lag(
+                "bytes", self.remote_copy_lag_bytes, self.effective_local_retention_bytes
+            )
         if self.remote_storage_enable and self.remote_log_copy_disable:
             _check_local_same_as_total("ms", self.local_retention_ms, self.retention_ms)
             _check_local_same_as_total("bytes", self.local_retention_bytes, self.retention_bytes)
@@ -195,6 +218,15 @@ def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
     if local == UNLIMITED or local > total:
         raise InvalidConfig(
             f"local.retention.{unit}={local} must not exceed retention.{unit}={total}"
+        )
+
+
+def _check_copy_lag(unit: str, lag: int, local: int) -> None:
+    # What may go locally has to be in the archive by then, or it stays.
+    if lag > 0 and local != UNLIMITED and lag > local:
+        raise InvalidConfig(
+            f"Invalid value {lag} for configuration remote.copy.lag.{unit}: Value must not exceed"
+            f" local.retention.{unit} (effective value: {local})"
         )
 
 

@@ -14,6 +14,7 @@ from strandline.storage.errors import InvalidConfig
 SEGMENT_BYTES_MIN = 1024 * 1024
 UNLIMITED = -1
 SAME_AS_TOTAL = -2
+SAME_AS_LOCAL = -1
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 CLEANUP_POLICIES = ("compact", "delete")
@@ -246,6 +247,24 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             minimum=1,
         ),
         _define("preallocate", _B, False, "Preallocate segment files.", "log.preallocate"),
+        _define(
+            "remote.copy.lag.bytes",
+            _L,
+            -1,
+            "A closed segment may be copied when so many newer bytes are in the local log, or when"
+            " remote.copy.lag.ms allows it; 0: at once, -1: as many as are kept locally.",
+            "log.remote.copy.lag.bytes",
+            minimum=-1,
+        ),
+        _define(
+            "remote.copy.lag.ms",
+            _L,
+            0,
+            "A closed segment may be copied when its newest record is so old, in ms, or when"
+            " remote.copy.lag.bytes allows it; 0: at once, -1: as old as what is kept locally.",
+            "log.remote.copy.lag.ms",
+            minimum=-1,
+        ),
         _define(
             "remote.log.copy.disable",
             _B,

@@ -99,6 +99,11 @@ class SegmentedLog:
         self._end_offset = loaded.end_offset
         self._set_segments(loaded.segments)
 
+    @property
+    def clock(self) -> Clock:
+        """The clock of everything about this log."""
+        return self._clock
+
     # --- where things are ----------------------------------------------------------------------
 
     @property

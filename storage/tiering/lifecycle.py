@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from strandline.storage.model import Offset
+from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.values import dataclass
 
 
@@ -35,6 +35,7 @@ class SegmentState(Enum):
     ACTIVE = "still being written"
     UNSTABLE = "holds records above the last stable offset"
     UNCLEANED = "waits for the cleaner: of a compacted log only compacted segments are copied"
+    DELAYED = "waits for remote.copy.lag.ms or remote.copy.lag.bytes"
     TIERING_DISABLED = "remote.storage.enable is false"
     COPY_DISABLED = "remote.log.copy.disable is true"
     MANIFEST_UNKNOWN = "the manifest of the partition is not loaded yet"
@@ -51,11 +52,15 @@ class SegmentView:
     end_offset: Offset
     size_bytes: int
     is_active: bool
+    # Of its newest record; asked for only where copying is delayed.
+    newest_ms: TimestampMs = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
     """Everything the verdict depends on; `segments` are in order and adjacent.
+
+    `copy_lag_ms` and `copy_lag_bytes` are KIP-1241's: 0 is no delay, -1 no such condition.
 
     `remote_end_offset` is the exclusive end of the committed archive, None while it is empty.
     `durable_log_start_offset` is the log start that survives a crash of this machine.
@@ -72,6 +77,9 @@ class PartitionView:
     manifest_known: bool = True
     fenced: bool = False
     cleaned_offset: Offset | None = None
+    now_ms: TimestampMs = 0
+    copy_lag_ms: int = 0
+    copy_lag_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +137,12 @@ def judge(view: PartitionView) -> PartitionVerdict:
     # Once one segment has to wait, all later ones wait for it: copies are made in order.
     blocked = False
     expected_base = view.remote_end_offset
+    newer_bytes = sum(segment.size_bytes for segment in view.segments)
     for segment in view.segments:
+        newer_bytes -= segment.size_bytes
         state = _state(view, segment, expected_base)
+        if state is SegmentState.NEXT and _is_delayed(view, segment, newer_bytes):
+            state = SegmentState.DELAYED
         if state is SegmentState.NEXT and blocked:
             state = SegmentState.QUEUED
         if state not in (SegmentState.ARCHIVED, SegmentState.DELETED):
@@ -185,6 +197,19 @@ def _state(view: PartitionView, segment: SegmentView, expected_base: Offset | No
     if view.cleaned_offset is not None and segment.end_offset > view.cleaned_offset:
         return SegmentState.UNCLEANED
     return _alignment(view, segment, expected_base)
+
+
+def _is_delayed(view: PartitionView, segment: SegmentView, newer_bytes: int) -> bool:
+    """Whether KIP-1241 lets the segment wait: neither is it old enough, nor is enough behind it.
+
+    As in RemoteLogManager.RLMCopyTask: a time in the future is no reason to wait.
+    """
+    lag_ms, lag_bytes = view.copy_lag_ms, view.copy_lag_bytes
+    if lag_ms == 0 or lag_bytes == 0:
+        return False
+    age_ms = view.now_ms - segment.newest_ms
+    is_old = lag_ms > 0 and (age_ms >= lag_ms or age_ms < 0)
+    return not is_old and not (lag_bytes > 0 and newer_bytes >= lag_bytes)
 
 
 def _alignment(

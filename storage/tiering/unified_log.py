@@ -387,8 +387,10 @@ class UnifiedLog:
     def view(self) -> PartitionView:
         """What `lifecycle` decides on."""
         config, remote = self.local.config, self.remote
+        lag_ms, lag_bytes = config.effective_copy_lag_ms, config.effective_copy_lag_bytes
+        may_wait = lag_ms != 0 and lag_bytes != 0
         return PartitionView(
-            segments=_views(self.local.segments),
+            segments=_views(self.local.segments, with_times=may_wait),
             log_start_offset=self.log_start_offset,
             durable_log_start_offset=self.durable_log_start_offset,
             last_stable_offset=self.local.last_stable_offset,
@@ -398,6 +400,9 @@ class UnifiedLog:
             manifest_known=remote is not None and remote.known,
             fenced=remote is not None and remote.fenced,
             cleaned_offset=(self.local.cleaned_offset or 0) if config.is_compacted else None,
+            now_ms=self.local.clock.now_ms(),
+            copy_lag_ms=lag_ms,
+            copy_lag_bytes=lag_bytes,
         )
 
     def _archived_below(self) -> Offset | None:
@@ -461,8 +466,11 @@ class UnifiedLog:
         )
 
 
-def _views(segments: Sequence[LogSegment]) -> list[SegmentView]:
-    """The segments; one of which compaction left nothing is the beginning of the next one."""
+def _views(segments: Sequence[LogSegment], *, with_times: bool) -> list[SegmentView]:
+    """The segments; one of which compaction left nothing is the beginning of the next one.
+
+    Times are looked for only where somebody asks: that may open the files of old segments.
+    """
     views: list[SegmentView] = []
     base_offset: Offset | None = None
     for segment in segments:
@@ -476,6 +484,7 @@ def _views(segments: Sequence[LogSegment]) -> list[SegmentView]:
                 end_offset=segment.end_offset,
                 size_bytes=segment.size_bytes,
                 is_active=segment.is_active,
+                newest_ms=newest_ms(segment) if with_times else -1,
             )
         )
         base_offset = None

@@ -155,11 +155,16 @@ def check_uploads(archive: Archive) -> None:
     assert orphan_keys(archive) == uploaded_keys(archive) - live_keys(archive)
 
 
+COPIES = "remote.log.manager.copier.thread.pool.size"
+
+
 @pytest.mark.parametrize("point", COPY_POINTS)
 def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
 ) -> None:
     broker = make_broker()
+    # One copy at a time: what is left behind is what the steps say, no more.
+    broker.settings[COPIES] = "1"
     unarchived.copy_data(broker)
     broker.start_to_crash_at(point)
     wait_for_death(broker)
@@ -185,10 +190,30 @@ def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     assert archive.findings() == []
 
 
+@pytest.mark.parametrize("point", [COPY_AFTER_LOG, COPY_BEFORE_COMMIT])
+def test_two_copies_that_die_together_are_made_again_and_leave_only_orphans(
+    make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
+) -> None:
+    broker = make_broker()
+    unarchived.copy_data(broker)
+    broker.start_to_crash_at(point)
+    wait_for_death(broker)
+    left_behind = uploaded_keys(archive)
+    assert 1 <= len(left_behind) <= 4
+    assert archive.segments(TOPIC) == ()
+    assert orphan_keys(archive) == left_behind
+    broker.start()
+    settle(broker)
+    check_uploads(archive)
+    assert orphan_keys(archive) == left_behind
+    assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
+
+
 def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_no_local_copy(
     make_broker: MakeBroker, archive: Archive, unarchived: Saved
 ) -> None:
     broker = make_broker()
+    broker.settings[COPIES] = "1"
     unarchived.copy_data(broker)
     # The first commit makes the manifest; the other steps then happen to an archive that exists.
     deaths = {COPY_AFTER_COMMIT: 2, COPY_AFTER_LOG: 3, COPY_BEFORE_COMMIT: 5}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from hypothesis import given
@@ -174,3 +175,57 @@ def test_invariants_hold_for_any_partition(
         if seen.freeable:
             assert not segment.is_active
             assert segment.end_offset <= max(durable, remote_end_offset or 0)
+
+
+def lagging(*, newest_ms: tuple[int, ...], now_ms: int, lag_ms: int, lag_bytes: int) -> list[str]:
+    partition = view(*range(0, 10 * len(newest_ms) + 1, 10))
+    dated = [
+        replace(segment, newest_ms=ms)
+        for segment, ms in zip(partition.segments, newest_ms, strict=True)
+    ]
+    return states(
+        replace(
+            partition,
+            segments=dated,
+            now_ms=now_ms,
+            copy_lag_ms=lag_ms,
+            copy_lag_bytes=lag_bytes,
+        )
+    )
+
+
+def test_a_segment_waits_until_it_is_as_old_as_the_copy_lag() -> None:
+    lag = partial(lagging, newest_ms=(10, 20, 30), lag_ms=100, lag_bytes=-1)
+    assert lag(now_ms=109) == ["DELAYED", "DELAYED", "ACTIVE"]
+    assert lag(now_ms=110) == ["NEXT", "DELAYED", "ACTIVE"]
+    assert lag(now_ms=120) == ["NEXT", "QUEUED", "ACTIVE"]
+
+
+def test_enough_newer_bytes_let_a_segment_go_before_its_time() -> None:
+    lag = partial(lagging, newest_ms=(10, 20, 30), now_ms=20, lag_ms=100)
+    assert lag(lag_bytes=100) == ["NEXT", "QUEUED", "ACTIVE"]
+    assert lag(lag_bytes=101) == ["NEXT", "DELAYED", "ACTIVE"]
+    assert lag(lag_bytes=200) == ["NEXT", "DELAYED", "ACTIVE"]
+    assert lag(lag_bytes=201) == ["DELAYED", "DELAYED", "ACTIVE"]
+
+
+def test_no_lag_in_one_of_the_two_is_no_lag_at_all() -> None:
+    lag = partial(lagging, newest_ms=(10, 20), now_ms=20)
+    assert lag(lag_ms=0, lag_bytes=10**9) == ["NEXT", "ACTIVE"]
+    assert lag(lag_ms=10**9, lag_bytes=0) == ["NEXT", "ACTIVE"]
+
+
+def test_nothing_is_copied_when_neither_age_nor_size_can_allow_it() -> None:
+    assert lagging(newest_ms=(10, 20), now_ms=20, lag_ms=-1, lag_bytes=-1) == ["DELAYED", "ACTIVE"]
+
+
+def test_a_record_from_the_future_is_no_reason_to_wait() -> None:
+    assert lagging(newest_ms=(99, 20), now_ms=20, lag_ms=5, lag_bytes=-1) == ["NEXT", "ACTIVE"]
+
+
+def test_an_older_segment_goes_before_a_younger_one_that_may_go_already() -> None:
+    assert lagging(newest_ms=(90, 10, 99), now_ms=100, lag_ms=50, lag_bytes=-1) == [
+        "DELAYED",
+        "QUEUED",
+        "ACTIVE",
+    ]

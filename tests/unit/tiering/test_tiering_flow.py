@@ -217,3 +217,24 @@ async def test_what_is_pending_is_not_known_before_the_archive_is(tmp_path: Path
         await rig.crash()
         assert rig.log.local_start_offset > rig.log.log_start_offset
         assert (rig.log.highest_remote_offset, rig.log.earliest_pending_upload) == (-1, -1)
+
+
+@asynchronous
+async def test_a_closed_segment_is_copied_when_its_copy_lag_is_over(tmp_path: Path) -> None:
+    """KIP-1241: what is kept locally anyway need not be in the archive as well."""
+    async with Rig(tmp_path) as rig:
+        rig.configure(
+            local_retention_ms=60_000, local_retention_bytes=-1, remote_copy_lag_ms=30_000
+        )
+        rig.produce_segments(2)
+        # A record of the future would not wait.
+        rig.pass_ms(100)
+        await rig.settle()
+        assert rig.archived == []
+        assert rig.reasons[0] == "waits for remote.copy.lag.ms or remote.copy.lag.bytes"
+        rig.pass_ms(30_000)
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20)]
+        # In the archive, and still here.
+        assert rig.local_segments[0] == (0, 10)
+        await rig.assert_everything_is_readable()
