@@ -20,6 +20,7 @@ from strandline.storage.errors import InvalidConfig
 ENVIRONMENT_VARIABLE = "STRANDLINE_CRASH_AT"
 EXIT_STATUS_KILLED = 137
 
+COPY_AFTER_REWRITE = "copy.after-rewrite"
 COPY_AFTER_LOG = "copy.after-log"
 COPY_AFTER_META = "copy.after-meta"
 COPY_BEFORE_COMMIT = "copy.before-commit"
@@ -60,6 +61,7 @@ MOVE_BEFORE_SWAP = "move.before-swap"
 MOVE_AFTER_SWAP = "move.after-swap"
 
 CRASH_POINTS = (
+    COPY_AFTER_REWRITE,
     COPY_AFTER_LOG,
     COPY_AFTER_META,
     COPY_BEFORE_COMMIT,

@@ -91,6 +91,8 @@ class LogConfig:
     segment_ms: int = 604_800_000
     strandline_remote_active_segment_upload_ms: int = 3_600_000
     strandline_remote_object_tags: tuple[str, ...] = ()
+    strandline_remote_compression_type: str = "producer"
+    strandline_remote_compression_zstd_level: int = 3
     strandline_remote_storage_class: str = "DEFAULT"
 
     # Derived: whether appends need nothing but the batch header, as almost all topics' do. A field
@@ -152,6 +154,13 @@ class LogConfig:
         if self.local_retention_bytes == SAME_AS_TOTAL:
             return self.retention_bytes
         return self.local_retention_bytes
+
+    @property
+    def remote_recompression_level(self) -> int | None:
+        """zstd's level for batches on their way to the archive; None: they go as they are."""
+        if self.strandline_remote_compression_type == "zstd":
+            return self.strandline_remote_compression_zstd_level
+        return None
 
     @property
     def effective_copy_lag_ms(self) -> int:

@@ -359,6 +359,25 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             minimum=-1,
         ),
         _define(
+            "strandline.remote.compression.type",
+            _S,
+            "producer",
+            "Codec of the topic's batches in the remote tier, from now on: producer leaves them as"
+            " they are, zstd rewrites those that become smaller. Records, offsets and times stay;"
+            " bytes do not.",
+            "strandline.remote.compression.type",
+            choices=("producer", "zstd"),
+        ),
+        _define(
+            "strandline.remote.compression.zstd.level",
+            _I,
+            3,
+            "zstd level of such batches.",
+            "strandline.remote.compression.zstd.level",
+            minimum=-131072,
+            maximum=22,
+        ),
+        _define(
             "unclean.leader.election.enable",
             _B,
             False,

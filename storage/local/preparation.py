@@ -26,8 +26,9 @@ from strandline.storage.model import TimestampType
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import old_messages
 from strandline.storage.records.batch import BatchHeader, check_crc, read_header
-from strandline.storage.records.compression import Codec, compress, decompress
-from strandline.storage.records.record import Record, encode_batch, with_crc
+from strandline.storage.records.compression import Codec
+from strandline.storage.records.recompression import recompressed
+from strandline.storage.records.record import Record, encode_batch
 
 
 def needs_preparation(records: memoryview, config: LogConfig) -> bool:
@@ -56,7 +57,10 @@ def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryvie
     target = config.stored_codec
     if target is None or target == header.codec or header.is_control:
         return records
-    return _recompressed(records, header, target, config.compression_level)
+    made = recompressed(
+        records, header, codec=target, level=config.compression_level, bytes_max=APPEND_BYTES_MAX
+    )
+    return memoryview(made)
 
 
 def prepare_old(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryview:
@@ -138,22 +142,3 @@ def _checked_header(records: memoryview, config: LogConfig) -> BatchHeader:
     if header.codec > batch_format.CODEC_LAST:
         raise UnsupportedCodec(f"compression codec {header.codec} is unknown")
     return header
-
-
-def _recompressed(
-    records: memoryview, header: BatchHeader, codec: int, level: int | None
-) -> memoryview:
-    """The same records under another codec; nothing else in the header changes."""
-    payload = decompress(
-        header.codec, records[batch_format.HEADER_BYTES :], bytes_max=APPEND_BYTES_MAX
-    )
-    body = compress(codec, payload, level)
-    encoded = bytearray(records[: batch_format.HEADER_BYTES])
-    encoded += body
-    batch_format.LOG_OVERHEAD.pack_into(
-        encoded, 0, header.base_offset, len(encoded) - batch_format.LOG_OVERHEAD_BYTES
-    )
-    batch_format.ATTRIBUTES_FIELD.pack_into(
-        encoded, batch_format.CRC_START, header.attributes & ~batch_format.CODEC_MASK | codec
-    )
-    return memoryview(with_crc(encoded))

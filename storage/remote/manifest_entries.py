@@ -30,6 +30,9 @@ class SegmentEntry:
     meta_crc32c: int
     has_transactions: bool
     uploaded_ms: TimestampMs
+    # What the batches took on the broker's disk, where they were rewritten on their way here: they
+    # hold the same records then, and not the same bytes.
+    recompressed_from_bytes: int | None = None
 
     def epoch_for(self, offset: Offset) -> Epoch:
         """The leader epoch that `offset` was written under; -1 if the entry does not know it."""
@@ -95,7 +98,7 @@ def replaced_marks(
 
 def entry_fields(entry: SegmentEntry) -> dict[str, Json]:
     """What a manifest or a page says of a segment."""
-    return {
+    fields: dict[str, Json] = {
         "base_offset": entry.base_offset,
         "end_offset": entry.end_offset,
         "leader_epochs": [[start.epoch, start.start_offset] for start in entry.leader_epochs],
@@ -111,6 +114,9 @@ def entry_fields(entry: SegmentEntry) -> dict[str, Json]:
         "has_transactions": entry.has_transactions,
         "uploaded_ms": entry.uploaded_ms,
     }
+    if entry.recompressed_from_bytes is not None:
+        fields["recompressed_from_bytes"] = entry.recompressed_from_bytes
+    return fields
 
 
 def entry_from(fields: Fields) -> SegmentEntry:
@@ -130,6 +136,7 @@ def entry_from(fields: Fields) -> SegmentEntry:
         meta_crc32c=fields.crc("meta_crc32c"),
         has_transactions=fields.boolean("has_transactions"),
         uploaded_ms=fields.integer("uploaded_ms"),
+        recompressed_from_bytes=fields.optional_integer("recompressed_from_bytes"),
     )
 
 

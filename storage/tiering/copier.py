@@ -1,7 +1,9 @@
 """Copies one sealed segment into the bucket. Nothing is freed or committed here.
 
     1 flush      the segment and all before it are on this disk's platters
-    2 inspect    every batch checked; checksum, counts, time bounds, chunks, indexes (own process)
+    2 inspect    every batch checked; checksum, counts, time bounds, chunks, indexes (own process);
+                 before that rewritten, if the topic asks for it: then 3 and 4 are of the rewritten
+                 segment                                       crash point copy.after-rewrite
     3 put .log   under a name that no other attempt has        crash point copy.after-log
     4 put .meta                                                crash point copy.after-meta
     5 verify     size and checksum of both, as the store has them
@@ -32,7 +34,12 @@ from pathlib import Path
 
 from strandline.storage import crc32c
 from strandline.storage.clock import Clock
-from strandline.storage.crash_points import COPY_AFTER_LOG, COPY_AFTER_META, crash_point
+from strandline.storage.crash_points import (
+    COPY_AFTER_LOG,
+    COPY_AFTER_META,
+    COPY_AFTER_REWRITE,
+    crash_point,
+)
 from strandline.storage.errors import (
     CorruptFile,
     DiskError,
@@ -61,6 +68,7 @@ from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspe
 from strandline.storage.tiering.lifecycle import SegmentVerdict
 from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.object_options import object_options
+from strandline.storage.tiering.recompressing import Recompression, nameless_file
 from strandline.storage.tiering.segment_sections import sections_of
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.values import dataclass
@@ -118,6 +126,8 @@ class _Source:
     offsets: Offsets
     deadline_s: float
     useless: threading.Event
+    # zstd's; None: the bytes go as they are.
+    recompression_level: int | None
 
 
 class SegmentCopier:
@@ -168,6 +178,7 @@ class SegmentCopier:
             offsets=Offsets.SOME if local.has_gaps else Offsets.EVERY,
             deadline_s=self._clock.monotonic_s() + self._timeout_s,
             useless=threading.Event(),
+            recompression_level=local.config.remote_recompression_level,
         )
 
         def work() -> SegmentEntry:
@@ -203,13 +214,26 @@ class SegmentCopier:
 
     def _copy(self, source: _Source) -> SegmentEntry:
         """Steps 2 to 5; blocks."""
+        if source.recompression_level is None:
+            return self._copy_inspected(source, self._inspect(source), source.segment.log_path)
+        with nameless_file(source.segment.log_path.parent) as path:
+            wanted = Recompression(path=path, level=source.recompression_level)
+            facts = self._inspect(source, wanted)
+            is_rewritten = facts.recompressed_from_bytes is not None
+            if is_rewritten:
+                crash_point(COPY_AFTER_REWRITE)
+            return self._copy_inspected(
+                source, facts, path if is_rewritten else source.segment.log_path
+            )
+
+    def _copy_inspected(self, source: _Source, facts: SegmentFacts, path: Path) -> SegmentEntry:
+        """Steps 3 to 5 for the file that `facts` are of."""
         segment, keys = source.segment, source.keys
-        facts = self._inspect(source)  # 2
         self._check_wanted(source)
         meta = segment_meta.encode(_sections(source, facts))
         meta_crc32c = crc32c.crc32c(meta)
         try:
-            self._upload(source, facts, meta)  # 3, 4
+            self._upload(source, facts, path, meta)  # 3, 4
             self._verify(source, keys.log_key, facts.size_bytes, facts.crc32c)  # 5
             self._verify(source, keys.meta_key, len(meta), meta_crc32c)
         except StorageError as error:
@@ -232,11 +256,12 @@ class SegmentCopier:
             # look for aborts in later segments either.
             has_transactions=bool(facts.transactional_batch_count or facts.control_batch_count),
             uploaded_ms=self._clock.now_ms(),
+            recompressed_from_bytes=facts.recompressed_from_bytes,
         )
 
-    def _upload(self, source: _Source, facts: SegmentFacts, meta: bytes) -> None:
+    def _upload(self, source: _Source, facts: SegmentFacts, path: Path, meta: bytes) -> None:
         body = FileBody(
-            path=source.segment.log_path,
+            path=path,
             size_bytes=facts.size_bytes,
             crc32c=facts.crc32c,
             options=source.options,
@@ -264,7 +289,7 @@ class SegmentCopier:
                 extra={"fields": {"key": keys.log_key, "reason": str(clean_up_error)}},
             )
 
-    def _inspect(self, source: _Source) -> SegmentFacts:
+    def _inspect(self, source: _Source, recompression: Recompression | None = None) -> SegmentFacts:
         segment = source.segment
         facts = self._inspector.inspect(
             InspectionRequest(
@@ -272,12 +297,15 @@ class SegmentCopier:
                 base_offset=source.base_offset,
                 end_offset=segment.end_offset,
                 offsets=source.offsets,
+                recompression=recompression,
             ),
             timeout_s=max(0.0, source.deadline_s - self._clock.monotonic_s()),
         )
-        if facts.size_bytes != segment.size_bytes:
+        rewritten_bytes = facts.recompressed_from_bytes
+        found_bytes = facts.size_bytes if rewritten_bytes is None else rewritten_bytes
+        if found_bytes != segment.size_bytes:
             raise CorruptFile(
-                f"{segment.log_path} has {facts.size_bytes} bytes, {segment.size_bytes} expected"
+                f"{segment.log_path} has {found_bytes} bytes, {segment.size_bytes} expected"
             )
         if facts.unreadable_batch_count:
             log.warning(

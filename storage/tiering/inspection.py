@@ -124,6 +124,8 @@ class SegmentFacts:
     time_index: bytes
     # None if some key could not be read, or there are too many for a filter that helps.
     key_filter: KeyFilter | None
+    # Bytes of the segment that these are the rewritten batches of; None: nothing was rewritten.
+    recompressed_from_bytes: int | None = None
 
 
 class WalkedBatch(NamedTuple):

@@ -28,9 +28,12 @@ from strandline.storage.tiering.inspection import (
     AdaptiveWalk,
     Offsets,
     SegmentFacts,
+    Walk,
     inspect_segment,
+    plain_walk,
 )
-from strandline.storage.values import dataclass
+from strandline.storage.tiering.recompressing import Recompression, recompress_segment
+from strandline.storage.values import dataclass, replace
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -48,12 +51,16 @@ class InspectionFailed(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionRequest:
-    """A sealed segment file, and the offsets it must hold: [base_offset, end_offset)."""
+    """A sealed segment file, and the offsets it must hold: [base_offset, end_offset).
+
+    With `recompression` it is rewritten first, and the facts are of the rewritten file.
+    """
 
     path: Path
     base_offset: Offset
     end_offset: Offset
     offsets: Offsets = Offsets.EVERY
+    recompression: Recompression | None = None
 
 
 class SegmentInspector:
@@ -135,6 +142,23 @@ def _ask(
     return answer
 
 
+def carry_out(request: InspectionRequest, walk: Walk = plain_walk) -> SegmentFacts:
+    """Does what is asked for, in this process. Raises CorruptRecords, DiskError."""
+    path, rewritten = request.path, None
+    if request.recompression is not None:
+        done = recompress_segment(request.path, request.recompression)
+        if done.batch_count:
+            path, rewritten = request.recompression.path, done.source_size_bytes
+    facts = inspect_segment(
+        path,
+        base_offset=request.base_offset,
+        end_offset=request.end_offset,
+        walk=walk,
+        offsets=request.offsets,
+    )
+    return facts if rewritten is None else replace(facts, recompressed_from_bytes=rewritten)
+
+
 def serve(connection: Connection) -> None:
     """The child: answers requests until the other end is gone."""
     walk = AdaptiveWalk()
@@ -146,13 +170,7 @@ def serve(connection: Connection) -> None:
         assert isinstance(request, InspectionRequest), request
         answer: SegmentFacts | StrandlineError
         try:
-            answer = inspect_segment(
-                request.path,
-                base_offset=request.base_offset,
-                end_offset=request.end_offset,
-                walk=walk,
-                offsets=request.offsets,
-            )
+            answer = carry_out(request, walk)
         except StrandlineError as error:
             answer = error
         try:

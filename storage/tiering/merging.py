@@ -245,4 +245,12 @@ class SegmentMerger:
             meta_crc32c=checksum(meta),
             has_transactions=any(entry.has_transactions for entry in run),
             uploaded_ms=self._clock.now_ms(),
+            recompressed_from_bytes=_recompressed_from_bytes(run),
         )
+
+
+def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:
+    """What the records took on a broker's disk, if some of them were rewritten."""
+    if all(entry.recompressed_from_bytes is None for entry in run):
+        return None
+    return sum(entry.recompressed_from_bytes or entry.size_bytes for entry in run)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from strandline.storage.crash_points import (
     COPY_AFTER_COMMIT,
     COPY_AFTER_LOG,
     COPY_AFTER_META,
+    COPY_AFTER_REWRITE,
     COPY_BEFORE_COMMIT,
     DELETE_AFTER_LOG_START,
     DELETE_AFTER_MARK,
@@ -43,6 +45,7 @@ from strandline.storage.crash_points import (
     TAIL_AFTER_PART,
 )
 from strandline.storage.records.batch import read_header
+from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.remote.keys import ObjectKind
 from strandline.storage.tiering.orphans import delete_orphans
 from tests.conftest import S3Bucket, make_bucket
@@ -94,9 +97,12 @@ class Saved:
 
 @pytest.fixture(scope="module")
 def unarchived(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    return produce_unarchived(ministack, tmp_path_factory.mktemp("unarchived"), BATCHES)
+
+
+def produce_unarchived(ministack: ServerProcess, folder: Path, batches: Sequence[bytes]) -> Saved:
     """Everything produced, nothing archived: the store was away."""
     bucket = make_bucket(ministack.endpoint_url)
-    folder = tmp_path_factory.mktemp("unarchived")
     with (
         FaultProxy(ministack.port) as proxy,
         TieredBroker(folder, bucket, endpoint_url=proxy.endpoint_url) as broker,
@@ -104,7 +110,7 @@ def unarchived(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactor
     ):
         client.create_topic({**TIERED, **FREE_LOCALLY})
         proxy.go_away()
-        client.produce(BATCHES)
+        client.produce(batches)
         broker.stop()
     return Saved(data=broker.data, bucket=bucket)
 
@@ -207,6 +213,51 @@ def test_two_copies_that_die_together_are_made_again_and_leave_only_orphans(
     check_uploads(archive)
     assert orphan_keys(archive) == left_behind
     assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
+
+
+def repetitive_batches() -> list[bytes]:
+    """Three segments and a half of records that zstd makes much smaller."""
+    return [
+        encode_batch(
+            [
+                Record(offset=offset, timestamp_ms=offset, key=b"k", value=b"%07d" % offset * 1000)
+                for offset in range(start, start + 25)
+            ]
+        )
+        for start in range(0, 525, 25)
+    ]
+
+
+@pytest.mark.parametrize("point", [COPY_AFTER_REWRITE, COPY_BEFORE_COMMIT])
+def test_a_copy_that_dies_after_its_batches_were_rewritten_loses_no_record(
+    make_broker: MakeBroker,
+    archive: Archive,
+    ministack: ServerProcess,
+    tmp_path: Path,
+    point: str,
+) -> None:
+    batches = repetitive_batches()
+    end = end_of(batches)
+    broker = make_broker()
+    broker.settings["strandline.remote.compression.type"] = "zstd"
+    produce_unarchived(ministack, tmp_path / "first", batches).copy_data(broker)
+    names = {path.suffix for path in broker.segment_files(TOPIC)[0].parent.iterdir()}
+    broker.start_to_crash_at(point)
+    wait_for_death(broker)
+    left = {path.suffix for path in broker.segment_files(TOPIC)[0].parent.iterdir()}
+    assert left <= names
+    assert archive.segments(TOPIC) == ()
+    left_behind = uploaded_keys(archive)
+    broker.start()
+    with broker.client(TOPIC) as client:
+        assert broker.wait_until_archived(client) == broker.wait_until_freed(client)
+        assert records_of(client.read(0, end)) == records_of(batches)
+    assert orphan_keys(archive) == left_behind
+    assert all(entry.recompressed_from_bytes for entry in archive.segments(TOPIC))
+
+
+def records_of(batches: Sequence[bytes]) -> list[Record]:
+    return [record for batch in batches for record in iter_records(batch, read_header(batch))]
 
 
 def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_no_local_copy(

@@ -76,12 +76,18 @@ def consumed(broker: TieredBroker, ends: dict[int, int]) -> list[dict[str, Any]]
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
 
+@pytest.mark.parametrize("compression", ["producer", "zstd"])
 def test_records_of_all_codecs_are_the_same_from_the_bucket_and_from_the_broker(
-    broker: TieredBroker, archive: Archive, s3_bucket: S3Bucket
+    broker: TieredBroker, archive: Archive, s3_bucket: S3Bucket, compression: str
 ) -> None:
     with broker.client("t") as client, broker.client("t", 1) as other:
         client.create_topic(
-            {**TIERED, "segment.bytes": str(2 * SEGMENT_BYTES)}, partitions=PARTITIONS
+            {
+                **TIERED,
+                "segment.bytes": str(2 * SEGMENT_BYTES),
+                "strandline.remote.compression.type": compression,
+            },
+            partitions=PARTITIONS,
         )
         for codec in CODECS:
             producer = Producer(
@@ -97,6 +103,8 @@ def test_records_of_all_codecs_are_the_same_from_the_bucket_and_from_the_broker(
             assert producer.flush(30) == 0
         ends = {0: broker.wait_until_archived(client), 1: broker.wait_until_archived(other)}
     assert min(ends.values()) > SEGMENT_BYTES // 2000
+    rewritten = [e for e in archive.segments("t") if e.recompressed_from_bytes is not None]
+    assert bool(rewritten) == (compression == "zstd")
     options = {"s3.endpoint.url": s3_bucket.endpoint_url, "includeHeaders": True}
     rows = scan(s3_bucket.url, "t", options=options).read_all().to_pylist()
     for row in rows:

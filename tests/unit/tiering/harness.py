@@ -35,8 +35,8 @@ from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.failures import RetryPolicy
-from strandline.storage.tiering.inspection import SegmentFacts, inspect_segment
-from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
+from strandline.storage.tiering.inspection import SegmentFacts
+from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector, carry_out
 from strandline.storage.tiering.manager import TieringManager
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
@@ -82,12 +82,7 @@ class DirectInspector(SegmentInspector):
     """Inspects in this process: the same pass without the child."""
 
     def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:
-        return inspect_segment(
-            request.path,
-            base_offset=request.base_offset,
-            end_offset=request.end_offset,
-            offsets=request.offsets,
-        )
+        return carry_out(request)
 
 
 @dataclass(slots=True, kw_only=True)
