@@ -102,18 +102,18 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         TIER,
         "remote.log.manager.task.retry.backoff.ms",
-        ConfigType.INT,
+        ConfigType.LONG,
         500,
         "Ms before the first repetition of what failed; each further wait is twice as long.",
-        minimum=0,
+        minimum=1,
     )
     yield key(
         TIER,
         "remote.log.manager.task.retry.backoff.max.ms",
-        ConfigType.INT,
+        ConfigType.LONG,
         30_000,
         "Longest such wait, in ms.",
-        minimum=0,
+        minimum=1,
     )
     yield key(
         TIER,
