@@ -135,7 +135,7 @@ class RetentionEnforcer:
             # The archive is not waiting for this one; closing it now makes small objects, and
             # with the store away one more for each round.
             return 0
-        active = [_local_unit(unified_log.local.active_segment)]
+        active = [LocalUnit(unified_log.local.active_segment)]
         verdicts = [
             judge(active, limits, now_ms=now_ms, log_start_offset=0)
             for limits in (_total_limits(unified_log), _local_limits(unified_log))
@@ -175,7 +175,7 @@ class RetentionEnforcer:
             log_start_offset=unified_log.log_start_offset,
             gate_offset=_gate(unified_log),
         )
-        only_local = [_local_unit(segment) for segment in unified_log.only_local_segments()]
+        only_local = [LocalUnit(segment) for segment in unified_log.only_local_segments()]
         remote = unified_log.remote
         manifest = None if remote is None else remote.manifest
         if remote is None or manifest is None:
@@ -214,7 +214,7 @@ class RetentionEnforcer:
 
     def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> Sequence[LogSegment]:
         verdict = judge(
-            [_local_unit(segment) for segment in unified_log.local.segments],
+            [LocalUnit(segment) for segment in unified_log.local.segments],
             _local_limits(unified_log),
             now_ms=now_ms,
             log_start_offset=unified_log.log_start_offset,
@@ -290,15 +290,33 @@ def _has_backlog(unified_log: UnifiedLog) -> bool:
     return any(segment.is_active is False for segment in unified_log.only_local_segments())
 
 
-def _local_unit(segment: LogSegment) -> RetentionUnit:
-    return RetentionUnit(
-        base_offset=segment.base_offset,
-        end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
-        newest_ms=newest_ms(segment),
-        is_active=segment.is_active,
-        written_ms=segment.created_ms if segment.is_active else 0,
-    )
+class LocalUnit:
+    """A segment as the policy sees it; it is asked, and so opened, only when the policy asks."""
+
+    __slots__ = ("_segment",)
+
+    def __init__(self, segment: LogSegment) -> None:
+        self._segment = segment
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._segment.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segment.size_bytes
+
+    @property
+    def newest_ms(self) -> TimestampMs:
+        return newest_ms(self._segment)
+
+    @property
+    def is_active(self) -> bool:
+        return self._segment.is_active
+
+    @property
+    def written_ms(self) -> TimestampMs:
+        return self._segment.created_ms if self._segment.is_active else 0
 
 
 def _entry_unit(entry: SegmentEntry) -> RetentionUnit:

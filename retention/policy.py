@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Protocol
 
 from strandline.storage.log_config import UNLIMITED, LogConfig
 from strandline.storage.model import Offset, TimestampMs
@@ -36,6 +37,25 @@ class DropReason(Enum):
     LOG_START = "below the log start"
     AGE = "older than the age limit"
     SIZE = "the log is larger than the size limit"
+
+
+class Unit(Protocol):
+    """What is asked of a part of the log that is dropped whole; see RetentionUnit.
+
+    Only the oldest units are asked for their time, and sizes only if there is a limit of size: a
+    segment that nobody has opened since the start need not be opened to be told that it stays.
+    """
+
+    @property
+    def end_offset(self) -> Offset: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def newest_ms(self) -> TimestampMs: ...
+    @property
+    def is_active(self) -> bool: ...
+    @property
+    def written_ms(self) -> TimestampMs: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +110,7 @@ class RetentionVerdict:
 
 
 def judge(
-    units: Sequence[RetentionUnit],
+    units: Sequence[Unit],
     limits: RetentionLimits,
     *,
     now_ms: TimestampMs,
@@ -103,7 +123,8 @@ def judge(
     """
     reasons: list[DropReason] = []
     held_back = False
-    remaining_bytes = sum(unit.size_bytes for unit in units)
+    has_size_limit = limits.retention_bytes > UNLIMITED
+    remaining_bytes = sum(unit.size_bytes for unit in units) if has_size_limit else 0
     for unit in units:
         reason = _reason(unit, limits, now_ms, log_start_offset, remaining_bytes)
         if unit.is_active or reason is None:
@@ -112,7 +133,8 @@ def judge(
             held_back = True
             break
         reasons.append(reason)
-        remaining_bytes -= unit.size_bytes
+        if has_size_limit:
+            remaining_bytes -= unit.size_bytes
     return RetentionVerdict(
         drop_count=len(reasons),
         end_offset=units[len(reasons) - 1].end_offset if reasons else None,
@@ -123,7 +145,7 @@ def judge(
 
 
 def _reason(
-    unit: RetentionUnit,
+    unit: Unit,
     limits: RetentionLimits,
     now_ms: TimestampMs,
     log_start_offset: Offset,
@@ -147,7 +169,7 @@ def _is_too_old(newest_ms: TimestampMs, limits: RetentionLimits, now_ms: Timesta
     return cutoff_ms >= 0 and newest_ms <= cutoff_ms
 
 
-def _outlives(units: Sequence[RetentionUnit], limits: RetentionLimits, now_ms: TimestampMs) -> bool:
+def _outlives(units: Sequence[Unit], limits: RetentionLimits, now_ms: TimestampMs) -> bool:
     """Whether the active segment has to be closed, so that it can be archived or dropped.
 
     Records may carry old timestamps (a backfill), so age is also asked of the wall time at which

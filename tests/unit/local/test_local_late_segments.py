@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from strandline.retention.enforcer import LocalUnit
+from strandline.retention.policy import RetentionLimits, judge
 from strandline.storage.errors import DiskError
 from strandline.storage.local import segment as segment_module
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.open_segments import OpenSegments
-from tests.unit.local.builders import fill, open_log, read_bytes
+from tests.unit.local.builders import NOW_MS, fill, open_log, read_bytes
 
 SEALED_COUNT = 4
 
@@ -227,3 +229,33 @@ def test_a_log_is_truncated_into_a_segment_that_nobody_read(tmp_path: Path) -> N
     fill(again, 1)
     assert again.active_segment.base_offset == log.segments[1].base_offset
     assert content.startswith(read_bytes(again))
+
+
+@pytest.mark.parametrize("retention_bytes", [-1, 10**9])
+def test_retention_asks_the_oldest_segment_alone_if_that_one_stays(
+    tmp_path: Path, retention_bytes: int
+) -> None:
+    log, _ = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    verdict = judge(
+        [LocalUnit(segment) for segment in again.segments],
+        RetentionLimits(retention_ms=10**9, retention_bytes=retention_bytes),
+        now_ms=NOW_MS,
+        log_start_offset=0,
+    )
+    assert verdict.drop_count == 0
+    assert [segment.is_opened for segment in again.segments] == [True, False, False, False, True]
+
+
+def test_retention_by_age_opens_no_more_than_goes_and_the_first_that_stays(tmp_path: Path) -> None:
+    log, _ = _written(tmp_path)
+    again = _reopened(tmp_path, log)
+    border_ms = log.segments[1].max_timestamp_ms
+    verdict = judge(
+        [LocalUnit(segment) for segment in again.segments],
+        RetentionLimits(retention_ms=1000, retention_bytes=-1),
+        now_ms=border_ms + 1000,
+        log_start_offset=0,
+    )
+    assert verdict.end_offset == log.segments[1].end_offset
+    assert [segment.is_opened for segment in again.segments] == [True, True, True, False, True]
