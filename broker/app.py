@@ -17,8 +17,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
-import signal
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -71,7 +69,6 @@ from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.clock import Clock
-from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import TierError
 from strandline.storage.local.cleaner import LogCleaner
 from strandline.storage.local.log_dir import LogDirs
@@ -86,26 +83,6 @@ from strandline.storage.tiering.unified_log import UnifiedLog
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-async def serve(make_broker: Callable[[], Broker]) -> int:
-    """Runs the broker until SIGTERM or SIGINT; the exit code.
-
-    Raises StrandlineError if it cannot start.
-    """
-    check_environment()
-    _raise_descriptor_limit()
-    loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    broker = make_broker()
-    try:
-        await broker.start()
-        await broker.run(stopping)
-    finally:
-        await broker.stop()
-    return 0
 
 
 class Broker:
@@ -499,13 +476,6 @@ class Broker:
 
     async def _in(self, worker: ThreadPoolExecutor, call: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(worker, call)
-
-
-def _raise_descriptor_limit() -> None:
-    """Takes as many file descriptors as the system lets us: each segment and connection has one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Stop(Exception):

@@ -353,10 +353,11 @@ def _serve(options: argparse.Namespace) -> int:
     gc.disable()
     import asyncio
 
-    from strandline.broker.app import Broker, serve
+    from strandline.broker.app import Broker
     from strandline.broker.config import BrokerConfig
     from strandline.broker.folder_marks import check_no_replica
     from strandline.broker.logs import set_up_logging
+    from strandline.broker.serving import serve
 
     set_up_logging(options.log_level)
     config = BrokerConfig.load(options.config, options.overrides)

@@ -1,0 +1,38 @@
+"""The process around a broker: its signals, its file descriptors, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+from collections.abc import Callable
+
+from strandline.broker.app import Broker
+from strandline.storage.crash_points import check_environment
+
+
+async def serve(make_broker: Callable[[], Broker]) -> int:
+    """Runs the broker until SIGTERM or SIGINT; the exit code.
+
+    Raises StrandlineError if it cannot start.
+    """
+    check_environment()
+    _raise_descriptor_limit()
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = make_broker()
+    try:
+        await broker.start()
+        await broker.run(stopping)
+    finally:
+        await broker.stop()
+    return 0
+
+
+def _raise_descriptor_limit() -> None:
+    """Takes as many file descriptors as the system lets us: each segment and connection has one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
