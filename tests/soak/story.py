@@ -252,9 +252,10 @@ class Story:
         world = self.world
         topic = (MAIN, SWITCHED, CHURN)[int(step.choice * 3)]
         world.let_go(world.of(topic))
-        world.alter(topic, {"retention.bytes": str(KEPT_BYTES)})
+        # Kafka's rule: no more is kept locally than at all.
+        world.alter(topic, {"retention.bytes": str(KEPT_BYTES), "local.retention.bytes": "1"})
         time.sleep(1.0)
-        world.alter(topic, {"retention.bytes": "-1"})
+        world.alter(topic, world.configs[topic])
         world.keep(world.of(topic))
 
     def _keep_locally(self, step: Step) -> None:

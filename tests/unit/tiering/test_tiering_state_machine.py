@@ -159,6 +159,8 @@ class TieredPartition(RuleBasedStateMachine):
             )
         )
         self._run(self._rig.settle())
+        # What is committed next is something else, so that the repeated commit is not the same.
+        self.delete_half()
         if starts is not None:
             self._run(self._rig.crash(start=starts))
 
@@ -250,9 +252,9 @@ class TieredPartition(RuleBasedStateMachine):
         except SimulatedCrash:
             self._run(self._rig.crash(start=starts))
 
-    @rule()
-    def lose_disk(self) -> None:
-        """What is in the bucket comes back, and nothing else."""
+    @rule(is_away=st.booleans())
+    def lose_disk(self, is_away: bool) -> None:
+        """What is in the bucket comes back, and nothing else; until then nobody may write."""
         rig = self._rig
         rig.memory.clear_faults()
         manifest = rig.manifest
@@ -260,7 +262,14 @@ class TieredPartition(RuleBasedStateMachine):
         if manifest is not None:
             start = manifest.log_start_offset
             kept = max(manifest.tail_end_offset, manifest.end_offset, start)
+        if is_away:
+            rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=100))
         self._run(rig.lose_disk())
+        if is_away:
+            sent = len(rig.sent)
+            self.append(1)
+            assert len(rig.sent) == sent
+            rig.memory.clear_faults()
         for _ in range(3):
             rig.pass_ms(60_000)
             self._run(rig.manager.run_once())
