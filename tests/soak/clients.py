@@ -401,10 +401,17 @@ class Reader(_Thread):
 
     def _run(self) -> None:
         opened: Library | None = None
+        generations: list[int] = []
         left = list(self._partitions)
         while not self._stopping.is_set() and left:
             try:
-                opened = opened or LIBRARIES[self.library](self._bootstrap)
+                current = [model.generation for model in self._partitions]
+                if opened is not None and current != generations:
+                    # A client that was there before the disk was lost knows epochs that are not.
+                    opened.close()
+                    opened = None
+                if opened is None:
+                    opened, generations = LIBRARIES[self.library](self._bootstrap), current
                 model = left[0] if self._once else self._chance.choice(left)
                 if self._read(opened, model):
                     self.pass_count += 1
