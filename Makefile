@@ -77,6 +77,10 @@ interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by st
 	@ls bench-data/kafka/lib/kafka-tools-*.jar > /dev/null 2>&1 || scripts/java-libraries bench/pom.xml bench-data/kafka/lib
 	@$(PY) -m tests.compat.interop bench-data/kafka/lib
 
+.PHONY: takeover
+takeover: $(DEV) kafka-jars ## a folder that Apache Kafka wrote, and was killed over, taken over and given back
+	@$(PY) -m tests.compat.takeover
+
 .PHONY: fuzz
 fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARGS="--seed 7")
 	@$(PY) -m tests.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)

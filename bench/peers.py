@@ -121,7 +121,9 @@ class Kafka:
 
     name = "Kafka"
 
-    def __init__(self, folder: Path, *, tiered: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, tiered: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
         self._folder = folder
         self._data = folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
@@ -151,6 +153,7 @@ class Kafka:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             **({**TIERED, **tier} if tiered else {}),
+            **(settings or {}),
         }
 
     @property

@@ -429,7 +429,10 @@ class _Segment:
                 continue
             if len(content) % entry_bytes:
                 self._partition.wrong(name, Damage.CACHE, "ends inside an entry")
-            yield name, content
+            # Apache Kafka gives an index its full size while it is written to, 10 MiB of zeros, and
+            # a kill leaves it so.
+            entry_count = -(-len(content.rstrip(b"\0")) // entry_bytes)
+            yield name, content[: entry_count * entry_bytes]
 
     def _judge_indexes(self) -> None:
         wrong = self._partition.wrong

@@ -74,6 +74,16 @@ def test_a_whole_folder_has_no_findings(folder: Path) -> None:
     assert verified.segments > 2
 
 
+def test_indexes_that_a_kill_of_kafka_left_at_their_full_size_are_no_finding(
+    folder: Path,
+) -> None:
+    for suffix in ("index", "timeindex"):
+        path = max(folder.glob(f"*.{suffix}"))
+        path.write_bytes(path.read_bytes() + bytes(24_000))
+    verified = verify(folder)
+    assert verified.findings == []
+
+
 def test_a_folder_of_apache_kafka_has_no_findings() -> None:
     verified = verify_folders([KAFKA_FOLDER])
     assert verified.findings == []
