@@ -379,10 +379,10 @@ def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_t
     }
     named = set(re.findall(r"`(test_\w+)`", text))
     assert named - tests == set()
-    # Steps of compaction and of moves between folders have tests beside their code.
+    # Steps of compaction on the disk and of moves between folders have tests beside their code.
     steps = {
         point
         for point in CRASH_POINTS
-        if point.split(".")[0] in ("copy", "delete", "merge", "purge", "restore", "tail")
+        if point.split(".")[0] in ("compact", "copy", "delete", "merge", "purge", "restore", "tail")
     }
     assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()
