@@ -18,43 +18,15 @@ from typing import TYPE_CHECKING
 from strandline.storage.child_process import connect_to_parent
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.model import Offset
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
-from strandline.storage.remote.direct_read import DirectRead
+from strandline.storage.remote.download_messages import DownloadRequest, NotDone
 from strandline.storage.remote.ranged_get import RangedGets, Refused
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 # Cold reads are served to clients that wait, but hot ones come first.
 NICENESS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DownloadRequest:
-    """Bytes [start, start + size_bytes) of `source`, to the beginning of block number `block`.
-
-    The first batch must begin with `base_offset`. If the block `is_new` to the child, its
-    descriptor follows. `forgotten` are the numbers of blocks that are gone.
-    """
-
-    source: DirectRead
-    start: int
-    size_bytes: int
-    base_offset: Offset
-    block: int
-    block_bytes: int
-    is_new: bool
-    forgotten: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotDone:
-    """Why the block does not hold what was asked for."""
-
-    detail: str
-    is_corrupt: bool = False
 
 
 class _Blocks:

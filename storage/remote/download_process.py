@@ -31,7 +31,7 @@ from strandline.storage.model import Offset
 from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import ReadsDirectly
-from strandline.storage.remote.download_child import DownloadRequest, NotDone
+from strandline.storage.remote.download_messages import DownloadRequest, NotDone
 from strandline.storage.remote.segment_index import ChunkKey
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from strandline.storage.remote.chunk_cache import (
     ChunkMemory,
     DiskChunkCache,
 )
-from strandline.storage.remote.download_child import NotDone
+from strandline.storage.remote.download_messages import NotDone
 from strandline.storage.remote.download_process import IDLE_S, download_process
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey

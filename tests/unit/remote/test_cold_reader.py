@@ -399,10 +399,16 @@ def test_a_chunk_damaged_in_the_store_is_corrupt_and_the_others_are_readable(
         segment.entry.log_key,
         lambda log: log[:position] + bytes([log[position] ^ 1]) + log[position + 1 :],
     )
-    with pytest.raises(ObjectCorrupt, match="wrong CRC"):
-        run(read_all(reader, [segment]))
-    assert run(reader.read(segment.entry, 0, bytes_max=500)).size_bytes > 0
-    assert run(reader.read(segment.entry, 399, bytes_max=500)).size_bytes > 0
+
+    async def read_around() -> None:
+        # On one loop: what is read ahead may still be under way when the error is there.
+        with pytest.raises(ObjectCorrupt, match="wrong CRC"):
+            await read_all(reader, [segment])
+        for offset in (0, 399):
+            found = await reader.read(segment.entry, offset, bytes_max=500)
+            assert found.size_bytes > 0
+
+    run(read_around())
 
 
 def test_an_object_that_is_cut_off_is_corrupt(

@@ -18,7 +18,7 @@ from strandline.storage.remote import download_process
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
-from strandline.storage.remote.download_child import NotDone
+from strandline.storage.remote.download_messages import NotDone
 from strandline.storage.remote.download_process import IDLE_S, DownloadProcess
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.memory import MemoryStore
