@@ -39,12 +39,12 @@ off again. The APIs for elections and reassignments give the answers of a single
 is needed, a partition can be moved to where it is and nowhere else. Between the log folders of the
 broker AlterReplicaLogDirs moves it; a move that a restart interrupts goes on.
 
-Quotas of users apply to the user `ANONYMOUS` until there is a way to say who one is; quotas of
-client ids and addresses, and defaults, as in Kafka. `ip` takes addresses only, no host names.
+On a listener without SASL everybody is the user `ANONYMOUS`, as in Kafka; there SaslHandshake and
+SaslAuthenticate are answered with ILLEGAL_SASL_STATE. `ip` takes addresses only, no host names.
 UpdateFeatures accepts the level that a feature has and no other; UnregisterBroker refuses the one
 broker there is.
 
-Not served yet: transactions, ACLs, SASL and TLS.
+Not served yet: transactions, ACLs, delegation tokens and TLS. Of SASL there are PLAIN and SCRAM.
 Transactional ids are refused at once with INVALID_REQUEST.
 """
 
