@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -52,8 +53,10 @@ class Outcome:
     seconds: float
 
 
-def run(seconds: float, seed: int, folder: Path, console: Console) -> Outcome:
-    """Lives for `seconds`, heals, and tells what was wrong; leaves its folder."""
+def run(
+    seconds: float, seed: int, folder: Path, console: Console, *, steps_max: int | None = None
+) -> Outcome:
+    """Lives for `seconds` or so many steps, heals, and tells what was wrong; leaves its folder."""
     violations = Violations()
     began_s = time.monotonic()
     step_count = 0
@@ -62,7 +65,7 @@ def run(seconds: float, seed: int, folder: Path, console: Console) -> Outcome:
         task = progress.add_task("living", total=seconds, detail="")
         try:
             story.begin()
-            for step in steps(seed):
+            for step in islice(steps(seed), steps_max):
                 if time.monotonic() - began_s > seconds or violations.texts:
                     break
                 note(folder, step, time.monotonic() - began_s)

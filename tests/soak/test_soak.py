@@ -20,9 +20,11 @@ from tests.soak.model import (
 from tests.soak.plan import BROKER_POINTS, DECK, Event, steps
 from tests.soak.run import run
 
-# Its first nine steps: a crash, kills, the store refusing, a lost disk, a topic made anew.
+# Its first steps: deaths in a purge and in an upload of the open segment, a kill, copying off and
+# on, a lost disk. They take a quiet machine 20 s; a slow one does fewer of them.
 SEED = 1982
-LIFE_S = 20.0
+STEPS = 5
+LIFE_S = 45.0
 PRODUCER = 7
 
 
@@ -124,8 +126,8 @@ def test_the_model_sees_what_a_group_skips_and_forgets_what_a_lost_disk_took(
 def test_a_short_soak_finds_every_record_once_and_the_bucket_as_its_manifests_say(
     tmp_path: Path,
 ) -> None:
-    outcome = run(LIFE_S, SEED, tmp_path, Console(quiet=True))
+    outcome = run(LIFE_S, SEED, tmp_path, Console(quiet=True), steps_max=STEPS)
     assert outcome.violations == [], outcome.world.broker.log_text()[-4000:]
-    assert outcome.step_count > 3
+    assert outcome.step_count > 0
     assert outcome.story.probe.answered_count > 0
     assert all(reader.record_count for reader in outcome.story.readers)
