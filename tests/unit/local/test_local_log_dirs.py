@@ -372,9 +372,9 @@ def test_a_folder_that_fails_while_loading_takes_only_its_partitions_offline(
     real_open = files.OpenFile.__init__
 
     def fail_in_a(
-        file: files.OpenFile, path: Path, *, writable: bool, create: bool = False
+        file: files.OpenFile, path: Path | str, *, writable: bool, create: bool = False
     ) -> None:
-        if path.is_relative_to(tmp_path / "a"):
+        if Path(path).is_relative_to(tmp_path / "a"):
             file._descriptor = -1
             raise DiskError("input/output error")
         real_open(file, path, writable=writable, create=create)
