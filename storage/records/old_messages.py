@@ -39,6 +39,8 @@ from strandline.storage.records.record import Record
 MAGIC_V0 = 0
 MAGIC_V1 = 1
 OLD_MAGICS = (MAGIC_V0, MAGIC_V1)
+# What wrappers are packed with; zstd came after these formats.
+CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 # Offset and size: enough to step over a message.
 OVERHEAD_BYTES = 12
 MAGIC_POSITION = 16
@@ -205,8 +207,10 @@ def _unwrap(wrapper: _Message, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> It
     if wrapper.value is None:
         raise CorruptRecords(f"wrapper message at offset {wrapper.offset} wraps nothing")
     packed: Buffer = wrapper.value
-    if wrapper.codec == Codec.ZSTD:
-        raise CorruptRecords(f"codec zstd is not known to message format {wrapper.magic}")
+    if wrapper.codec not in CODECS:
+        raise CorruptRecords(
+            f"codec {wrapper.codec} is not known to message format {wrapper.magic}"
+        )
     if wrapper.codec == Codec.LZ4 and wrapper.magic == MAGIC_V0:
         packed = mend_old_lz4_frame(packed)
     payload = decompress(wrapper.codec, packed, bytes_max=bytes_max)

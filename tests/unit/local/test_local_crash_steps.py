@@ -102,8 +102,8 @@ def disk_that_stops(stop_at: int) -> Iterator[Disk]:
         disk.renamed(source, Path(target))
         return real_replace(source, target)
 
-    def opened(path: Path, flags: int, *arguments: Any) -> int:
-        if flags & os.O_CREAT and not path.exists():
+    def opened(path: Path | str, flags: int, *arguments: Any) -> int:
+        if flags & os.O_CREAT and not Path(path).exists():
             disk.step()
         return real_open(path, flags, *arguments)
 

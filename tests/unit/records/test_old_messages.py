@@ -87,6 +87,15 @@ def test_damage_is_corrupt_records_or_nothing(data: st.DataObject) -> None:
         read_back(bytes(content))
 
 
+@pytest.mark.parametrize("codec", [Codec.ZSTD, 5, 7])
+def test_a_wrapper_of_a_codec_that_these_formats_do_not_have_is_damage(codec: int) -> None:
+    """Recovery cuts what is damaged; it would stop at anything else."""
+    content = bytearray(message_set(some_records(1), magic=1, codec=Codec.GZIP))
+    content[17] = codec
+    with pytest.raises(CorruptRecords, match=f"codec {int(codec)}"):
+        read_back(bytes(content))
+
+
 def test_a_wrapper_that_would_become_too_large_is_refused() -> None:
     bomb = compress(Codec.GZIP, bytes(64 * 1024 * 1024))
     message = bytearray(struct.pack(">qiIbb", 0, 0, 0, 1, 1) + bytes(8) + b"\xff" * 4)

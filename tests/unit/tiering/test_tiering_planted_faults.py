@@ -40,7 +40,7 @@ Patch = pytest.MonkeyPatch
 
 
 def no_reload_after_a_commit_of_unknown_outcome(patch: Patch) -> None:
-    commit = PartitionTiering._commit
+    commit = PartitionTiering.commit
 
     async def believes(self: PartitionTiering, new: Manifest) -> None:
         try:
@@ -48,7 +48,7 @@ def no_reload_after_a_commit_of_unknown_outcome(patch: Patch) -> None:
         finally:
             self._in_doubt = False
 
-    patch.setattr(PartitionTiering, "_commit", believes)
+    patch.setattr(PartitionTiering, "commit", believes)
 
 
 def a_log_start_in_memory_is_taken_as_durable(patch: Patch) -> None:
