@@ -35,9 +35,10 @@ from before Kafka 0.10 work.
 AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
 [configuration.md](configuration.md) calls dynamic; the other keys are read at the start and refused
 with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic, and off again
-together with `remote.log.delete.on.disable=true` (KIP-950). The APIs for elections and reassignments give the answers of a single broker: no election
-is needed, a partition can be moved to where it is and nowhere else. Between the log folders of the
-broker AlterReplicaLogDirs moves it; a move that a restart interrupts goes on.
+together with `remote.log.delete.on.disable=true` (KIP-950). The APIs for elections and
+reassignments give the answers of a single broker: no election is needed, a partition can be moved
+to where it is and nowhere else. Between the log folders of the broker AlterReplicaLogDirs moves it;
+a move that a restart interrupts goes on.
 
 On a listener without SASL everybody is the user `ANONYMOUS`, as in Kafka; there SaslHandshake and
 SaslAuthenticate are answered with ILLEGAL_SASL_STATE. `ip` takes addresses only, no host names.
