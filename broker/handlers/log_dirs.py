@@ -5,7 +5,8 @@ DescribeLogDirs      0-5   2 flexible; 3 a top-level error; 4 size of the volume
 AlterReplicaLogDirs  0-2   2 flexible; answers when the move is noted, not when it is done: that is
                            seen in DescribeLogDirs, where the copy is a future replica until then
 
-Sizes are of the local tier: what only the archive has takes no room here. A folder that is offline
+Sizes are of the local tier: what only the archive has takes no room here. What a partition has in
+the remote tier is told beside it, under a tag of ours, from version 2 on. A folder that is offline
 is named with its error and nothing else.
 """
 
@@ -171,9 +172,17 @@ def _topics(
                 partition_size=served.log.local.size_bytes,
                 # Everything in the log of a single replica is below the high watermark.
                 offset_lag=served.log.end_offset - served.high_watermark,
+                remote_size=_remote_bytes(served),
             )
         )
     return [DescribeLogDirsTopic(name=name, partitions=rows) for name, rows in by_topic.items()]
+
+
+def _remote_bytes(served: Partition) -> int:
+    remote = served.log.remote
+    if remote is None or not remote.known:
+        return UNKNOWN_BYTES
+    return 0 if remote.manifest is None else remote.manifest.size_bytes
 
 
 def _usage(path: Path) -> tuple[int, int]:

@@ -47,6 +47,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 IN_MEMORY: Final = (bytes, bytearray, memoryview)
 ZERO_UUID: Final = uuid.UUID(int=0)
 
+# Tags from here on are fields that Kafka does not have; clients pass over tags they do not know.
+OWN_TAG_MIN: Final = 1000
+
 # A version that no message reaches: the open end of "7+".
 VERSION_OPEN: Final = 32767
 

@@ -16,11 +16,16 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from strandline.broker.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from strandline.storage.records.batch import read_header
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, iter_records
 from tests.conftest import make_bucket
 from tests.support.ministack import ServerProcess
+from tests.support.wire import WireClient
 from tests.tiers.log_client import (
     BASE_TIMESTAMP_MS,
     EARLIEST,
@@ -117,6 +122,27 @@ def test_the_tiers_tell_where_they_begin_and_end(logs: Mapping[str, Log]) -> Non
         assert log.client.offset_at(EARLIEST_LOCAL) == log.local_start
         assert log.client.offset_at(LATEST_TIERED) == log.remote_end - 1
         assert log.client.offset_at(EARLIEST_PENDING_UPLOAD) == log.remote_end
+
+
+@pytest.mark.parametrize("version", [1, 2, 4, 5])
+def test_the_description_of_log_folders_tells_the_size_of_each_tier(
+    broker: TieredBroker, logs: Mapping[str, Log], version: int
+) -> None:
+    request = DescribeLogDirsRequest(topics=None)
+    with WireClient(broker.port) as client:
+        (folder,) = client.ask(request, DescribeLogDirsResponse, version).results
+    sizes = {
+        topic.name: (partition.partition_size, partition.remote_size)
+        for topic in folder.topics
+        for partition in topic.partitions
+    }
+    for name, log in logs.items():
+        local, remote = (
+            sum(len(b) for b in log.batches if read_header(b).base_offset in range(*extent))
+            for extent in ((log.local_start, log.end), (0, log.remote_end))
+        )
+        # Before version 2 there is no place for what Kafka does not know.
+        assert sizes[name] == (local, remote if version >= 2 else -1)
 
 
 @pytest.mark.parametrize("topic", ["half", "overlap"])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.schema import (
+    OWN_TAG_MIN,
     Request,
     Response,
     Struct,
@@ -36,12 +37,16 @@ class DescribeLogDirsRequest(Request, api=ApiKey.DESCRIBE_LOG_DIRS):
 
 
 class DescribeLogDirsPartition(Struct):
-    """`is_future_key`: a copy that is being moved here from another folder."""
+    """`is_future_key`: a copy that is being moved here from another folder.
+
+    `remote_size` is ours: bytes in the remote tier, -1 if there is none or nobody knows yet.
+    """
 
     partition_index: int = wire(int32)
     partition_size: int = wire(int64)
     offset_lag: int = wire(int64)
     is_future_key: bool = wire(boolean, default=False)
+    remote_size: int = wire(int64, "2+", tag=OWN_TAG_MIN, default=-1)
 
 
 class DescribeLogDirsTopic(Struct):

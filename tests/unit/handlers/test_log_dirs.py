@@ -38,7 +38,7 @@ def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path)
 
     served = SimpleNamespace(
         topic_partition=PARTITION,
-        log=SimpleNamespace(local=source, end_offset=source.end_offset),
+        log=SimpleNamespace(local=source, remote=None, end_offset=source.end_offset),
         high_watermark=source.end_offset,
     )
     services = SimpleNamespace(replicas=SimpleNamespace(partitions=lambda: [served]))

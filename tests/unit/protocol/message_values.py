@@ -17,6 +17,7 @@ from strandline.broker.protocol import codec
 from strandline.broker.protocol.api import SCHEMAS, ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.schema import (
+    OWN_TAG_MIN,
     ArrayOf,
     Field,
     Fixed,
@@ -106,12 +107,17 @@ def _struct(rng: random.Random, cls: type[M], version: int, flexible: bool) -> M
     return cls(**values)
 
 
+def is_own(field: Field) -> bool:
+    """Whether no other library can know the field."""
+    return field.tag is not None and field.tag >= OWN_TAG_MIN
+
+
 def _field(rng: random.Random, field: Field, version: int, flexible: bool) -> object:
     if field.name.endswith("error_code"):
         return rng.choice(_CODES)
     if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
         return rng.choice([-1, rng.randrange(2**40)])
-    if field.tag is not None and rng.random() < 0.5:
+    if field.tag is not None and (is_own(field) or rng.random() < 0.5):
         return field.default
     if field.is_nullable(version) and rng.random() < 0.3:
         return None

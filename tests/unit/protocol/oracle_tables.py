@@ -21,7 +21,7 @@ from kio.static.constants import EntityType
 from strandline.broker.protocol import codec, source
 from strandline.broker.protocol.api import SCHEMAS, ApiKey
 from strandline.broker.protocol.schema import ArrayOf, Message, Struct, StructOf, WireType
-from tests.unit.protocol.message_values import every_message
+from tests.unit.protocol.message_values import every_message, is_own
 
 with warnings.catch_warnings():
     # kafka-python reads its definitions in a way that Python is going to drop.
@@ -93,6 +93,8 @@ def _our_rows(cls: type[Struct], version: int, flexible: bool, prefix: str) -> l
     fields = source.wire_fields(cls, version, flexible=flexible)
     fields += source.tagged_fields(cls, version, flexible=flexible)
     for field in fields:
+        if is_own(field):
+            continue
         path = prefix + kafka_name(cls, field.name)
         tag = field.tag if flexible else None
         nullable = field.is_nullable(version) or field.kind.name == "records"
