@@ -8,6 +8,7 @@ of the folder it names, so the editable install that lies there stays invisible.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -64,8 +65,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from the unpacked sdist, as every distributor does, not from the working tree."""
     out = tmp_path_factory.mktemp("wheel")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(out, filter="data")
+    shutil.unpack_archive(sdist, out)
     (unpacked,) = (path for path in out.iterdir() if path.is_dir())
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "-o", out, unpacked, cwd=out)
     (built,) = out.glob("*.whl")

@@ -110,7 +110,9 @@ def client(watched: WatchedBroker) -> Iterator[WireClient]:
 
 
 def has_something_to_read(client: WireClient) -> bool:
-    return bool(select.select([client._socket], [], [], 0)[0])
+    looking = select.poll()
+    looking.register(client._socket, select.POLLIN)
+    return bool(looking.poll(0))
 
 
 def test_the_answer_comes_after_the_fsync_and_nobody_else_waits_for_it(

@@ -147,6 +147,11 @@ def test_a_killed_child_is_replaced(process: DownloadProcess, clock: ManualClock
     assert process.pid not in (None, killed)
 
 
+def is_stopped(pid: int) -> bool:
+    """SIGSTOP takes effect some time after it was sent."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+
 def test_a_child_that_hangs_is_killed_before_its_block_is_used_again(
     process: DownloadProcess, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +163,7 @@ def test_a_child_that_hangs_is_killed_before_its_block_is_used_again(
     files.source = DirectRead(path=files.source.path, request_s=0.05)
     monkeypatch.setattr(download_process, "OVERDUE_S", 0.05)
     os.kill(hanging, signal.SIGSTOP)
+    eventually(lambda: is_stopped(hanging))
     assert fetch(process, block) is None
     assert not is_alive(hanging)
 
