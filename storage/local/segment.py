@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,6 +75,9 @@ RELATIVE_OFFSET_MAX = 2**31 - 1
 NEVER_MS = 2**63 - 1
 
 # What a segment that was found by its name takes over from one that was opened.
+# Held while a segment gets its file or gives it up: two threads that did both halves at once would
+# leave one that says it has a file and has none. Opening a file takes 10 us.
+_SWITCHING = threading.Lock()
 _FROM_FILES = (
     "size_bytes",
     "created_ms",
@@ -153,10 +157,11 @@ class LogSegment(SegmentReader):
 
     def give_up_file(self) -> None:
         """See OpenSegments. Its readers keep the file until they are done."""
-        if self.has_open_file:
-            # In this order: who looks for the file in between finds that it is to be opened.
-            self.__class__ = UnopenedSegment
-            del self.log
+        with _SWITCHING:
+            if self.has_open_file:
+                # In this order: who looks for the file in between finds that it is to be opened.
+                self.__class__ = UnopenedSegment
+                del self.log
 
     def retire(self) -> None:
         """Gets ready for the loss of its names: who reads it now may go on."""
@@ -436,17 +441,20 @@ class UnopenedSegment(LogSegment):
 
     def _fill(self) -> None:
         open_segment = self._open
-        if open_segment is None:
-            # It was opened once and gave its file up.
-            self.log = OpenFile(self.log_path, writable=True)
-        else:
-            opened = open_segment(self)
-            if opened is self:
+        opened = None if open_segment is None else open_segment(self)
+        if opened is self:
+            return
+        with _SWITCHING:
+            if self.has_open_file:
                 return
-            for name in _FROM_FILES:
-                setattr(self, name, getattr(opened, name))
-            self._open = None
-        self.__class__ = LogSegment  # type: ignore[assignment]  # the slots are the same
+            if opened is None:
+                # It was opened once and gave its file up.
+                self.log = OpenFile(self.log_path, writable=True)
+            else:
+                for name in _FROM_FILES:
+                    setattr(self, name, getattr(opened, name))
+                self._open = None
+            self.__class__ = LogSegment  # type: ignore[assignment]  # the slots are the same
         if self.is_durable:
             OPEN_SEALED.add(self)
 

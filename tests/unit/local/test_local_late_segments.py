@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -211,10 +212,16 @@ def test_threads_may_open_the_same_segments_at_once(
             read.append(b"".join(pieces))
 
     threads = [threading.Thread(target=reader) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval_s = sys.getswitchinterval()
+    # A thread is stopped anywhere, even between a segment's file and what says that it has one.
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
     assert len(read) == 120
     assert set(read) == {content}
     assert again.recovery_report.problems == []
