@@ -8,6 +8,8 @@ store's own retries: the error that its caller finally sees, before or after the
                           error=TierUnavailable, moment=Moment.AFTER))      # a lost answer
     store.add_fault(Fault(operation="get", flip_bit_at=100))                # a damaged answer
     store.add_fault(Fault(operation="put", gate=event))                 # hangs until it is set
+    store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Moment.LATE))
+    store.deliver_late()               # what the caller gave up long ago reaches the store now
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import (
@@ -44,10 +47,15 @@ GATE_WAIT_S_MAX = 30.0
 
 
 class Moment(Enum):
-    """Whether a fault strikes before the store did what was asked, or after."""
+    """Whether a fault strikes before the store did what was asked, or after.
+
+    LATE: the request is still on its way when its caller gives up; `deliver_late` lets it arrive.
+    Writes only.
+    """
 
     BEFORE = "before"
     AFTER = "after"
+    LATE = "late"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +117,7 @@ class MemoryStore:
         self._objects: dict[str, _Object] = {}
         self._faults: list[Fault] = []
         self._write_count = 0
+        self._late: list[Callable[[], object]] = []
         self.requests: list[Request] = []
 
     # --- for tests ---------------------------------------------------------------------------
@@ -133,6 +142,18 @@ class MemoryStore:
                 and re.search(key_pattern, request.key)
             )
 
+    def deliver_late(self) -> int:
+        """Does now what faults of Moment.LATE have held up; how much of it had an effect."""
+        done_count = 0
+        while self._late:
+            write = self._late.pop(0)
+            try:
+                write()
+            except PreconditionFailed:
+                continue
+            done_count += 1
+        return done_count
+
     def keys(self) -> list[str]:
         """All keys, sorted."""
         with self._lock:
@@ -156,16 +177,21 @@ class MemoryStore:
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         fault = self._begin("put", check_key(key))
         content = _content_of(key, body)
-        with self._lock:
-            self._check_condition(key, condition)
-            self._write_count += 1
-            stored = _Object(
-                content,
-                f'"{self._write_count:x}-{checksum(content):08x}"',
-                checksum(content),
-                self._clock.now_ms(),
-            )
-            self._objects[key] = stored
+
+        def write() -> _Object:
+            with self._lock:
+                self._check_condition(key, condition)
+                self._write_count += 1
+                stored = self._objects[key] = _Object(
+                    content,
+                    f'"{self._write_count:x}-{checksum(content):08x}"',
+                    checksum(content),
+                    self._clock.now_ms(),
+                )
+            return stored
+
+        self._hold_up(fault, write, "put", key)
+        stored = write()
         _end(fault, "put", key)
         return _info(key, stored)
 
@@ -225,8 +251,9 @@ class MemoryStore:
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             fault = self._begin("delete", check_key(key))
-            with self._lock:
-                self._objects.pop(key, None)
+            remove = partial(self._remove, key)
+            self._hold_up(fault, remove, "delete", key)
+            remove()
             _end(fault, "delete", key)
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
@@ -254,6 +281,17 @@ class MemoryStore:
         if fault.error is not None and fault.moment is Moment.BEFORE:
             raise fault.error(key, operation, "injected")
         return fault
+
+    def _hold_up(
+        self, fault: Fault | None, write: Callable[[], object], operation: str, key: str
+    ) -> None:
+        if fault is not None and fault.error is not None and fault.moment is Moment.LATE:
+            self._late.append(write)
+            raise fault.error(key, operation, "injected, and the request goes on")
+
+    def _remove(self, key: str) -> None:
+        with self._lock:
+            self._objects.pop(key, None)
 
     def _find(self, key: str, operation: str) -> _Object:
         with self._lock:

@@ -155,12 +155,6 @@ def live_keys(archive: Archive) -> set[str]:
     return {key for entry in archive.segments(TOPIC) for key in (entry.log_key, entry.meta_key)}
 
 
-def check_uploads(archive: Archive) -> None:
-    """Every object of a segment is either live or an orphan."""
-    assert live_keys(archive) <= uploaded_keys(archive)
-    assert orphan_keys(archive) == uploaded_keys(archive) - live_keys(archive)
-
-
 COPIES = "remote.log.manager.copier.thread.pool.size"
 
 
@@ -186,13 +180,13 @@ def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
 
     broker.start()
     settle(broker)
-    check_uploads(archive)
+    archive.check_uploads(TOPIC)
     assert orphan_keys(archive) == orphans
     assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
     # Nobody needs the orphans: without them everything is still there.
     delete_orphans(archive.store, archive.orphans())
     settle(broker)
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
     assert archive.findings() == []
 
 
@@ -210,7 +204,7 @@ def test_two_copies_that_die_together_are_made_again_and_leave_only_orphans(
     assert orphan_keys(archive) == left_behind
     broker.start()
     settle(broker)
-    check_uploads(archive)
+    archive.check_uploads(TOPIC)
     assert orphan_keys(archive) == left_behind
     assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
 
@@ -274,7 +268,7 @@ def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_n
     for point, uploaded_count in deaths.items():
         broker.start_to_crash_at(point)
         wait_for_death(broker)
-        check_uploads(archive)
+        archive.check_uploads(TOPIC)
         assert len(uploaded_keys(archive)) == uploaded_count
         assert len(archive.segments(TOPIC)) == 1
     broker.settings["log.initial.task.delay.ms"] = delay_ms
@@ -284,7 +278,7 @@ def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_n
     assert len(broker.segment_files(TOPIC)) == CLOSED_SEGMENTS + 1
     broker.start()
     settle(broker)
-    check_uploads(archive)
+    archive.check_uploads(TOPIC)
     assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
     assert archive.findings() == []
 
@@ -315,7 +309,7 @@ def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes
     assert marked == (set() if point == DELETE_AFTER_LOG_START else gone)
     assert manifest.segments == (before if point == DELETE_AFTER_LOG_START else before[2:])
     assert gone.isdisjoint(archive.keys()) == (point == DELETE_AFTER_OBJECTS)
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
     broker.start()
     with broker.client(TOPIC) as client:
@@ -326,7 +320,7 @@ def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes
     eventually(lambda: is_clean(archive), timeout_s=WAIT_S)
     assert gone.isdisjoint(archive.keys())
     assert archive.segments(TOPIC) == before[2:]
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
     assert archive.findings() == []
 
 
@@ -411,7 +405,7 @@ def test_a_deletion_of_a_topic_that_dies_at_a_step_is_finished_by_the_next_start
     # Nothing goes before its topic is known to be deleted, and what says so goes last.
     assert archive.topic_id(TOPIC) is None
     assert len(left) == (len(before) if point == PURGE_AFTER_TOMBSTONE else 1)
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
     broker.start()
     eventually(lambda: archive.keys(TOPIC, topic_id) == [], timeout_s=WAIT_S)
@@ -420,7 +414,7 @@ def test_a_deletion_of_a_topic_that_dies_at_a_step_is_finished_by_the_next_start
         assert client.create_topic({**TIERED, **FREE_LOCALLY}) != topic_id
         client.produce(BATCHES)
         settle(broker)
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
     assert archive.findings() == []
 
 

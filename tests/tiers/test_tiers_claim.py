@@ -136,7 +136,7 @@ def test_a_broker_whose_bucket_was_lost_says_so_and_goes_on_once_there_is_one(
         broker.wait_until_freed(client)
         assert client.read(0, end_of(batches)) == batches
     bucket = S3Bucket(name=lost, endpoint_url=ministack.endpoint_url)
-    assert Archive.open(bucket).orphans() == ()
+    Archive.open(bucket).wait_until_tidy()
 
 
 def create_bucket(endpoint_url: str, name: str) -> None:

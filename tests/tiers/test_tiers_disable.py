@@ -89,7 +89,7 @@ def test_turned_off_tiering_takes_its_archive_along_and_can_be_turned_on_again(
         broker.wait_until_freed(client)
         assert archive.segments(TOPIC)[0].base_offset == border
         assert client.read(border, end_of(more)) == kept + more
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
 
 def test_a_crash_after_tiering_was_turned_off_leaves_nothing_in_the_bucket(
@@ -127,7 +127,7 @@ def test_a_crash_after_tiering_was_turned_off_leaves_nothing_in_the_bucket(
         )
         broker.wait_until_archived(client)
         assert client.read(border, end_of(more)) == kept + more
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
 
 def test_a_broker_without_its_remote_tier_says_which_topics_miss_it(

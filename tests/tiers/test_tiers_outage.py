@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from strandline.storage.remote.keys import ObjectKind
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
@@ -179,7 +178,7 @@ def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_after
         eventually(lambda: len(consumer.poll().seen) >= END, timeout_s=WAIT_S)
         assert consumer.seen == [(offset, b"key-%d" % offset) for offset in range(END)]
         eventually(lambda: archive.keys(doomed.topic, doomed_id) == [], timeout_s=WAIT_S)
-        assert archive.orphans() == ()
+        archive.wait_until_tidy()
         assert "remote tier is back" in broker.log_text()
         consumer.close()
 
@@ -214,7 +213,7 @@ def test_a_broker_starts_without_its_store_and_catches_up(
         kept = [batch for batch in BEFORE + during if end_of([batch]) > START]
         assert client.read(START, END) == kept
         assert broker.wait_until_deleted_below(client, archive).log_start_offset == START
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
 
 def test_a_store_that_never_answers_holds_up_nobody(
@@ -289,6 +288,4 @@ def test_lost_answers_and_damaged_bytes_leave_an_archive_without_gaps_doubles_or
     assert [rule for rule in faults if not rule.hit_count] == []
     entries = archive.segments(TOPIC)
     assert (entries[0].base_offset, entries[-1].end_offset) == (0, local_start)
-    live = {key for entry in entries for key in (entry.log_key, entry.meta_key)}
-    uploaded = {*archive.uploads(ObjectKind.LOG), *archive.uploads(ObjectKind.META)}
-    assert {orphan.key for orphan in archive.orphans()} == uploaded - live
+    archive.check_uploads(TOPIC)

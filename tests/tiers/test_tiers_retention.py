@@ -77,7 +77,7 @@ def check_begins_at(broker: TieredBroker, archive: Archive, client: LogClient, s
         kept = [batch for batch in BATCHES if read_header(batch).next_offset > start]
         assert client.read(start, END) == kept
     assert len(archive.uploads(topic=client.topic)) == manifest.segment_count
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
 
 def produce_and_archive(
@@ -135,7 +135,7 @@ def test_retention_ms_deletes_archived_segments_whose_newest_record_is_too_old(
     assert start == manifest.segments[0].base_offset > 0
     kept = [batch for batch in batches if read_header(batch).base_offset >= start]
     assert client.read(start, END) == kept
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
 
 def test_deleting_records_in_the_middle_of_an_archived_segment_keeps_the_segment(

@@ -68,7 +68,7 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_at_once(
     assert archive.topic_id(TOPIC) == new_id
     assert archive.keys("long-lived", other_id) == others
     assert list(broker.data.glob("*-delete")) == []
-    assert archive.orphans() == ()
+    archive.wait_until_tidy()
 
 
 @pytest.mark.parametrize(

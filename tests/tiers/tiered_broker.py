@@ -6,11 +6,13 @@ retention every fraction of a second, no delays and no grace before deleting.
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from strandline.storage.crash_points import ENVIRONMENT_VARIABLE
 from strandline.storage.model import TopicIdPartition
@@ -36,10 +38,12 @@ from tests.tiers.log_client import (
     LogClient,
 )
 
+T = TypeVar("T")
+
 REGION = "us-east-1"
 SEGMENT_BYTES = 1024 * 1024
 # Seconds that anything may take that the broker does by itself; on a loaded machine a fair few.
-WAIT_S = 30.0
+WAIT_S = 60.0
 # Later than any clock: with this every object is old enough to be called an orphan.
 END_OF_TIME_MS = 2**62
 
@@ -123,9 +127,51 @@ class Archive:
             and topic in (None, parsed.partition.topic)
         ]
 
+    def at_one_moment(self, look: Callable[[], T]) -> T:
+        """What `look` finds while nobody changes the bucket: it is done again until that is so.
+
+        A merge between two listings, or a deletion without any grace time after the manifest was
+        read, would look like an orphan, or like something missing.
+        """
+        given_up_s = time.monotonic() + WAIT_S
+        before = self._etags()
+        while True:
+            found = look()
+            after = self._etags()
+            if before == after:
+                return found
+            assert time.monotonic() < given_up_s, "the bucket changes all the time"
+            before = after
+
+    def _etags(self) -> dict[str, str]:
+        return {info.key: info.etag for info in self.store.list("")}
+
     def compare(self) -> BucketComparison:
         """The bucket against its manifests, with every object old enough to be an orphan."""
-        return compare(self.store, now_ms=END_OF_TIME_MS, grace_ms=0)
+        return self.at_one_moment(lambda: compare(self.store, now_ms=END_OF_TIME_MS, grace_ms=0))
+
+    def check_uploads(self, topic: str, partitions: int = 1) -> None:
+        """What manifests name is there, and the orphans are just what no manifest names."""
+        found = self.at_one_moment(lambda: self._uploads(topic, partitions))
+        assert found.live <= found.uploaded
+        assert found.orphans == found.uploaded - found.live - found.marked
+
+    def _uploads(self, topic: str, partitions: int) -> _Uploads:
+        live: set[str] = set()
+        marked: set[str] = set()
+        for partition in range(partitions):
+            for entry in self.segments(topic, partition):
+                live |= {entry.log_key, entry.meta_key}
+            manifest = self.manifest(topic, partition)
+            if manifest is not None:
+                marked |= {key for mark in manifest.deleting for key in mark.keys}
+        uploaded = {*self.uploads(ObjectKind.LOG), *self.uploads(ObjectKind.META)}
+        orphans = {orphan.key for orphan in self.orphans()}
+        return _Uploads(live=live, marked=marked, uploaded=uploaded, orphans=orphans)
+
+    def wait_until_tidy(self) -> None:
+        """Returns when there is no orphan: an upload that is under way looks like one."""
+        eventually(lambda: not self.orphans(), timeout_s=WAIT_S)
 
     def orphans(self) -> tuple[Orphan, ...]:
         """Objects that nothing refers to; fails if something that is referred to is missing."""
@@ -147,6 +193,16 @@ class Archive:
                     TopicIdPartition(info.topic, info.topic_id, number)
                 ).findings
             ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Uploads:
+    """Keys of segment objects: which manifests name, which they let go, which lie there."""
+
+    live: set[str]
+    marked: set[str]
+    uploaded: set[str]
+    orphans: set[str]
 
 
 class TieredBroker(BrokerProcess):

@@ -58,8 +58,8 @@ CONFIG = LogConfig(
 )
 
 
-# A test that hangs fails after this; each takes milliseconds.
-TEST_S_MAX = 30.0
+# A test that hangs fails after this; each takes milliseconds, or seconds on a loaded machine.
+TEST_S_MAX = 120.0
 
 P = ParamSpec("P")
 

@@ -164,6 +164,11 @@ class TieredPartition(RuleBasedStateMachine):
         if starts is not None:
             self._run(self._rig.crash(start=starts))
 
+    @rule()
+    def arrive_late(self) -> None:
+        """What was given up, perhaps before a crash, is done now."""
+        self._rig.memory.deliver_late()
+
     @rule(segments=st.integers(3, 6), crashes=st.booleans())
     def outage(self, segments: int, crashes: bool) -> None:
         """The store is away, and life goes on: records come, some are deleted, retention runs."""

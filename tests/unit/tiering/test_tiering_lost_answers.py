@@ -1,0 +1,207 @@
+"""A commit whose answer is lost: before it was done, after it, or it is done late.
+
+    lost before      the request never reached the store
+    lost after       it was done, and nobody was told
+    late             its caller has given up, read the manifest again and gone on; then it is done:
+                     before the next commit, after it, or not before the broker was restarted
+
+Whichever it is: the manifest names what exists, what was sent is read, and what nobody refers to
+is an orphan that goes without anybody's looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.memory import Fault, Moment
+from strandline.storage.tiering.orphans import SAFE_REASONS, compare, delete_safe_orphans
+from strandline.storage.tiering.scrub import Depth, Scrub
+from tests.unit.tiering.harness import (
+    GRACE_MS,
+    ID_PARTITION,
+    Rig,
+    asynchronous,
+    keys_of,
+)
+
+MANIFEST = r"manifest\.json$"
+BATCH = 10
+SEGMENTS = 4
+UPLOAD_MS = 20_000
+MERGE_TARGET_BYTES = 800
+# Longer than a store is left alone after a failure, shorter than anything else.
+RETRY_MS = 6_000
+HEAL_ROUNDS = 4
+# Enough for one to be ready behind the one whose commit is in doubt.
+COPIES = 4
+
+
+# --- what is committed ---------------------------------------------------------------------------
+
+
+async def first_copy(rig: Rig) -> None:
+    rig.produce_segments(SEGMENTS)
+
+
+async def later_copy(rig: Rig) -> None:
+    rig.produce_segments(1)
+    await rig.settle()
+    rig.produce_segments(SEGMENTS)
+
+
+async def log_start(rig: Rig) -> None:
+    rig.produce_segments(SEGMENTS)
+    await rig.settle()
+    rig.log.delete_records(2 * BATCH)
+
+
+async def end_of_deletion(rig: Rig) -> None:
+    await log_start(rig)
+    await rig.settle()
+    rig.pass_ms(GRACE_MS)
+
+
+async def open_segment(rig: Rig) -> None:
+    rig.produce_segments(1)
+    await rig.settle()
+    rig.configure(strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+    rig.produce(BATCH)
+    await rig.manager.run_once()
+    rig.pass_ms(UPLOAD_MS)
+
+
+async def merge(rig: Rig) -> None:
+    """The fourth segment makes a run that is worth it; its own commit goes through."""
+    rig.produce_segments(SEGMENTS - 1)
+    await rig.settle()
+    rig.produce_segments(SEGMENTS)
+
+
+COMMITS: dict[str, Callable[[Rig], Awaitable[None]]] = {
+    "first copy": first_copy,
+    "later copy": later_copy,
+    "log start": log_start,
+    "end of deletion": end_of_deletion,
+    "open segment": open_segment,
+    "merge": merge,
+}
+
+
+# --- when it is done -----------------------------------------------------------------------------
+
+
+async def nothing_else(rig: Rig) -> None:
+    del rig
+
+
+async def before_the_next_commit(rig: Rig) -> None:
+    """After the manifest was read again, when the next commit is on its way."""
+    gate = threading.Event()
+    fault = rig.memory.add_fault(Fault(operation="put", key_pattern=MANIFEST, gate=gate))
+    rig.pass_ms(RETRY_MS)
+    settling = asyncio.ensure_future(rig.settle())
+    while not fault.hit_count:
+        await asyncio.sleep(0.005)
+    assert rig.memory.deliver_late() == 1
+    gate.set()
+    await settling
+
+
+async def after_the_next_commit(rig: Rig) -> None:
+    rig.pass_ms(RETRY_MS)
+    await rig.settle()
+    assert rig.memory.deliver_late() == 0
+
+
+async def while_the_broker_is_down(rig: Rig) -> None:
+    rig.memory.deliver_late()
+    await rig.crash()
+
+
+async def after_a_restart(rig: Rig) -> None:
+    await rig.crash()
+    rig.memory.deliver_late()
+
+
+async def when_its_copies_are_too_old(rig: Rig) -> None:
+    """Nothing that was uploaded may be committed again by then, and all of it is made anew."""
+    rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+    for _ in range(3):
+        rig.pass_ms(rig.tiering_config.copy_timeout_ms)
+        await rig.settle()
+    rig.memory.clear_faults()
+    rig.memory.deliver_late()
+
+
+ORDERS: dict[str, tuple[Moment, Callable[[Rig], Awaitable[None]]]] = {
+    "lost before": (Moment.BEFORE, nothing_else),
+    "lost after": (Moment.AFTER, nothing_else),
+    "late, before the next commit": (Moment.LATE, before_the_next_commit),
+    "late, after the next commit": (Moment.LATE, after_the_next_commit),
+    "late, while the broker is down": (Moment.LATE, while_the_broker_is_down),
+    "late, after a restart": (Moment.LATE, after_a_restart),
+    "late, after the copy's time": (Moment.LATE, when_its_copies_are_too_old),
+}
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+@pytest.mark.parametrize("order", ORDERS)
+@asynchronous
+async def test_a_commit_of_unknown_outcome_deletes_nothing_and_leaves_nothing(
+    tmp_path: Path, order: str, commit: str
+) -> None:
+    moment, then = ORDERS[order]
+    merge_target_bytes = MERGE_TARGET_BYTES if commit == "merge" else 0
+    async with Rig(tmp_path, merge_target_bytes=merge_target_bytes, copies=COPIES) as rig:
+        await COMMITS[commit](rig)
+        # The merge follows the copies that make it worth while.
+        skip = SEGMENTS if commit == "merge" else 0
+        lost = rig.memory.add_fault(
+            Fault(
+                operation="put",
+                key_pattern=MANIFEST,
+                error=TierUnavailable,
+                moment=moment,
+                skip=skip,
+            )
+        )
+        await rig.settle()
+        assert lost.hit_count == 1
+        assert keys_of(rig.manifest) <= set(rig.memory.keys())
+        await then(rig)
+        assert keys_of(rig.manifest) <= set(rig.memory.keys())
+        rig.produce(BATCH)
+        await heal(rig)
+        start = rig.log.log_start_offset
+        assert start == (2 * BATCH if commit in ("log start", "end of deletion") else 0)
+        assert await rig.read_all(start) == b"".join(rig.sent[start // BATCH :])
+        check_bucket(rig)
+
+
+async def heal(rig: Rig) -> None:
+    for _ in range(HEAL_ROUNDS):
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+    state = rig.statistics
+    assert (state.copy_lag_segments, state.deleting_segments, state.copy_failure) == (0, 0, None)
+
+
+def check_bucket(rig: Rig) -> None:
+    """It is what the manifest says, once the orphans had their time."""
+    now_ms, grace_ms = rig.clock.now_ms(), rig.tiering_config.orphan_grace_ms
+    assert delete_safe_orphans(rig.store, now_ms=now_ms, grace_ms=grace_ms) == 0, "may be in use"
+    found = compare(rig.store, now_ms=now_ms, grace_ms=0)
+    assert (found.missing_keys, found.unreadable) == ((), ())
+    assert {orphan.reason for orphan in found.orphans} <= SAFE_REASONS
+    delete_safe_orphans(rig.store, now_ms=now_ms + grace_ms, grace_ms=grace_ms)
+    assert set(rig.data_keys()) == keys_of(rig.manifest)
+    with ThreadPoolExecutor(2) as executor:
+        report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
+    assert report.findings == ()
