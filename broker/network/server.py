@@ -21,7 +21,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from strandline.broker.answers import Gate, RequestHandler
+from strandline.broker.network.addresses import plain_address
 from strandline.broker.network.connection import Connection, Spawn
+from strandline.broker.network.pacing import SystemChoice
 from strandline.storage.clock import Clock
 from strandline.storage.values import dataclass
 
@@ -103,6 +105,7 @@ class Server:
         # Those that wait for their turn: one per listening socket, which rests meanwhile.
         self._waiting: dict[socket.socket, socket.socket] = {}
         self._names: dict[socket.socket, str] = {}
+        self._congestion: dict[socket.socket, SystemChoice] = {}
         self._held: set[socket.socket] = set()
         self._limits = limits
         self._clock = clock
@@ -129,6 +132,7 @@ class Server:
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((host, port))
+            congestion = SystemChoice(listening)
             listening.listen(LISTEN_BACKLOG)
             listening.setblocking(False)
         except OSError:
@@ -136,6 +140,7 @@ class Server:
             raise
         self._listening.append(listening)
         self._names[listening] = name
+        self._congestion[listening] = congestion
         self._loop.add_reader(listening.fileno(), self._on_acceptable, listening)
         bound_port: int = listening.getsockname()[1]
         return bound_port
@@ -155,32 +160,28 @@ class Server:
                 self._pause_accepting(listening)
                 return
             self._accepted_total += 1
-            name = self._names[listening]
-            wait_ms = self._pace(name)
+            wait_ms = self._pace(self._names[listening])
             if wait_ms:
                 self._waiting[listening] = connected
                 self._loop.remove_reader(listening.fileno())
-                self._loop.call_later(
-                    wait_ms / 1000, self._end_wait, listening, connected, address, name
-                )
+                self._loop.call_later(wait_ms / 1000, self._end_wait, listening, connected, address)
                 return
-            self._take_in(connected, address, name)
+            self._take_in(listening, connected, address)
 
     def _end_wait(
-        self,
-        listening: socket.socket,
-        connected: socket.socket,
-        address: tuple[str, int],
-        name: str,
+        self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]
     ) -> None:
         if self._waiting.pop(listening, None) is not None:
-            self._take_in(connected, address, name)
+            self._take_in(listening, connected, address)
             self._resume_accepting(listening)
 
-    def _take_in(self, connected: socket.socket, address: tuple[str, int], name: str) -> None:
+    def _take_in(
+        self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]
+    ) -> None:
         """Makes an accepted socket a connection, unless there are too many."""
+        name = self._names[listening]
         limits = self._limits()
-        host = _plain_address(address[0])
+        host = plain_address(address[0])
         if (
             len(self._connections) >= limits.connections_max
             or self._by_listener[name] >= limits.of_listener(name)
@@ -197,6 +198,7 @@ class Server:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._congestion[listening].restore(connected, host)
         self._by_address[host] += 1
         self._by_listener[name] += 1
         handler = self._handler_of(name)
@@ -323,8 +325,3 @@ class Server:
             closed_stalled_total=self._closed_stalled_total,
             receive_buffer_bytes=sum(c.buffer_bytes for c in self._connections),
         )
-
-
-def _plain_address(host: str) -> str:
-    """An IPv4 client of an IPv6 listener is known by its IPv4 address."""
-    return host.removeprefix("::ffff:") if "." in host else host

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from strandline.broker.answers import Answer, ThrottledParts
+from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
 from strandline.broker.network.server import (
     HELD_MAX,
     STALLED_S,
@@ -239,5 +240,19 @@ def test_a_listener_may_have_a_limit_of_its_own() -> None:
         kept.append(await connect(port))
         await until(lambda: server.statistics().connections == 3)
         assert server.statistics().refused_total == 1
+
+    run(test)
+
+
+def test_a_client_on_this_machine_is_not_paced() -> None:
+    async def test(server: Server, clock: ManualClock, port: int) -> None:
+        with socket.socket() as fresh:
+            of_the_system = congestion_control(fresh)
+        _, writer = await connect(port)
+        await asyncio.sleep(0.01)
+        (connection,) = server._connections
+        expected = UNPACED if of_the_system.startswith(PACED_PREFIX) else of_the_system
+        assert congestion_control(connection._socket) == expected
+        writer.close()
 
     run(test)
