@@ -12,7 +12,8 @@ record of its key is safe. Always whole segments.
     dirty ratio = dirty bytes / (clean bytes + dirty bytes)
 
 The dirtiest log above its min.cleanable.dirty.ratio goes first; one with a record older than
-max.compaction.lag.ms needs no ratio.
+max.compaction.lag.ms needs no ratio. Nor does one that is copied to the other tier: what is clean
+leaves the disk, and only what is clean is copied, so a ratio of 1 would end the copying.
 
 A cleaning rewrites everything below the first uncleanable offset, in groups of neighbouring
 segments that fit into one, so that a log does not crumble into ever smaller ones.
@@ -80,6 +81,9 @@ class CleaningPlan:
         """Whether the log is to be cleaned now."""
         if self.clean_bytes + self.dirty_bytes == 0:
             return False
+        if config.remote_storage_enable and not config.remote_log_copy_disable:
+            # It waits for nothing else to be copied, and is cleaned once on this disk.
+            return self.dirty_bytes > 0
         return self.is_overdue or self.dirty_ratio > config.min_cleanable_dirty_ratio
 
 

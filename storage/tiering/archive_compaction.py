@@ -54,7 +54,6 @@ from strandline.storage.model import (
     Epoch,
     Offset,
     TopicIdPartition,
-    TopicPartition,
 )
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.manifest import Manifest
@@ -281,21 +280,20 @@ class ArchiveCompactor:
         self._clock = clock
         self._key_bytes_max = key_bytes_max
         self._scratch = scratch
-        self._owner: TopicPartition | None = None
         self._round: CompactionRound | None = None
 
     @property
     def is_busy(self) -> bool:
-        return self._owner is not None
+        return self._round is not None
 
-    def round_of(self, owner: TopicPartition) -> CompactionRound | None:
-        """The round that `owner` has under way."""
-        return self._round if self._owner == owner else None
+    def round_of(self, owner: TopicIdPartition) -> CompactionRound | None:
+        """The round that `owner` has under way; not that of a topic which had its name before."""
+        under_way = self._round
+        return under_way if under_way is not None and under_way.job.partition == owner else None
 
-    def begin(self, owner: TopicPartition, job: CompactionJob) -> CompactionRound:
+    def begin(self, job: CompactionJob) -> CompactionRound:
         """A new round, if none is under way."""
-        assert self._owner is None, (owner, self._owner)
-        self._owner = owner
+        assert self._round is None, (job.partition, self._round)
         self._round = CompactionRound(
             job,
             store=self._store,
@@ -308,14 +306,19 @@ class ArchiveCompactor:
         return self._round
 
     def end(self, finished: CompactionRound) -> None:
-        """Gives the place to others; kills the child if it is in the middle. Blocks shortly."""
+        """Kills the child if it is in the middle, then gives the place to others. Blocks shortly.
+
+        In this order: the next round has the same child.
+        """
         if self._round is finished:
-            self._owner = self._round = None
-            finished.close()
+            try:
+                finished.close()
+            finally:
+                self._round = None
 
     def end_if_idle(self) -> None:
         """Ends an idle child. Blocks."""
-        if self._owner is None:
+        if self._round is None:
             self._process.end_if_idle()
 
     def close(self) -> None:

@@ -70,8 +70,7 @@ class CompactionSteps:
 
     async def step(self) -> bool:
         """Begins a round over the archive of a compacted log, or goes on with it."""
-        compactor = self._tools.compactor
-        under_way = compactor.round_of(self._owner.log.topic_partition)
+        under_way = self._under_way
         if under_way is None:
             return await self._begin_compacting()
         is_over = True
@@ -79,9 +78,29 @@ class CompactionSteps:
             is_over = await self._go_on_compacting(under_way)
         finally:
             if is_over:
-                end = partial(compactor.end, under_way)
-                await asyncio.get_running_loop().run_in_executor(self._tools.copies, end)
+                await self._end(under_way)
         return not is_over
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether this partition has the only place there is for a round."""
+        return self._under_way is not None
+
+    @property
+    def _under_way(self) -> CompactionRound | None:
+        return self._tools.compactor.round_of(self._owner.remote.partition)
+
+    def give_up(self) -> asyncio.Future[None] | None:
+        """Ends a round between two steps, if there is one; done when others may begin theirs.
+
+        A partition that goes without this would keep the only place for ever.
+        """
+        under_way = self._under_way
+        return None if under_way is None else self._end(under_way)
+
+    def _end(self, under_way: CompactionRound) -> asyncio.Future[None]:
+        end = partial(self._tools.compactor.end, under_way)
+        return asyncio.get_running_loop().run_in_executor(self._tools.copies, end)
 
     async def _begin_compacting(self) -> bool:
         manifest, config = self._owner.remote.manifest, self._owner.log.config
@@ -107,7 +126,7 @@ class CompactionSteps:
                 now_ms=now_ms, delete_retention_ms=config.delete_retention_ms
             ),
         )
-        self._tools.compactor.begin(self._owner.log.topic_partition, job)
+        self._tools.compactor.begin(job)
         return True
 
     async def _go_on_compacting(self, under_way: CompactionRound) -> bool:
@@ -121,8 +140,9 @@ class CompactionSteps:
             options=object_options(self._owner.log.config),
         )
         done = await loop.run_in_executor(copies, call)
-        manifest = self._owner.remote.manifest
-        if self._owner.is_detached or manifest is None or not self._owner.log.config.is_compacted:
+        manifest, config = self._owner.remote.manifest, self._owner.log.config
+        is_wanted = config.is_compacted and not config.remote_log_copy_disable
+        if self._owner.is_detached or manifest is None or not is_wanted:
             return True
         if isinstance(done, CleaningStatistics):
             await self._owner.commit(

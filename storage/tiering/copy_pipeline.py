@@ -107,8 +107,13 @@ class CopyPipeline:
             raise
 
     def forget(self, base_offset: Offset) -> None:
-        """The copy is committed, or of no use: then it ends before its next upload."""
-        self._copies.pop(base_offset).useless.set()
+        """The copy is committed, or of no use: then it ends before its next upload.
+
+        Fine if it is forgotten already: the partition may be detached while it is committed.
+        """
+        copying = self._copies.pop(base_offset, None)
+        if copying is not None:
+            copying.useless.set()
 
     def forget_all(self) -> None:
         """Whatever is under way is thrown away."""

@@ -405,6 +405,11 @@ class TieringManager:
             while await self._step(key):
                 pass
 
+    async def step_each(self) -> bool:
+        """One step of every partition and purge; whether one has more to do: for tests."""
+        keys: list[WorkKey] = [*self._partitions, *self._purges]
+        return any([await self._step(key) for key in keys])
+
     # --- housekeeping ------------------------------------------------------------------------
 
     async def _read_tombstones(self) -> bool:

@@ -126,6 +126,8 @@ class PartitionTiering:
         """Nothing new begins from here on; what is under way is thrown away, not committed."""
         self._detached = True
         self._copies.forget_all()
+        if not self._lock.locked():
+            self._compaction.give_up()
         self.log.is_restarting = False
         self.log.remote = None
         self.log.local.on_segment_closed = None
@@ -150,21 +152,29 @@ class PartitionTiering:
     async def step(self) -> bool:
         """Does what is due; True if there is more to do right away."""
         async with self._lock:
-            if self._detached or not self.log.is_tiered or not self._tools.health.is_up:
-                return False
-            more, counters = False, self._counters
-            if self._copying.may_try:
-                more = await self._guard(self._copying, counters.copy_errors, self._copy_step)
-            if self._may_delete() and self._deleting.may_try:
-                more |= await self._guard(self._deleting, counters.delete_errors, self._delete_step)
-            may_merge = self._may_delete() and self._merging.may_try
-            if may_merge and (not more or self._is_crowded()):
-                more |= await self._guard(self._merging, counters.copy_errors, self._merge_step)
-            if not more and self._may_delete() and self._compacting.may_try:
-                more = await self._guard(
-                    self._compacting, counters.copy_errors, self._compaction.step
-                )
+            more = False
+            if not self._detached and self.log.is_tiered and self._tools.health.is_up:
+                more = await self._next_step()
+            if self._detached or self.remote.fenced or not self.log.is_tiered:
+                given_up = self._compaction.give_up()
+                if given_up is not None:
+                    await given_up
             return more and not self._detached
+
+    async def _next_step(self) -> bool:
+        more, counters = False, self._counters
+        if self._copying.may_try:
+            more = await self._guard(self._copying, counters.copy_errors, self._copy_step)
+        if self._may_delete() and self._deleting.may_try:
+            more |= await self._guard(self._deleting, counters.delete_errors, self._delete_step)
+        may_merge = self._may_delete() and self._merging.may_try
+        if may_merge and (not more or self._is_crowded()):
+            more |= await self._guard(self._merging, counters.copy_errors, self._merge_step)
+        # A round that is under way is finished beside what is copied: others wait for its place.
+        may_compact = self._may_delete() and self._compacting.may_try
+        if may_compact and (not more or self._compaction.is_under_way):
+            more |= await self._guard(self._compacting, counters.copy_errors, self._compaction.step)
+        return more
 
     def _is_crowded(self) -> bool:
         """Whether entries of the root will soon be sealed, and could not be merged any more."""
@@ -432,8 +442,7 @@ class PartitionTiering:
         is_out_of_reach = config.strandline_remote_storage_class in RESTORED_FIRST
         if manifest is None or target_bytes <= 0 or is_out_of_reach:
             return False
-        is_compacting = self._tools.compactor.round_of(self.log.topic_partition) is not None
-        if config.remote_log_copy_disable or is_compacting:
+        if config.remote_log_copy_disable or self._compaction.is_under_way:
             return False
         run = choose_run(manifest, target_bytes=target_bytes)
         if not run or await self.is_throttled():

@@ -16,6 +16,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import DiskError
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedSegment
+from strandline.storage.local.cleaner_plan import LogFacts, SegmentFacts, plan_cleaning
 from strandline.storage.local.cleaning import CleaningRequest
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.records.batch import DELETE_HORIZON_BIT, iter_batches
@@ -294,6 +295,27 @@ def test_a_full_disk_is_tried_again_later_and_is_no_fault_of_the_log(
     log.clock.advance_ms(60_000)
     assert log.clean() == 1
     assert len(log.records()) == 1
+
+
+def test_what_is_copied_to_the_other_tier_is_cleaned_whatever_the_ratio(tmp_path: Path) -> None:
+    """Only what is clean is copied: waiting for more of it would end the copying."""
+    tiered = replace(CONFIG, min_cleanable_dirty_ratio=1.0, remote_storage_enable=True)
+    plan = plan_cleaning(
+        LogFacts(
+            config=tiered,
+            sealed=[SegmentFacts(base_offset=0, end_offset=10, size_bytes=100)],
+            active_base_offset=10,
+            end_offset=10,
+            log_start_offset=0,
+            last_stable_offset=10,
+            durable_offset=10,
+        ),
+        cleaned_offset=None,
+        now_ms=0,
+    )
+    assert plan.is_due(tiered)
+    assert not plan.is_due(replace(tiered, remote_storage_enable=False))
+    assert not plan.is_due(replace(tiered, remote_log_copy_disable=True))
 
 
 def test_a_paused_log_is_left_alone(tmp_path: Path) -> None:

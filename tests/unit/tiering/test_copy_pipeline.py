@@ -11,7 +11,7 @@ import pytest
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
-from tests.unit.tiering.harness import Rig, asynchronous
+from tests.unit.tiering.harness import PARTITION, Rig, asynchronous
 
 SECOND_LOG = r"/0{18}10-[^/]*\.log$"
 FIRST_LOG = r"/0{20}-[^/]*\.log$"
@@ -115,3 +115,25 @@ async def test_a_deleted_topic_is_purged_when_its_last_upload_has_ended(
         await rig.settle()
         assert rig.data_keys() == []
         assert [info.topic_id for info in rig.purged] == [rig.topic_info.topic_id]
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+@asynchronous
+async def test_a_partition_may_go_while_its_copy_is_committed(tmp_path: Path, copies: int) -> None:
+    """The task that tiers all partitions outlives it."""
+    async with Rig(tmp_path, copies=copies) as rig:
+        rig.produce_segments(3)
+        gate = threading.Event()
+        fault = rig.memory.add_fault(
+            Fault(operation="put", key_pattern=r"manifest\.json$", gate=gate)
+        )
+        settling = asyncio.ensure_future(rig.manager.run_once())
+        await until(lambda: fault.hit_count)
+        rig.manager.detach(PARTITION)
+        gate.set()
+        await settling
+        # What was on its way to the bucket arrived, and nothing after it.
+        assert rig.archived == [(0, 10)]
+        rig.attach()
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20), (20, 30)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +13,7 @@ from functools import partial
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from threading import Thread
+from uuid import uuid4
 
 import pytest
 
@@ -22,14 +25,27 @@ from strandline.storage.local.cleaner_process import CleanerProcess, serve
 from strandline.storage.local.cleaning import CleaningRequest
 from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicIdPartition, TopicPartition
 from strandline.storage.records.batch import BatchHeader, iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.remote import manifest_store
+from strandline.storage.remote.memory import Fault
+from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.orphans import compare, delete_orphans
 from strandline.storage.tiering.scrub import Depth, Scrub
+from strandline.storage.tiering.unified_log import UnifiedLog
 from tests.unit.local.compaction import InlineProcess, InThisThread
-from tests.unit.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous, keys_of
+from tests.unit.tiering.harness import (
+    CONFIG,
+    GRACE_MS,
+    ID_PARTITION,
+    PARTITION,
+    TOPIC,
+    Rig,
+    asynchronous,
+    keys_of,
+)
 
 COMPACTED = replace(
     CONFIG,
@@ -523,3 +539,103 @@ async def test_a_round_over_sealed_pages_writes_them_anew(
         await rig.assert_nothing_is_lost()
         rig.assert_archive_is_whole()
         assert compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0).orphans == ()
+
+
+async def until_in_the_middle(rig: CompactedRig) -> None:
+    """Two archived segments, the second with the keys of the first; a round has begun."""
+    for value in (b"1", b"2"):
+        rig.put((b"a", value), (b"only-" + value, value))
+        rig.seal()
+    rig.cleaned_offset = rig.log.local.cleaned_offset = rig.log.end_offset
+    while len(rig.archived) < 2:
+        await rig.manager.step_each()
+    # It is begun, and has indexed something.
+    for _ in range(2):
+        assert await rig.manager.step_each()
+
+
+@pytest.mark.parametrize("name", [TOPIC, "another"])
+@pytest.mark.parametrize("goes", ["between steps", "in a step"])
+@asynchronous
+async def test_a_topic_that_goes_in_the_middle_of_a_round_leaves_its_place_to_others(
+    tmp_path: Path, goes: str, name: str
+) -> None:
+    async with CompactedRig(tmp_path) as rig:
+        await until_in_the_middle(rig)
+        before = rig.manifest
+        if goes == "in a step":
+            gate = threading.Event()
+            fault = rig.memory.add_fault(Fault(operation="get", key_pattern=r"log$", gate=gate))
+            step = asyncio.ensure_future(rig.manager.step_each())
+            while not fault.hit_count:
+                await asyncio.sleep(0.001)
+            rig.manager.detach(PARTITION)
+            gate.set()
+            await step
+        rig.manager.detach(PARTITION)
+        assert rig.manifest == before
+        # Another topic, be it of the same name, with more segments than the first one had.
+        other = TopicIdPartition(name, uuid4(), 0)
+        (tmp_path / "other").mkdir()
+        local = LocalLog.open(
+            tmp_path / "other",
+            topic_partition=TopicPartition(name, 0),
+            topic_id=other.topic_id,
+            config=rig.config,
+            clock=rig.clock,
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=False,
+            was_compacted=True,
+        )
+        rig.log = UnifiedLog(local, log_start_offset=None)
+        info = TopicInfo(topic=name, topic_id=other.topic_id, partition_count=1)
+        rig.manager.attach(rig.log, info, leader_epoch=1, is_new=True)
+        for number in range(3):
+            rig.put((b"a", b"%d" % number), (b"b", b"%d" % number), (b"c%d" % number, b"1"))
+            rig.seal()
+        local.cleaned_offset = rig.log.end_offset
+        # The place is given up by a thread.
+        for _ in range(100):
+            await rig.manager.run_once()
+            stored = manifest_store.load(rig.store, other)
+            if stored is not None and stored.manifest.compaction is not None:
+                break
+            await asyncio.sleep(0.01)
+        assert stored is not None
+        assert stored.manifest.compaction is not None
+        assert stored.manifest.compaction.cleaned_offset == 9
+        assert sum(entry.record_count for entry in stored.manifest.segments) == 5
+        assert rig.manifest == before
+
+
+@asynchronous
+async def test_a_round_goes_on_beside_what_is_copied(tmp_path: Path) -> None:
+    """Others wait for its place, however much this partition has to copy."""
+    async with CompactedRig(tmp_path) as rig:
+        await until_in_the_middle(rig)
+        for number in range(50):
+            for _ in range(2 if number else 3):
+                rig.put((b"new", b"%d" % number))
+                rig.seal()
+            rig.cleaned_offset = rig.log.local.cleaned_offset = rig.log.end_offset
+            await rig.manager.step_each()
+            if rig.manifest is not None and rig.manifest.compaction is not None:
+                break
+        else:
+            raise AssertionError("the round does not come to its end")
+        await rig.assert_nothing_is_lost()
+
+
+@asynchronous
+async def test_a_round_ends_when_copying_is_turned_off(tmp_path: Path) -> None:
+    async with CompactedRig(tmp_path) as rig:
+        await until_in_the_middle(rig)
+        before = rig.manifest
+        rig.configure(remote_log_copy_disable=True)
+        await rig.manager.run_once()
+        assert rig.manifest == before
+        rig.configure(remote_log_copy_disable=False)
+        await rig.manager.run_once()
+        assert rig.manifest is not None
+        assert rig.manifest.compaction is not None
