@@ -17,7 +17,8 @@ from strandline.spark_lake.catalog import PARALLEL_READS, ArchivedPartition, Cat
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import AtTimestamp, Bounds, LakeOptions
 from strandline.spark_lake.planner import OffsetRange, archived_range, explicit_offset
-from strandline.spark_lake.segments import LogReader, SegmentMeta, chunk_ranges
+from strandline.spark_lake.segments import LogReader, SegmentMeta, chunk_ranges, whole_segment
+from strandline.spark_lake.splits import ChunkRange, OpenPiece
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.records.columns import RowLimits, RunBuilder, WantedColumns, decode
@@ -103,12 +104,10 @@ class BoundsResolver:
     def _offset_within(
         self, entry: SegmentEntry, start_offset: Offset, timestamp_ms: TimestampMs
     ) -> Offset | None:
-        statistics = SegmentMeta(self._reader, entry).statistics()
         limits = RowLimits(start_offset=start_offset, start_timestamp_ms=timestamp_ms)
         log = LogReader(self._reader, entry, ahead=None)
-        ranges = chunk_ranges(entry, statistics)
-        for part, chunk in zip(ranges, statistics.chunks, strict=True):
-            if chunk.max_timestamp_ms >= timestamp_ms and part.end_offset > start_offset:
+        for part in self._parts_reaching(entry, timestamp_ms):
+            if part.end_offset > start_offset:
                 for block in log.blocks(part):
                     builder = RunBuilder(block.content)
                     runs = [run for row in block.batches for run in builder.add(row)]
@@ -116,6 +115,18 @@ class BoundsResolver:
                         for found in decode(run, limits=limits, wanted=_NOTHING, rows_max=1):
                             return int(found.offsets[0])
         return None
+
+    def _parts_reaching(
+        self, entry: SegmentEntry, timestamp_ms: TimestampMs
+    ) -> Iterator[ChunkRange]:
+        if isinstance(entry, OpenPiece):
+            yield whole_segment(entry)
+            return
+        statistics = SegmentMeta(self._reader, entry).statistics()
+        ranges = chunk_ranges(entry, statistics)
+        for part, chunk in zip(ranges, statistics.chunks, strict=True):
+            if chunk.max_timestamp_ms >= timestamp_ms:
+                yield part
 
 
 _NOTHING = WantedColumns(key=False, value=False, headers=False)

@@ -2,6 +2,7 @@
 
     cluster.json -> LIST topics/ (folder names only) -> topic.json of the wanted topics
                  -> manifest.json of the wanted partitions -> sealed pages, as far as needed
+                                                           -> pieces of the open segment
 
 Nothing here lists data. Formats are decoded by the pure parts of `storage.remote`.
 """
@@ -13,13 +14,16 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.open_segment import with_open_segment
 from strandline.spark_lake.options import Assign, Selection, Subscribe, SubscribePattern
+from strandline.spark_lake.planner import OffsetRange
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, InvalidConfig, ObjectNotFound
-from strandline.storage.model import TopicIdPartition, TopicPartition
+from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.remote.cluster_info import ClusterInfo
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
@@ -39,6 +43,10 @@ R = TypeVar("R")
 
 # Requests in flight while planning: enough to hide S3's latency, few enough for one process.
 PARALLEL_READS = 16
+# Pieces of open segments are read as a whole where there are transactions, 16 MiB each.
+PARALLEL_PIECES = 4
+# How often a manifest is looked at whose pieces go while they are read.
+LOOKS_MAX = 3
 # How many topic names an error message shows.
 NAMES_SHOWN = 10
 
@@ -77,10 +85,14 @@ class Catalog:
         """All topics that are not being deleted, in order of their names."""
         return [topic.topic for topic in self._load_topics(SubscribePattern(".*"))]
 
-    def load_partitions(self, selection: Selection) -> tuple[ArchivedPartition, ...]:
+    def load_partitions(
+        self, selection: Selection, *, open_for: Isolation | None = None
+    ) -> tuple[ArchivedPartition, ...]:
         """The selected partitions in order of topic and number.
 
-        Raises InvalidConfig for a topic or partition that the archive does not have.
+        With `open_for` the pieces of their open segments stand behind the segments, as far as a
+        reader of this isolation may see. Raises InvalidConfig for a topic or partition that the
+        archive does not have.
         """
         topics = self._load_topics(selection)
         partitions = [
@@ -97,10 +109,58 @@ class Catalog:
             },
             topics,
         )
-        return tuple(
+        found = [
             ArchivedPartition(partition=partition, manifest=manifest)
             for partition, manifest in zip(partitions, manifests, strict=True)
-        )
+        ]
+        if open_for is None:
+            return tuple(found)
+        load = partial(self._with_open_segment, isolation=open_for)
+        return tuple(self._in_parallel(load, found, threads=PARALLEL_PIECES))
+
+    def entries_for(
+        self,
+        partition: TopicIdPartition,
+        offsets: OffsetRange,
+        isolation: Isolation,
+    ) -> tuple[SegmentEntry, ...]:
+        """What holds these offsets now, pieces of the open segment included; () if not all are.
+
+        Raises what `load_partitions` raises.
+        """
+        archived = ArchivedPartition(partition=partition, manifest=self._load_manifest(partition))
+        manifest = self._with_open_segment(archived, isolation=isolation).manifest
+        if manifest is None or manifest.log_start_offset > offsets.start_offset:
+            return ()
+        wanted = [page for page in manifest.pages if offsets.overlaps(page)]
+        pages = self.load_pages(wanted)
+        entries = [entry for page in wanted for entry in pages[page.key]]
+        entries = [e for e in (*entries, *manifest.segments) if offsets.overlaps(e)]
+        if not entries or entries[-1].end_offset < offsets.end_offset:
+            return ()
+        return tuple(entries) if entries[0].base_offset <= offsets.start_offset else ()
+
+    def _with_open_segment(
+        self, archived: ArchivedPartition, *, isolation: Isolation
+    ) -> ArchivedPartition:
+        """A piece may go while it is looked at; then a newer manifest says what holds its records.
+
+        Raises what `with_open_segment` raises.
+        """
+        manifest = archived.manifest
+        for looks_left in reversed(range(LOOKS_MAX)):
+            if manifest is None:
+                break
+            try:
+                manifest = with_open_segment(manifest, self._reader, isolation)
+                break
+            except ObjectNotFound:
+                newer = self._load_manifest(archived.partition)
+                is_newer = newer is not None and newer.revision > manifest.revision
+                if not looks_left or not is_newer:
+                    raise
+                manifest = newer
+        return ArchivedPartition(partition=archived.partition, manifest=manifest)
 
     def _check_alive(self, names: set[str], topics: Sequence[TopicInfo]) -> None:
         """A partition without a manifest is empty, unless its topic is just being deleted."""
@@ -204,11 +264,13 @@ class Catalog:
             )
         return decode_page(content, page)
 
-    def _in_parallel(self, load: Callable[[T], R], wanted: Iterable[T]) -> list[R]:
+    def _in_parallel(
+        self, load: Callable[[T], R], wanted: Iterable[T], *, threads: int = PARALLEL_READS
+    ) -> list[R]:
         todo = list(wanted)
         if len(todo) < 2:
             return [load(one) for one in todo]
-        with ThreadPoolExecutor(min(PARALLEL_READS, len(todo))) as pool:
+        with ThreadPoolExecutor(min(threads, len(todo))) as pool:
             return list(pool.map(load, todo))
 
 

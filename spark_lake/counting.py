@@ -25,7 +25,7 @@ from strandline.spark_lake.pruning import covers
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import read_fields, tell
 from strandline.spark_lake.segments import SegmentMeta, chunk_ranges
-from strandline.spark_lake.splits import SegmentSlice, Split
+from strandline.spark_lake.splits import OpenPiece, SegmentSlice, Split
 from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest_entries import SegmentEntry
 
@@ -68,7 +68,7 @@ class _Counter:
     def of(self, one: Split) -> int:
         """The same from the statistics, or from the records."""
         (piece,) = one.slices
-        if not self._is_plain(piece.entry):
+        if not self._is_plain(piece.entry) or isinstance(piece.entry, OpenPiece):
             return self._by_reading(one)
         return sum(
             known if known is not None else self._by_reading(part)

@@ -39,6 +39,7 @@ OPTION_NAMES = (
     "schemaRegistry.url",
     "schemaRegistry.auth",
     "failOnDataLoss",
+    "includeOpenSegment",
     "isolationLevel",
     "minPartitions",
     "maxRecordsPerPartition",

@@ -10,7 +10,7 @@ A starting timestamp means the *offset* of the first record at or after it, as i
 records with smaller timestamps are still read. A filter on column `timestamp` is exact per row.
 
 Ours are `path`, `columns`, `value*`, `schemaRegistry.*`, `splitBytes`, `isolationLevel`,
-`scanReport`, and `s3.*`. Pure: opens nothing.
+`includeOpenSegment`, `scanReport`, and `s3.*`. Pure: opens nothing.
 """
 
 from __future__ import annotations
@@ -193,12 +193,19 @@ class LakeOptions:
     columns: tuple[str, ...] = COLUMNS
     fail_on_data_loss: bool = True
     isolation: Isolation = Isolation.READ_COMMITTED
+    # Whether the pieces of open segments are read, which are in the bucket after an hour at most.
+    include_open_segment: bool = True
     split_bytes: int = SPLIT_BYTES
     splits_min: int = 1
     records_max: int | None = None
     scan_report: str | None = None
     trigger: TriggerLimits = field(default_factory=TriggerLimits)
     s3: S3Options = field(default_factory=S3Options)
+
+    @property
+    def open_for(self) -> Isolation | None:
+        """How pieces of open segments are read; None: not at all."""
+        return self.isolation if self.include_open_segment else None
 
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: Mode = Mode.BATCH) -> LakeOptions:
@@ -226,6 +233,7 @@ class LakeOptions:
                 },
                 "read_committed",
             ),
+            include_open_segment=given.boolean("includeOpenSegment", default=True),
             split_bytes=given.number("splitBytes", default=SPLIT_BYTES, at_least=SPLIT_BYTES_MIN),
             splits_min=given.number("minPartitions", default=1, at_least=1, at_most=SPLITS_MAX),
             records_max=given.number("maxRecordsPerPartition", default=0, at_least=1) or None,

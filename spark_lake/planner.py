@@ -40,6 +40,9 @@ class OffsetRange:
     start_offset: Offset
     end_offset: Offset
 
+    def overlaps(self, part: PageRef | SegmentEntry) -> bool:
+        return self.start_offset < part.end_offset and part.base_offset < self.end_offset
+
 
 class Skip(Enum):
     """Why bytes of the selected topics are not read; the values are what a user reads."""

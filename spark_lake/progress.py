@@ -112,7 +112,7 @@ def compare(position: StreamOffsets, archived: Sequence[ArchivedPartition]) -> S
                 )
             )
             at = available.start_offset
-        elif at > available.end_offset:
+        elif at > _known_end(one.manifest):
             losses.append(
                 DataLoss(
                     partition=partition,
@@ -188,6 +188,14 @@ def up_to(target: StreamOffsets, standing: Standing) -> Standing:
 
 def _available(manifest: Manifest | None) -> OffsetRange:
     return archived_range(manifest) if manifest else OffsetRange(start_offset=0, end_offset=0)
+
+
+def _known_end(manifest: Manifest | None) -> Offset:
+    """How far records are known to be, though some of them cannot be read yet.
+
+    What was read from pieces of the open segment waits for its upload when the segment is closed.
+    """
+    return max(manifest.end_offset, manifest.tail_end_offset) if manifest else 0
 
 
 def _length(one: OffsetRange) -> int:

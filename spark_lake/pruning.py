@@ -19,7 +19,7 @@ from strandline.spark_lake.catalog import PARALLEL_READS
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.planner import Selection, Skip, Skipped
 from strandline.spark_lake.segments import SegmentMeta, chunk_ranges, whole_segment
-from strandline.spark_lake.splits import Candidate, ChunkRange, SegmentSlice
+from strandline.spark_lake.splits import Candidate, ChunkRange, OpenPiece, SegmentSlice
 from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest_entries import SegmentEntry
 
@@ -53,6 +53,8 @@ def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
 
 def is_worth_it(entry: SegmentEntry, limits: RowLimits, keys: Keys) -> bool:
     """Whether the `.meta` can tell something that saves more than it costs."""
+    if isinstance(entry, OpenPiece):
+        return False
     return entry.size_bytes > PRUNED_SEGMENT_BYTES_MIN and (
         keys is not None or not covers(limits, entry)
     )

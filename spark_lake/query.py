@@ -93,7 +93,7 @@ class Query:
     def _planned(self, reader: ObjectReader) -> ScanPlan:
         catalog = Catalog(reader)
         catalog.load_cluster()
-        selected = catalog.load_partitions(self.options.selection)
+        selected = catalog.load_partitions(self.options.selection, open_for=self.options.open_for)
         wanted = [one for one in selected if self.predicate.wants(one.topic_partition)]
         resolver = BoundsResolver(reader, catalog, self.options)
         return self.plan_ranges(reader, selected, resolver.resolve_all(wanted))

@@ -2,6 +2,7 @@
 
     for each slice   statistics, if limits or the cut ask for them -> wanted chunks
                      aborted transactions, if the segment has any
+                     a piece of the open segment: as a whole, or what it was replaced with
     for each block   wanted batches -> runs -> decoded rows within the limits -> record batch
 
 Left out: control batches always, records of aborted transactions unless `read_uncommitted` was
@@ -16,22 +17,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.spark_lake.arrow import ArrowEncoder
+from strandline.spark_lake.catalog import LOOKS_MAX, Catalog
 from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.open_segment import PIECE_BYTES_MAX
 from strandline.spark_lake.options import CORRUPT_COLUMN
+from strandline.spark_lake.planner import OffsetRange
 from strandline.spark_lake.pruning import Keys, prune
 from strandline.spark_lake.row_filter import RowFilter
-from strandline.spark_lake.segments import Block, LogReader, SegmentMeta, joined
-from strandline.spark_lake.splits import SegmentSlice, Split
+from strandline.spark_lake.segments import Block, LogReader, SegmentMeta, joined, whole_segment
+from strandline.spark_lake.splits import Candidate, OpenPiece, SegmentSlice, Split
 from strandline.spark_lake.values.decoder import ValueColumns
-from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
+from strandline.storage.errors import (
+    CorruptRecords,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedCodec,
+)
 from strandline.storage.model import AbortedTransaction, Isolation
 from strandline.storage.records.batch import CONTROL_BIT
 from strandline.storage.records.columns import RowLimits, Run, RunBuilder, decode
 from strandline.storage.records.vectorised import BatchRow
+from strandline.storage.remote.keys import parse_partition_object
 from strandline.storage.remote.manifest_entries import SegmentEntry
 
 
@@ -45,6 +55,13 @@ class ScanCounts:
     # A segment that is read whole without asking its statistics counts as one chunk.
     chunks_read: int = 0
     chunks_skipped: int = 0
+
+    def add(self, other: ScanCounts) -> None:
+        self.rows += other.rows
+        self.segments_read += other.segments_read
+        self.segments_skipped += other.segments_skipped
+        self.chunks_read += other.chunks_read
+        self.chunks_skipped += other.chunks_skipped
 
 
 class SplitScan:
@@ -60,10 +77,13 @@ class SplitScan:
         keys: Keys = None,
         row_filter: RowFilter | None = None,
         values: ValueColumns | None = None,
+        looks_left: int = LOOKS_MAX,
     ) -> None:
+        """`looks_left`: how often it is asked what holds the records of a piece that is gone."""
         self._reader = reader
         self._split = split
         self._isolation = isolation
+        self._looks_left = looks_left
         self._keys = keys
         self._row_filter = row_filter or RowFilter()
         self._columns = list(columns)
@@ -82,6 +102,9 @@ class SplitScan:
 
     def _slice(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[Any]:
         entry = piece.entry
+        if isinstance(entry, OpenPiece):
+            yield from self._open_piece(entry)
+            return
         meta = SegmentMeta(self._reader, entry)
         pruned = prune(meta, piece, self._split.limits, self._keys)
         self.counts.chunks_skipped += pruned.chunks_skipped
@@ -95,6 +118,59 @@ class SplitScan:
         for part in joined(pruned.ranges):
             for block in log.blocks(part):
                 yield from self._encoded(entry, block, aborted)
+
+    # --- pieces of the open segment ----------------------------------------------------------
+
+    def _open_piece(self, piece: OpenPiece) -> Iterator[Any]:
+        log = LogReader(self._reader, piece, ahead=None, window_bytes=PIECE_BYTES_MAX)
+        try:
+            # All of it is in memory and checked before the first row is given out.
+            blocks = list(log.blocks(whole_segment(piece)))
+        except ObjectNotFound as error:
+            yield from self._replaced(piece, error)
+            return
+        self.counts.chunks_read += 1
+        self.counts.segments_read.append(piece.log_key)
+        for block in blocks:
+            yield from self._encoded(piece, block, piece.aborted)
+
+    def _replaced(self, piece: OpenPiece, error: ObjectNotFound) -> Iterator[Any]:
+        """The same offsets from what was uploaded since; raises `error` if they are not there."""
+        parsed = parse_partition_object(piece.log_key)
+        offsets = OffsetRange(start_offset=piece.base_offset, end_offset=piece.end_offset)
+        if parsed is None or not self._looks_left:
+            raise error
+        entries = Catalog(self._reader).entries_for(parsed.partition, offsets, self._isolation)
+        if not entries or any(entry.log_key == piece.log_key for entry in entries):
+            raise error
+        limits = self._split.limits
+        again = self._with(
+            replace(
+                self._split,
+                slices=tuple(Candidate(entry=entry).whole() for entry in entries),
+                limits=replace(
+                    limits,
+                    start_offset=max(limits.start_offset, offsets.start_offset),
+                    end_offset=min(limits.end_offset, offsets.end_offset),
+                ),
+            )
+        )
+        try:
+            yield from again.record_batches()
+        finally:
+            self.counts.add(again.counts)
+
+    def _with(self, split: Split) -> SplitScan:
+        return SplitScan(
+            self._reader,
+            split,
+            columns=self._columns,
+            isolation=self._isolation,
+            keys=self._keys,
+            row_filter=self._row_filter,
+            values=self._values,
+            looks_left=self._looks_left - 1,
+        )
 
     # --- which rows --------------------------------------------------------------------------
 

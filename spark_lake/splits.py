@@ -7,6 +7,7 @@
 By bytes: slices of consecutive segments are gathered up to `split_bytes`; a larger segment is cut
 by position, and a slice owns the chunks (of the segment's statistics) that begin inside it. So
 slices meet exactly whatever the cut. A segment that the planner has pruned is cut between chunks.
+Pieces of the open segment are never cut, and never share a split with segments.
 
 By records (`maxRecordsPerPartition`): each split gets that many *offsets*, and so at most that many
 records, through its limits. A chunk on the border is then read by both its splits.
@@ -17,9 +18,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.storage.model import Offset, Position, TopicPartition
+from strandline.storage import values
+from strandline.storage.model import AbortedTransaction, Offset, Position, TopicPartition
 from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest_entries import SegmentEntry
+
+
+@values.dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPiece(SegmentEntry):
+    """A piece of the open segment, or its beginning, in the place of a segment.
+
+    It has no `.meta` to ask; see `open_segment`.
+    """
+
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +60,11 @@ class SegmentSlice:
     start_position: Position
     end_position: Position
     ranges: tuple[ChunkRange, ...] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this is a piece of the open segment; no split has both kinds."""
+        return isinstance(self.entry, OpenPiece)
 
     @property
     def is_whole(self) -> bool:
@@ -134,7 +151,8 @@ def _by_bytes(
     gathered_bytes = 0
     for candidate in candidates:
         for piece in _slices(candidate, split_bytes):
-            if gathered and gathered_bytes + piece.size_bytes > split_bytes:
+            is_full = gathered_bytes + piece.size_bytes > split_bytes
+            if gathered and (is_full or gathered[-1].is_open != piece.is_open):
                 yield tuple(gathered)
                 gathered, gathered_bytes = [], 0
             gathered.append(piece)
@@ -146,7 +164,8 @@ def _by_bytes(
 def _slices(candidate: Candidate, split_bytes: int) -> Iterator[SegmentSlice]:
     if candidate.ranges is not None:
         return _between_chunks(candidate, candidate.ranges, split_bytes)
-    if candidate.entry.size_bytes <= split_bytes:
+    # A piece has no statistics to cut it by.
+    if candidate.entry.size_bytes <= split_bytes or isinstance(candidate.entry, OpenPiece):
         return iter((candidate.whole(),))
     return _by_position(candidate.entry, split_bytes)
 
@@ -200,7 +219,8 @@ def _by_records(
         last = min(entry.end_offset, limits.end_offset)
         bytes_per_offset = candidate.size_bytes / max(1, last - at)
         while at < last:
-            if gathered and (offsets_left < 1 or bytes_left < bytes_per_offset):
+            is_full = offsets_left < 1 or bytes_left < bytes_per_offset
+            if gathered and (is_full or gathered[-1].is_open != isinstance(entry, OpenPiece)):
                 yield tuple(gathered), replace(limits, start_offset=start, end_offset=end)
                 gathered = []
                 offsets_left, bytes_left = records_max, float(split_bytes)

@@ -44,7 +44,7 @@ from strandline.spark_lake.progress import (
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.splits import Split
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.model import TopicPartition
 from strandline.storage.remote.manifest import Manifest
 
@@ -152,6 +152,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             ),
             [one for one in archived if one.topic_partition in ranges],
         )
+        _check_awaited(ranges, _manifests(archived))
         self._check_losses((*standing.losses, *_cut_short(ranges, _manifests(archived))))
         readable = {
             partition: replace(one, start_offset=min(one.end_offset, offset))
@@ -177,7 +178,8 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def _load(self, reader: ObjectReader) -> tuple[Catalog, tuple[ArchivedPartition, ...]]:
         catalog = Catalog(reader)
         catalog.load_cluster()
-        return catalog, catalog.load_partitions(self._options.selection)
+        options = self._options
+        return catalog, catalog.load_partitions(options.selection, open_for=options.open_for)
 
     def _waits_for_more(self, standing: Standing) -> bool:
         """minOffsetsPerTrigger: too little is new, and the stream has not waited long yet."""
@@ -203,6 +205,26 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
 def _manifests(archived: Sequence[ArchivedPartition]) -> dict[TopicPartition, Manifest]:
     return {one.topic_partition: one.manifest for one in archived if one.manifest is not None}
+
+
+def _check_awaited(
+    ranges: Mapping[TopicPartition, OffsetRange], manifests: Mapping[TopicPartition, Manifest]
+) -> None:
+    """Raises TierUnavailable if a batch that is repeated lies in a segment on its way.
+
+    Its rows were read from pieces of the open segment. It is closed now and has its upload before
+    it, and the pieces are those of the next one.
+    """
+    for partition, one in ranges.items():
+        manifest = manifests.get(partition)
+        if manifest and manifest.end_offset < one.end_offset <= manifest.tail_end_offset:
+            raise TierUnavailable(
+                str(partition),
+                "read",
+                f"the offsets {manifest.end_offset} to {one.end_offset} of a batch that is repeated"
+                " are in a segment that was just closed, or in an open one and"
+                " includeOpenSegment=false: start the query again when it is archived",
+            )
 
 
 def _cut_short(

@@ -354,7 +354,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             _L,
             3_600_000,
             "Records of the segment that is still written are in the remote tier at most this many"
-            " ms later, for a restore; -1: only closed segments go there.",
+            " ms later, for a restore and the lake; -1: only closed segments go there.",
             "strandline.remote.active.segment.upload.ms",
             minimum=-1,
         ),

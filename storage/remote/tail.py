@@ -8,7 +8,7 @@ A part is an object with a run of whole batches of the open segment's file, byte
 is read from them while the broker has its disk, and nothing local is freed because of them. When
 the segment is closed and archived, the parts are marked for deletion in the same commit. A restore
 appends them to the log that it begins behind the archive; so does a read-only replica, whenever it
-looks.
+looks. The lake reads them as the end of the archive.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ class TailPart:
     key: str
     crc32c: int
     uploaded_ms: TimestampMs
+    # What the headers of its batches say, for readers of the bucket; None if nobody wrote it down.
+    record_count: int | None = None
+    has_transactions: bool | None = None
 
     @property
     def end_position(self) -> Position:
@@ -50,7 +53,7 @@ def are_adjacent(parts: Sequence[TailPart]) -> bool:
 
 
 def tail_fields(part: TailPart) -> dict[str, Json]:
-    return {
+    fields: dict[str, Json] = {
         "base_offset": part.base_offset,
         "end_offset": part.end_offset,
         "position": part.position,
@@ -59,6 +62,10 @@ def tail_fields(part: TailPart) -> dict[str, Json]:
         "crc32c": f"{part.crc32c:08x}",
         "uploaded_ms": part.uploaded_ms,
     }
+    if part.record_count is not None and part.has_transactions is not None:
+        fields["record_count"] = part.record_count
+        fields["has_transactions"] = part.has_transactions
+    return fields
 
 
 def tail_from(fields: Fields) -> TailPart:
@@ -70,4 +77,8 @@ def tail_from(fields: Fields) -> TailPart:
         key=fields.text("key"),
         crc32c=fields.crc("crc32c"),
         uploaded_ms=fields.integer("uploaded_ms"),
+        record_count=fields.optional_integer("record_count"),
+        has_transactions=(
+            fields.boolean("has_transactions") if "has_transactions" in fields else None
+        ),
     )

@@ -18,7 +18,7 @@ from functools import partial
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import TAIL_AFTER_PART, crash_point
-from strandline.storage.errors import CorruptFile, ObjectCorrupt
+from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.model import Epoch, Offset, TopicIdPartition
@@ -93,6 +93,7 @@ class TailCopier:
         key = tail_key(
             partition, base_offset=base_offset, leader_epoch=leader_epoch, unique=new_unique()
         )
+        record_count, has_transactions = _told_by_headers(content)
         self._store.put(key, content)
         crash_point(TAIL_AFTER_PART)
         part = TailPart(
@@ -103,8 +104,22 @@ class TailCopier:
             key=key,
             crc32c=checksum(content),
             uploaded_ms=self._clock.now_ms(),
+            record_count=record_count,
+            has_transactions=has_transactions,
         )
         return (*kept, part)
+
+
+def _told_by_headers(content: bytes) -> tuple[int | None, bool | None]:
+    """Records, control records among them, and whether there is a transaction; None: unknown."""
+    record_count, has_transactions = 0, False
+    try:
+        for batch in iter_batches(content):
+            record_count += batch.header.record_count
+            has_transactions = has_transactions or batch.header.is_transactional
+    except CorruptRecords:  # messages of an old format, from a folder that was taken over
+        return None, None
+    return record_count, has_transactions
 
 
 def _whole_batches(content: bytes) -> tuple[bytes, Offset]:

@@ -23,6 +23,7 @@ from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_page import encode_page, page_ref
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
+from strandline.storage.remote.tail import TailPart
 from strandline.storage.remote.topic_info import TopicInfo
 
 START_MS = 1_700_000_000_000
@@ -121,8 +122,35 @@ class ArchiveBuilder:
             has_transactions=any(header.is_transactional for header in headers),
             uploaded_ms=START_MS,
         )
-        self.save(manifest.with_segment(entry))
+        self.save(replace(manifest, revision=manifest.revision + 1).with_segment(entry))
         return entry
+
+    def add_piece(
+        self, topic: str, batches: Sequence[bytes], *, partition: int = 0, is_told: bool = True
+    ) -> TailPart:
+        """Appends a piece of the open segment; not `is_told`: as earlier releases wrote them."""
+        manifest = self.manifest(topic, partition)
+        content = b"".join(batches)
+        headers = [batch.header for batch in iter_batches(content)]
+        names = manifest.topic_id_partition, headers[0].base_offset, keys.new_unique()
+        part = TailPart(
+            base_offset=headers[0].base_offset,
+            end_offset=headers[-1].next_offset,
+            position=manifest.tail[-1].end_position if manifest.tail else 0,
+            size_bytes=len(content),
+            key=keys.tail_key(names[0], base_offset=names[1], leader_epoch=0, unique=names[2]),
+            crc32c=crc32c.crc32c(content),
+            uploaded_ms=START_MS,
+            record_count=sum(header.record_count for header in headers) if is_told else None,
+            has_transactions=any(h.is_transactional for h in headers) if is_told else None,
+        )
+        self.store.put(part.key, content)
+        self.save(
+            replace(manifest, revision=manifest.revision + 1).with_tail(
+                (*manifest.tail, part), marked_ms=START_MS
+            )
+        )
+        return part
 
     def seal_page(self, topic: str, count: int, *, partition: int = 0) -> None:
         """Moves the oldest `count` entries of the root into a page."""
