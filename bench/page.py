@@ -70,6 +70,11 @@ METHOD = """\
   the rows with S3 have no peer.
 - **Spark's Kafka source** reads from strandline beside its own archive in `make bench-lake`; here
   it would measure Spark.
+- **Pacing.** Where the system's congestion control is BBR (the first lines say which it is),
+  loopback connections are paced. strandline takes the pacing off for clients of its own machine
+  (decision 26), Kafka has no such thing; a good part of the difference in what consuming costs is
+  this. After `sysctl net.ipv4.tcp_congestion_control=reno` neither is paced: decision 26 has those
+  figures.
 - **No fsync.** Both brokers leave writing back to the system, as Kafka does by default.
 
 One thing is varied in each row; the rest is as in the first: records of 1 KB, batches of 16 KB, no
@@ -197,7 +202,8 @@ def _where(size: float) -> str:
         f"Run on {datetime.now(UTC):%Y-%m-%d}: {_processor()}, {os.cpu_count()} cores,"
         f" {memory_gb:.0f} GB, Linux {platform.release()}; strandline {version('strandline')}"
         f" (commit {_commit()}), Python {platform.python_version()}; Apache Kafka {KAFKA_VERSION},"
-        f" {(java.stderr.splitlines() or ['no Java'])[0]}; all on loopback.{amount}",
+        f" {(java.stderr.splitlines() or ['no Java'])[0]}; all on loopback, congestion control"
+        f" {_congestion_control()}.{amount}",
         width=100,
     )
 
@@ -207,6 +213,11 @@ def _processor() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.machine()
+
+
+def _congestion_control() -> str:
+    """What the system gives every TCP connection that asks for nothing."""
+    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 
 def _commit() -> str:
