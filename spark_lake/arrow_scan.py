@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from strandline.spark_lake.given_options import option_text
+from strandline.spark_lake.given_options import nearest, option_text
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import COLUMNS, LakeOptions
 from strandline.spark_lake.planner import ScanPlan
@@ -189,7 +189,10 @@ def _comparison(one: FilterTuple) -> Comparison:
     except (TypeError, ValueError) as error:
         raise InvalidConfig(f"filter {one!r} must be (column, operator, value)") from error
     if column not in COLUMNS:
-        raise InvalidConfig(f"filter {one!r}: the columns to filter by are {', '.join(COLUMNS)}")
+        raise InvalidConfig(
+            f"filter {one!r}: the nearest column is {nearest(str(column), COLUMNS)}; the columns to"
+            f" filter by are {', '.join(COLUMNS)}"
+        )
     if symbol not in _OPERATORS:
         raise InvalidConfig(f"filter {one!r}: the operators are {', '.join(_OPERATORS)}")
     operator, negated = _OPERATORS[symbol]

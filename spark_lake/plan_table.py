@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from strandline.spark_lake.arrow_scan import FilterTuple, make_query
-from strandline.spark_lake.planner import ScanPlan, readable_size
+from strandline.spark_lake.planner import PartitionPlan, ScanPlan, readable_size
 from strandline.spark_lake.query_log import all_requests, planned_requests
 from strandline.storage.errors import InvalidConfig
 
 PIPE_WIDTH = 200
+# Partitions that have a row of their own; those of which nothing is read share one.
+ROWS_MAX = 40
+RUNS_MAX = 4
 _OPERATORS = (">=", "<=", "!=", "==", "=", ">", "<")
 _NUMBERS = ("partition", "offset", "timestampType")
 
@@ -33,8 +37,10 @@ def print_plan(
     plan = query.plan(reader)
     statistics = reader.statistics()
     console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    console.print(_partitions(plan))
-    console.print(_skipped(plan))
+    for table in _topics(plan):
+        console.print(table)
+    if plan.skipped:
+        console.print(_skipped(plan))
     requests, requests_total = planned_requests(plan.splits), all_requests(plan)
     console.print(
         f"{len(plan.splits)} splits, {requests} of about {requests_total} requests;"
@@ -42,30 +48,83 @@ def print_plan(
         f" {readable_size(statistics.bytes_read)}",
         highlight=False,
     )
+    if plan.pieces_planned:
+        console.print(
+            f"{plan.pieces_planned} of the segments are pieces of open ones, which no filter on"
+            " time or key spares; includeOpenSegment=false leaves them out",
+            highlight=False,
+        )
     return 0
 
 
-def _partitions(plan: ScanPlan) -> Table:
-    table = Table(title="read, of what the topics hold", box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("partition")
-    for name in ("segments", "chunks", "bytes"):
-        table.add_column(name, justify="right")
-    for one in plan.partitions:
-        table.add_row(
-            str(one.topic_partition),
-            _of(one.segments_planned, one.segments_total),
-            _of(one.chunks_planned, one.chunks_total),
-            f"{readable_size(one.bytes_planned)} of {readable_size(one.bytes_total)}",
+def _topics(plan: ScanPlan) -> Iterator[Table]:
+    """A table for each topic, under its name: that may be longer than a terminal is wide."""
+    topics = {one.topic_partition.topic for one in plan.partitions}
+    topics |= {one.topic for one in plan.empty}
+    for topic in sorted(topics):
+        yield _topic(
+            topic,
+            [one for one in plan.partitions if one.topic_partition.topic == topic],
+            [one.partition for one in plan.empty if one.topic == topic],
         )
-    table.add_section()
-    table.add_row(
-        "all",
-        _of(plan.segments_planned, plan.segments_total),
-        _of(plan.chunks_planned, plan.chunks_total),
-        f"{readable_size(plan.bytes_planned)} of {readable_size(plan.bytes_total)}"
-        f" ({plan.bytes_planned / max(1, plan.bytes_total):.2%})",
-    )
+    if len(topics) != 1:
+        table = _table("all topics", "")
+        _add(table, "", plan.partitions)
+        yield table
+
+
+def _topic(topic: str, plans: Sequence[PartitionPlan], empty: Sequence[int]) -> Table:
+    table = _table(topic, "partition")
+    read = [one for one in plans if one.segments_planned]
+    unread = [one for one in plans if not one.segments_planned]
+    for one in read[:ROWS_MAX]:
+        _add(table, str(one.topic_partition.partition), [one])
+    if len(read) > ROWS_MAX:
+        _add(table, f"{len(read) - ROWS_MAX} more", read[ROWS_MAX:])
+    if unread:
+        _add(table, _numbers([one.topic_partition.partition for one in unread]), unread)
+    if empty:
+        table.add_row(_numbers(empty), "", "", "nothing archived yet")
+    if len(plans) > 1:
+        table.add_section()
+        _add(table, "all", plans)
     return table
+
+
+def _table(title: str, first: str) -> Table:
+    table = Table(
+        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold not italic"
+    )
+    table.add_column(first, min_width=len(first))
+    table.add_column("segments read", justify="right", no_wrap=True)
+    table.add_column("chunks", justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right")
+    return table
+
+
+def _add(table: Table, name: str, plans: Sequence[PartitionPlan]) -> None:
+    planned = sum(one.bytes_planned for one in plans)
+    total = sum(one.bytes_total for one in plans)
+    share = f" ({planned / max(1, total):.2%})" if len(plans) != 1 else ""
+    table.add_row(
+        name,
+        _of(sum(one.segments_planned for one in plans), sum(one.segments_total for one in plans)),
+        _of(sum(one.chunks_planned for one in plans), sum(one.chunks_total for one in plans)),
+        f"{readable_size(planned)} of {readable_size(total)}{share}",
+    )
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    """`0, 2 to 5, 9`; how many there are where that would be long."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    if len(runs) > RUNS_MAX:
+        return f"{len(numbers)} partitions"
+    return ", ".join(f"{run[0]} to {run[1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _skipped(plan: ScanPlan) -> Table:

@@ -124,6 +124,14 @@ class ScanPlan:
     partitions: tuple[PartitionPlan, ...]
     skipped: Mapping[Skip, Skipped]
     partition_count: int
+    # Selected partitions of which the bucket has nothing yet.
+    empty: tuple[TopicPartition, ...] = ()
+
+    @property
+    def pieces_planned(self) -> int:
+        """Pieces of open segments among the segments."""
+        pieces = (piece for split in self.splits for piece in split.slices)
+        return len({piece.entry.log_key for piece in pieces if piece.is_open})
 
     @property
     def segments_planned(self) -> int:

@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from strandline.spark_lake.arrow import schema_of
@@ -117,6 +118,8 @@ class Query:
             ),
             splits_min=self.options.splits_min,
         )
+        empty = tuple(one.topic_partition for one in selected if one.manifest is None)
+        made = replace(made, empty=empty)
         if self.options.scan_report is not None:
             statistics = reader.statistics()
             ReportWriter(self.options.scan_report, self._scan_id).write_plan(

@@ -7,7 +7,7 @@
 By bytes: slices of consecutive segments are gathered up to `split_bytes`; a larger segment is cut
 by position, and a slice owns the chunks (of the segment's statistics) that begin inside it. So
 slices meet exactly whatever the cut. A segment that the planner has pruned is cut between chunks.
-Pieces of the open segment are never cut, and never share a split with segments.
+Pieces of the open segment are never cut.
 
 By records (`maxRecordsPerPartition`): each split gets that many *offsets*, and so at most that many
 records, through its limits. A chunk on the border is then read by both its splits.
@@ -63,7 +63,7 @@ class SegmentSlice:
 
     @property
     def is_open(self) -> bool:
-        """Whether this is a piece of the open segment; no split has both kinds."""
+        """Whether this is a piece of the open segment."""
         return isinstance(self.entry, OpenPiece)
 
     @property
@@ -151,8 +151,7 @@ def _by_bytes(
     gathered_bytes = 0
     for candidate in candidates:
         for piece in _slices(candidate, split_bytes):
-            is_full = gathered_bytes + piece.size_bytes > split_bytes
-            if gathered and (is_full or gathered[-1].is_open != piece.is_open):
+            if gathered and gathered_bytes + piece.size_bytes > split_bytes:
                 yield tuple(gathered)
                 gathered, gathered_bytes = [], 0
             gathered.append(piece)
@@ -219,8 +218,7 @@ def _by_records(
         last = min(entry.end_offset, limits.end_offset)
         bytes_per_offset = candidate.size_bytes / max(1, last - at)
         while at < last:
-            is_full = offsets_left < 1 or bytes_left < bytes_per_offset
-            if gathered and (is_full or gathered[-1].is_open != isinstance(entry, OpenPiece)):
+            if gathered and (offsets_left < 1 or bytes_left < bytes_per_offset):
                 yield tuple(gathered), replace(limits, start_offset=start, end_offset=end)
                 gathered = []
                 offsets_left, bytes_left = records_max, float(split_bytes)

@@ -127,16 +127,16 @@ def test_filters_and_bounds_are_exact_in_pieces(archive: ArchiveBuilder) -> None
     assert found(**few) == list(range(137))
 
 
-def test_pieces_are_whole_splits_of_their_own_however_small_splits_are(tmp_path: Path) -> None:
+def test_pieces_are_never_cut_however_small_splits_are(tmp_path: Path) -> None:
     archive = ArchiveBuilder(tmp_path)
     archive.add_topic("t")
     records = make_records(300, value_bytes=12_000)
     archive.add_segment("t", make_batches(records[:100]))
     archive.add_piece("t", make_batches(records[100:300]))
     query, plan = planned(archive, splitBytes=1024 * 1024)
-    kinds = [{piece.is_open for piece in split.slices} for split in plan.splits]
-    assert all(len(kind) == 1 for kind in kinds)
-    assert [split.slices[0].is_whole for split in plan.splits if split.slices[0].is_open] == [True]
+    pieces = [piece for split in plan.splits for piece in split.slices if piece.is_open]
+    assert [piece.is_whole for piece in pieces] == [True]
+    assert plan.pieces_planned == 1
     assert read(query, plan) == list(range(300))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
+from strandline.spark_lake import plan_table
 from strandline.spark_lake.plan_table import parse_filter
 from strandline.storage.errors import InvalidConfig
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
@@ -38,12 +39,37 @@ def test_the_table_says_what_is_read_and_why_not_the_rest(
         *("--where", "timestamp >= 2023-11-14T22:21:40Z", "--where", "partition = 0"),
         *("--where", "timestamp < 2023-11-14T22:22:00Z", "--option", "startingOffsets=earliest"),
     )
-    assert "t-0 1 of 3 1 of 10" in shown
-    assert "t-1 0 of 1 0 of 1" in shown
+    assert "0 1 of 3 1 of 10" in shown
+    assert "1 0 of 1 0 of 1" in shown
     assert "a filter on topic or partition 1" in shown
     assert "a filter on timestamp 2" in shown
     assert "chunks without a wanted offset or timestamp 0" in shown
     assert "1 splits, 1 of about 4 requests" in shown
+
+
+def test_many_partitions_a_long_name_and_empty_ones_fit_into_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    topic = "flights.of-the-northern-hemisphere-and-of-the-southern-one-since-1987.v2"
+    archive.add_topic(topic, partitions=80)
+    for partition in range(75):
+        archive.add_segment(topic, make_batches(make_records(10)), partition=partition)
+    archive.add_piece(topic, make_batches(make_records(10, base_offset=10)), partition=0)
+    monkeypatch.setattr(plan_table, "PIPE_WIDTH", 64)
+    arguments = ("lake", "plan", "--remote", archive.url, "--topic", topic)
+    assert main([*arguments, "--where", "partition < 60"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 64
+    assert "…" not in "".join(lines)
+    assert topic in "".join(line.strip() for line in lines)
+    told = [" ".join(line.split()) for line in lines]
+    assert len([line for line in told if " of " in line and line.split()[0].isdecimal()]) >= 40
+    assert any(line.startswith("20 more 20 of 20") for line in told)
+    assert any(line.startswith("60 to 74 0 of 15") for line in told)
+    assert "75 to 79 nothing archived yet" in told
+    assert any(line.startswith("all 61 of 76") for line in told)
+    assert any(line.startswith("1 of the segments are pieces") for line in told)
 
 
 def test_mistakes_end_with_one_line(
@@ -54,9 +80,13 @@ def test_mistakes_end_with_one_line(
     assert main([*given, "--topic", "t", "--where", "offset"]) == 2
     assert main([*given, "--topic", "t", "--option", "splitBites=3"]) == 2
     assert main([*given, "--topic", "t", "--option", "splitBytes"]) == 2
+    assert main([*given, "--topic", "t", "--where", "ofset > 3"]) == 2
+    assert main([*given, "--topic", "t7"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 6
     assert "the nearest is splitBytes" in lines[2]
+    assert "the nearest column is offset" in lines[4]
+    assert "the nearest is t" in lines[5]
 
 
 def test_filters_are_read_as_they_are_written() -> None:
