@@ -34,7 +34,12 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
-from strandline.storage.remote.keys import manifest_key, manifest_page_key, new_unique
+from strandline.storage.remote.keys import (
+    manifest_key,
+    manifest_page_key,
+    new_unique,
+    partition_folder,
+)
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import (
     DeletedEntry,
@@ -91,6 +96,28 @@ def load(store: ObjectStore, partition: TopicIdPartition) -> StoredManifest | No
     except ObjectNotFound:
         return None
     return _decode(key, stored, partition)
+
+
+def load_or_refuse(store: ObjectStore, partition: TopicIdPartition) -> StoredManifest | None:
+    """As `load`, for who would act on there being none: a 404 alone is not believed.
+
+    The manifest is written before any other object of its partition, so an empty folder is the
+    proof. Raises TierUnavailable if the listing has the manifest, CorruptFile if it was lost.
+    """
+    stored = load(store, partition)
+    if stored is not None:
+        return stored
+    key = manifest_key(partition)
+    other = next(store.list(partition_folder(partition), limit=1), None)
+    if other is None:
+        return None
+    if any(info.key == key for info in store.list(key, limit=1)):
+        raise TierUnavailable(key, "load", "not found, and yet it is listed")
+    raise CorruptFile(
+        f"{key}: there is none, and yet there is {other.key}: the manifest was lost. Put it back"
+        " (a bucket with versioning still has it); or, if nothing of this partition's archive is"
+        " wanted any more, delete its folder in the bucket"
+    )
 
 
 def commit(

@@ -10,7 +10,7 @@ So a folder with objects but without a live `topic.json` is a purge that stopped
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import field
 
@@ -23,7 +23,13 @@ from strandline.storage.remote.keys import (
     parse_topic_folder,
     topic_key,
 )
-from strandline.storage.remote.object_store import ObjectInfo, ObjectStore, PutCondition
+from strandline.storage.remote.object_store import (
+    IfAbsent,
+    IfMatches,
+    ObjectInfo,
+    ObjectStore,
+    PutCondition,
+)
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -83,6 +89,30 @@ def load_topic_info(store: ObjectStore, topic: str, topic_id: TopicId) -> TopicI
         return TopicInfo.decode(store.get(key), source=key)
     except ObjectNotFound:
         return None
+
+
+def change_topic_info(
+    store: ObjectStore, wanted: TopicInfo, change: Callable[[TopicInfo | None], TopicInfo | None]
+) -> TopicInfo | None:
+    """Writes what `change` makes of the topic's description; None: it stays. What was found.
+
+    Only over what `change` saw: a write that was given up and is done late would otherwise take
+    back a deletion, or delete what is wanted again. Raises PreconditionFailed if somebody else was
+    faster, and as `ObjectStore.get_object` and `decode`.
+    """
+    found: TopicInfo | None = None
+    condition: PutCondition = IfAbsent()
+    try:
+        stored = store.get_object(wanted.key)
+    except ObjectNotFound:
+        pass
+    else:
+        found = TopicInfo.decode(stored.body, source=wanted.key)
+        condition = IfMatches(stored.info.etag)
+    changed = change(found)
+    if changed is not None:
+        save_topic_info(store, changed, condition=condition)
+    return found
 
 
 def save_topic_info(

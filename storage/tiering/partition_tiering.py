@@ -2,7 +2,9 @@
 
 One step, under the partition's lock:
 
-    load the manifest, once                                  log start := the higher of both
+    load the manifest, once; claim it if this disk has no more
+                                                             log start := the higher of both
+    0 write topic.json, and a manifest that names nothing, before anything else of them
     1 move the log start in the manifest        crash point delete.after-log-start
     2 copy one segment, commit it               crash points copy.*, see copier, copy_pipeline
     3 mark entries below the log start          crash point delete.after-mark
@@ -46,11 +48,13 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.metrics import Counter
-from strandline.storage.model import Epoch, Offset
+from strandline.storage.model import Epoch, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.manifest_store import StoredManifest
+from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.compaction_steps import CompactionSteps
 from strandline.storage.tiering.copier import CopiedSegment
@@ -62,9 +66,7 @@ from strandline.storage.tiering.merging import choose_run
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
 from strandline.storage.tiering.partition_statistics import PartitionStatistics, statistics_of
 from strandline.storage.tiering.remote_log import RemoteLog
-from strandline.storage.tiering.tail_copy import (
-    is_prefix_of,
-)
+from strandline.storage.tiering.tail_copy import is_prefix_of
 from strandline.storage.tiering.tail_timer import TailTimer
 from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
 from strandline.storage.tiering.topic_registration import TopicRegistration
@@ -227,10 +229,14 @@ class PartitionTiering:
     async def _load_if_needed(self) -> bool:
         if self.remote.known and not self._in_doubt:
             return False
-        stored = await self._run(
-            partial(manifest_store.load, self._tools.store, self.remote.partition)
-        )
+        stored = await self._run(partial(self._loader(), self._tools.store, self.remote.partition))
         self.remote.refuse_regress(stored)
+        if stored is not None and self._must_claim(stored.manifest):
+            stored = await self._run(
+                partial(
+                    manifest_store.commit, self._tools.store, stored, self.owned(stored.manifest)
+                )
+            )
         self._in_doubt = False
         self.remote.adopt(stored)
         if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
@@ -239,6 +245,25 @@ class PartitionTiering:
         if not self._detached:
             self.log.adopt_remote_log_start()
         return False
+
+    def _loader(self) -> Callable[[ObjectStore, TopicIdPartition], StoredManifest | None]:
+        """Without a manifest the log begins where this disk does: not for one wrong answer."""
+        local = self.log.local
+        is_all_here = local.start_offset == 0 and local.end_offset > 0
+        is_believed = self.remote.known or self._tools.follows or is_all_here
+        return manifest_store.load if is_believed else manifest_store.load_or_refuse
+
+    def _must_claim(self, manifest: Manifest) -> bool:
+        """Whether this disk has nothing that the bucket has not: it may be another one.
+
+        Then offsets are given out once more, and a commit of the broker before, still on its way,
+        would bury the new records. After the claim it cannot be done any more.
+        """
+        if self.remote.known or self._tools.follows or self._detached:
+            return False
+        bucket_end = max(manifest.tail_end_offset, manifest.log_start_offset)
+        is_all_there = self.log.local.end_offset <= bucket_end
+        return is_all_there and manifest.leader_epoch < self.leader_epoch
 
     def _note_fenced(self, manifest: Manifest) -> None:
         if not self.remote.fenced:
@@ -316,7 +341,7 @@ class PartitionTiering:
             return False
         head = wanted[0]
         if not self._copies.has(head):
-            await self.topic.ensure()
+            await self._ensure_manifest()
             if await self.is_throttled():
                 return True
         self._begin_copies(wanted)
@@ -391,7 +416,7 @@ class PartitionTiering:
         covered = tail[-1].end_offset if tail else segment.base_offset
         if not self._tail_timer.is_due(self.log, max(covered, self.log.log_start_offset)):
             return False
-        await self.topic.ensure()
+        await self._ensure_manifest()
         if self._detached or local.active_segment is not segment:
             # What was found above is about a segment that is closed by now.
             return not self._detached
@@ -420,6 +445,16 @@ class PartitionTiering:
                 return ()
             self._tail_checked = segment
         return tail
+
+    async def _ensure_manifest(self) -> None:
+        """Returns when the bucket has topic and manifest, which come before any other object.
+
+        So an object without a manifest says that the manifest was lost. And the only commit that
+        could be done after a purge, because it wants nothing to be there, names nothing.
+        """
+        await self.topic.ensure()
+        if self.remote.manifest is None and not self._detached:
+            await self.commit(self.owned(self.manifest()))
 
     def manifest(self) -> Manifest:
         """The committed one, or an empty one to begin with."""

@@ -82,10 +82,10 @@ class ArchivedState:
 def read_partition(store: ObjectStore, partition: TopicIdPartition) -> ArchivedState:
     """Reads manifest and last `.meta`.
 
-    Raises CorruptFile or UnsupportedFormat if the manifest is damaged, and what the store raises.
-    Only a plain 404 means that nothing was archived.
+    Raises CorruptFile or UnsupportedFormat if the manifest is damaged or lost, and what the store
+    raises. Only a plain 404, and an empty folder, mean that nothing was archived.
     """
-    stored = manifest_store.load(store, partition)
+    stored = manifest_store.load_or_refuse(store, partition)
     if stored is None:
         return ArchivedState(partition=partition, manifest=None)
     manifest = stored.manifest

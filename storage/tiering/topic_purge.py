@@ -33,9 +33,8 @@ from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import (
     TopicInfo,
+    change_topic_info,
     delete_topic_info,
-    load_topic_info,
-    save_topic_info,
 )
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.partition_tiering import PartitionTiering
@@ -115,11 +114,16 @@ class TopicPurge:
 
     def _bury(self) -> TimestampMs:
         """Writes the tombstone unless there is one; when the topic was deleted."""
-        found = load_topic_info(self._store, self.info.topic, self.info.topic_id)
+        deleted_ms = self._clock.now_ms()
+
+        def change(found: TopicInfo | None) -> TopicInfo | None:
+            if found is not None and found.is_deleted:
+                return None
+            return replace(found or self.info, deleted_ms=deleted_ms)
+
+        found = change_topic_info(self._store, self.info, change)
         if found is not None and found.deleted_ms is not None:
             return found.deleted_ms
-        deleted_ms = self._clock.now_ms()
-        save_topic_info(self._store, replace(found or self.info, deleted_ms=deleted_ms))
         return deleted_ms
 
     def _delete_some(self) -> bool:

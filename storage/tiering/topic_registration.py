@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 
 from strandline.storage.errors import StorageError
 from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.topic_info import TopicInfo, load_topic_info, save_topic_info
+from strandline.storage.remote.topic_info import TopicInfo, change_topic_info
 
 
 class TopicDeletedError(StorageError):
@@ -49,11 +49,12 @@ class TopicRegistration:
                 self._saved = info
 
     def _save(self, info: TopicInfo) -> None:
-        found = load_topic_info(self._store, info.topic, info.topic_id)
-        if found is not None and found.is_deleted:
-            raise TopicDeletedError(f"{info.key}: the topic was deleted at {found.deleted_ms}")
-        if found != info:
-            save_topic_info(self._store, info)
+        def change(found: TopicInfo | None) -> TopicInfo | None:
+            if found is not None and found.is_deleted:
+                raise TopicDeletedError(f"{info.key}: the topic was deleted at {found.deleted_ms}")
+            return None if found == info else info
+
+        change_topic_info(self._store, info, change)
 
     def __repr__(self) -> str:
         return f"<TopicRegistration {self.info.topic} saved={self.is_saved}>"

@@ -46,11 +46,12 @@ COPIES = 4
 # --- what is committed ---------------------------------------------------------------------------
 
 
-async def first_copy(rig: Rig) -> None:
+async def first_of_all(rig: Rig) -> None:
+    """It names nothing, and comes before any other object."""
     rig.produce_segments(SEGMENTS)
 
 
-async def later_copy(rig: Rig) -> None:
+async def copy(rig: Rig) -> None:
     rig.produce_segments(1)
     await rig.settle()
     rig.produce_segments(SEGMENTS)
@@ -85,8 +86,8 @@ async def merge(rig: Rig) -> None:
 
 
 COMMITS: dict[str, Callable[[Rig], Awaitable[None]]] = {
-    "first copy": first_copy,
-    "later copy": later_copy,
+    "first of all": first_of_all,
+    "copy": copy,
     "log start": log_start,
     "end of deletion": end_of_deletion,
     "open segment": open_segment,
@@ -205,3 +206,32 @@ def check_bucket(rig: Rig) -> None:
     with ThreadPoolExecutor(2) as executor:
         report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
     assert report.findings == ()
+
+
+# --- when the disk is lost too -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrives_after", [1, SEGMENTS + 2])
+@pytest.mark.parametrize("archived", [1, 0])
+@asynchronous
+async def test_a_commit_that_comes_after_its_brokers_disk_was_lost_takes_no_new_record(
+    tmp_path: Path, archived: int, arrives_after: int
+) -> None:
+    """The log goes on behind what the bucket had, and those offsets are given out once more."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(archived)
+        await rig.settle()
+        rig.produce_segments(SEGMENTS)
+        rig.memory.add_fault(
+            Fault(operation="put", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE)
+        )
+        await rig.settle()
+        await rig.lose_disk()
+        assert rig.log.end_offset == BATCH * archived
+        del rig.sent[archived:]
+        rig.pass_ms(1)
+        rig.produce_segments(arrives_after)
+        rig.memory.deliver_late()
+        await heal(rig)
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)

@@ -33,6 +33,7 @@ from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simula
 from strandline.storage.errors import (
     AccessDenied,
     ObjectCorrupt,
+    ObjectNotFound,
     StorageError,
     TierUnavailable,
 )
@@ -144,8 +145,12 @@ class TieredPartition(RuleBasedStateMachine):
             )
         )
 
-    @rule(times=st.integers(2, 4), starts=st.sampled_from([None, True, False]))
-    def lose_answers(self, times: int, starts: bool | None) -> None:
+    @rule(
+        times=st.integers(2, 4),
+        skip=st.integers(0, 1),
+        starts=st.sampled_from([None, True, False]),
+    )
+    def lose_answers(self, times: int, skip: int, starts: bool | None) -> None:
         """What was committed is done, and nobody is told, not even who asks again."""
         self.append(1)
         self._rig.roll()
@@ -155,6 +160,7 @@ class TieredPartition(RuleBasedStateMachine):
                 key_pattern=r"manifest\.json$",
                 error=TierUnavailable,
                 moment=Moment.AFTER,
+                skip=skip,
                 times=times,
             )
         )
@@ -168,6 +174,13 @@ class TieredPartition(RuleBasedStateMachine):
     def arrive_late(self) -> None:
         """What was given up, perhaps before a crash, is done now."""
         self._rig.memory.deliver_late()
+
+    @rule(times=st.integers(1, 3))
+    def deny_existence(self, times: int) -> None:
+        """A manifest or a topic.json that is there is not found; nobody may act on that."""
+        self._rig.memory.add_fault(
+            Fault(operation="get", key_pattern=r"\.json$", error=ObjectNotFound, times=times)
+        )
 
     @rule(segments=st.integers(3, 6), crashes=st.booleans())
     def outage(self, segments: int, crashes: bool) -> None:

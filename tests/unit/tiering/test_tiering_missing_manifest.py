@@ -1,0 +1,197 @@
+"""A 404 on the manifest is not believed by itself; a manifest that is gone stops the partition."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import CorruptFile, ObjectNotFound, TierUnavailable
+from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote import manifest_store
+from strandline.storage.remote.keys import manifest_key, topic_key
+from strandline.storage.remote.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.topic_info import load_topic_info
+from strandline.storage.tiering.restoring import read_partition
+from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, TOPIC, TOPIC_ID, Rig, asynchronous
+from tests.unit.tiering.test_tiering_lost_answers import check_bucket, heal
+
+MANIFEST = r"manifest\.json$"
+
+
+def deny(rig: Rig, times: int = 1) -> Fault:
+    return rig.memory.add_fault(
+        Fault(operation="get", key_pattern=MANIFEST, error=ObjectNotFound, times=times)
+    )
+
+
+async def archive_and_free(rig: Rig) -> None:
+    """Three segments in the bucket alone, one on the disk, and no checkpoint."""
+    rig.produce_segments(3)
+    await rig.settle()
+    rig.pass_ms(5000)
+    await rig.settle()
+    rig.produce_segments(1)
+    assert rig.log.local.start_offset == 30
+    rig.checkpoint_path.unlink(missing_ok=True)
+
+
+@asynchronous
+async def test_a_manifest_that_is_not_found_once_moves_no_log_start(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_and_free(rig)
+        lie = deny(rig)
+        await rig.crash()
+        assert lie.hit_count == 1
+        assert rig.log.log_start_offset == 0
+        with pytest.raises(TierUnavailable):
+            await rig.log.read_remote(0, bytes_max=1000)
+        await heal(rig)
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)
+
+
+@asynchronous
+async def test_a_manifest_that_is_not_found_gives_no_offset_a_second_time(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_and_free(rig)
+        await rig.settle()
+        deny(rig, times=2)
+        await rig.lose_disk()
+        for _ in range(2):
+            with pytest.raises(TierUnavailable):
+                rig.produce()
+            rig.pass_ms(GRACE_MS)
+            await rig.manager.run_once()
+        rig.produce()
+        assert rig.log.end_offset == 50
+        await heal(rig)
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_manifest_that_was_lost_is_an_error_until_it_is_put_back(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_and_free(rig)
+        content = rig.memory.get(rig.manifest_key)
+        rig.memory.delete([rig.manifest_key])
+        await rig.crash()
+        for _ in range(3):
+            rig.pass_ms(GRACE_MS)
+            await rig.settle()
+        assert rig.log.log_start_offset == 0
+        assert rig.manifest is None
+        with pytest.raises(CorruptFile, match="Put it back"):
+            await rig.log.read_remote(0, bytes_max=1000)
+        with pytest.raises(CorruptFile, match="the manifest was lost"):
+            read_partition(rig.store, ID_PARTITION)
+        rig.memory.put(rig.manifest_key, content)
+        await heal(rig)
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)
+
+
+@asynchronous
+async def test_with_everything_on_this_disk_a_lost_manifest_is_made_anew(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.memory.delete([rig.manifest_key])
+        await rig.crash()
+        await heal(rig)
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)
+
+
+@asynchronous
+async def test_a_log_that_was_never_archived_needs_no_manifest(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await rig.crash()
+        rig.produce()
+        rig.roll()
+        await rig.settle()
+        assert rig.archived == [(0, 10)]
+
+
+@pytest.mark.parametrize("fails", [r"\.log$", r"\.tail$"])
+@asynchronous
+async def test_the_manifest_comes_before_every_other_object(tmp_path: Path, fails: str) -> None:
+    async with Rig(tmp_path) as rig:
+        # Done, and nobody is told; then the machine is lost.
+        rig.memory.add_fault(
+            Fault(operation="put", key_pattern=fails, error=TierUnavailable, moment=Moment.AFTER)
+        )
+        rig.configure(strandline_remote_active_segment_upload_ms=1000)
+        rig.produce()
+        if fails == r"\.log$":
+            rig.roll()
+        await rig.manager.run_once()
+        if not rig.data_keys():
+            rig.pass_ms(2000)
+            await rig.manager.run_once()
+        assert len(rig.data_keys()) == 1
+        rig.sent.clear()
+        await rig.lose_disk()
+        rig.produce()
+        await heal(rig)
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)
+
+
+def test_a_partition_is_empty_only_if_its_folder_is() -> None:
+    store = MemoryStore()
+    partition = TopicIdPartition("orders", uuid.uuid4(), 1)
+    assert manifest_store.load_or_refuse(store, partition) is None
+    # Its neighbour's objects are not its own.
+    store.put(manifest_key(TopicIdPartition("orders", partition.topic_id, 10)), b"{}")
+    assert manifest_store.load_or_refuse(store, partition) is None
+
+
+# --- topic.json ----------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_topic_that_is_not_found_once_keeps_its_tombstone(tmp_path: Path) -> None:
+    """Or what is being deleted would be a living topic after the next start."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        await rig.crash(start=False)
+        rig.produce_segments(1)
+        key = topic_key(TOPIC, TOPIC_ID)
+        rig.memory.add_fault(Fault(operation="get", key_pattern=key, error=ObjectNotFound, times=2))
+        await rig.manager.start()
+        await rig.manager.run_once()
+        info = load_topic_info(rig.memory, TOPIC, TOPIC_ID)
+        assert info is None or info.is_deleted
+
+
+@asynchronous
+async def test_a_tombstone_that_is_late_deletes_no_topic_that_is_tiered_again(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        key = topic_key(TOPIC, TOPIC_ID)
+        late = Fault(
+            operation="put", key_pattern=key, error=TierUnavailable, moment=Moment.LATE, times=1
+        )
+        rig.memory.add_fault(late)
+        rig.manager.delete_topic(rig.topic_info)
+        for _ in range(4):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        assert late.hit_count == 1
+        assert list(rig.store.list("topics/")) == []
+        # It is tiered again under the same id, and everything is on the disk.
+        rig.attach()
+        await heal(rig)
+        rig.memory.deliver_late()
+        await rig.crash()
+        await heal(rig)
+        assert rig.archived == [(0, 10)]
+        await rig.assert_everything_is_readable()
