@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SEGMENTS = 12
 SEGMENT_RECORDS = 400
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_an_executor_killed_in_the_middle_changes_nothing(tmp_path: Path) -> None:

@@ -212,6 +212,8 @@ async def test_after_any_fault_of_any_operation_the_bucket_is_what_the_manifest_
     struck = OPERATIONS[operation]
     config = replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
     async with Rig(tmp_path, store=store, config=config) as rig:
+        # Until then nobody may append to an empty log.
+        await until_true(rig, lambda: rig.log.remote is not None and rig.log.remote.known)
         rig.produce_segments(SEGMENTS)
         rig.produce(BATCH)
         start = 0
