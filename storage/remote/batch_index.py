@@ -1,7 +1,12 @@
 """Where the batches of a chunk lie, found while each of them is checked. Pure.
 
-The only loop over batches on the way of a cold read. It runs in the process that downloaded the
-chunk, so it imports little.
+The only loop over batches on the way of a cold read. It runs in the process that read the chunk,
+so it imports little. A chunk may come in windows: each begins with the batch that the one before
+held only a part of.
+
+    chunk     │ batch │ batch │ batch │ batch  │
+    windows   │◄──────────────────►┊  │              walked: two batches, the third begins the next
+                              │◄──────────────►│
 """
 
 from __future__ import annotations
@@ -12,10 +17,10 @@ from typing import NamedTuple
 
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.model import Offset
+from strandline.storage.model import Offset, Position
 from strandline.storage.records import any_batch
 from strandline.storage.records import batch as batch_format
-from strandline.storage.records.old_messages import is_old
+from strandline.storage.records.old_messages import is_old, message_bytes
 
 # The head of a batch up to the last offset delta; see records/batch.py for the whole.
 _BATCH_HEAD = struct.Struct(">qiibIhi")
@@ -35,41 +40,85 @@ def index_batches(view: memoryview, base_offset: Offset) -> BatchIndex:
     `base_offset` is what the first batch must begin with: bytes of another place are not let pass
     because their CRCs are right.
     """
-    index = BatchIndex(array("q"), array("q"), array("q", [0]))
-    base_offsets, next_offsets, positions = index
-    end = len(view)
-    read_head, checksum = _BATCH_HEAD.unpack_from, crc32c.crc32c
-    crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
-    position, expected_offset = 0, base_offset
-    while position < end:
-        if is_old(view, position):
-            header = any_batch.read_header(view, position)
-            any_batch.check_crc(view, header, position)
-            if header.base_offset < expected_offset:
-                raise CorruptRecords(f"offset {header.base_offset} follows {expected_offset}")
-            expected_offset, position = header.next_offset, position + header.size_bytes
-            base_offsets.append(header.base_offset)
-            next_offsets.append(expected_offset)
-            positions.append(position)
-            continue
-        if end - position < batch_format.HEADER_BYTES:
-            raise CorruptRecords(f"{end - position} bytes after the last batch")
-        offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
-        batch_end = position + overhead_bytes + length
-        if magic != batch_format.MAGIC or length < batch_format.BATCH_LENGTH_MIN:
-            raise CorruptRecords(f"no batch at {position}: magic {magic}, length {length}")
-        if batch_end > end:
-            raise CorruptRecords(f"batch at {position} exceeds the chunk by {batch_end - end}")
-        if checksum(view[position + crc_start : batch_end]) != crc:
-            raise CorruptRecords(f"wrong CRC of the batch at {position}, offset {offset}")
-        # The base offset is not covered by the CRC.
-        if position == 0 and offset != base_offset:
-            raise CorruptRecords(f"begins with offset {offset}, not {base_offset}")
-        if last_offset_delta < 0 or offset < expected_offset:
-            raise CorruptRecords(f"offset {offset} follows {expected_offset}")
-        expected_offset = offset + last_offset_delta + 1
-        base_offsets.append(offset)
-        next_offsets.append(expected_offset)
-        positions.append(batch_end)
-        position = batch_end
-    return index
+    walk = BatchWalk(len(view), base_offset)
+    walk.add(view)
+    return walk.index
+
+
+class BatchWalk:
+    """The batches of a chunk of `size_bytes`, checked window by window."""
+
+    def __init__(self, size_bytes: int, base_offset: Offset) -> None:
+        self.index = BatchIndex(array("q"), array("q"), array("q", [0]))
+        # Where the next window has to begin, and what it has to hold at least.
+        self.position: Position = 0
+        self.missing_bytes = 0
+        self._size_bytes = size_bytes
+        self._expected_offset = self._base_offset = base_offset
+
+    @property
+    def is_done(self) -> bool:
+        return self.position == self._size_bytes
+
+    def add(self, view: memoryview) -> None:
+        """Checks the whole batches of `view`, the chunk's bytes from `position` on.
+
+        Raises CorruptRecords. One that reaches behind the window is left for the next, which must
+        have `missing_bytes`; a window with the chunk's last byte leaves none.
+        """
+        base_offsets, next_offsets, positions = self.index
+        start, end = self.position, len(view)
+        is_last = start + end == self._size_bytes
+        read_head, checksum = _BATCH_HEAD.unpack_from, crc32c.crc32c
+        crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
+        header_bytes, length_min = batch_format.HEADER_BYTES, batch_format.BATCH_LENGTH_MIN
+        position, expected_offset = 0, self._expected_offset
+        self.missing_bytes = 0
+        while position < end:
+            # The magic of all formats lies in the same place.
+            if end - position < header_bytes and not is_last:
+                self.missing_bytes = header_bytes
+                break
+            if is_old(view, position):
+                batch_end = position + message_bytes(view, position)
+                if batch_end > end and start + batch_end <= self._size_bytes:
+                    self.missing_bytes = batch_end - position
+                    break
+                header = any_batch.read_header(view, position)
+                any_batch.check_crc(view, header, position)
+                offset, next_offset = header.base_offset, header.next_offset
+                if offset < expected_offset:
+                    raise CorruptRecords(f"offset {offset} follows {expected_offset}")
+            else:
+                if end - position < header_bytes:
+                    raise CorruptRecords(f"{end - position} bytes after the last batch")
+                offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
+                batch_end = position + overhead_bytes + length
+                if magic != batch_format.MAGIC or length < length_min:
+                    raise CorruptRecords(
+                        f"no batch at {start + position}: magic {magic}, length {length}"
+                    )
+                if batch_end > end:
+                    beyond_bytes = start + batch_end - self._size_bytes
+                    if beyond_bytes <= 0:
+                        self.missing_bytes = batch_end - position
+                        break
+                    raise CorruptRecords(
+                        f"batch at {start + position} exceeds the chunk by {beyond_bytes}"
+                    )
+                if checksum(view[position + crc_start : batch_end]) != crc:
+                    raise CorruptRecords(
+                        f"wrong CRC of the batch at {start + position}, offset {offset}"
+                    )
+                # The base offset is not covered by the CRC.
+                if start + position == 0 and offset != self._base_offset:
+                    raise CorruptRecords(f"begins with offset {offset}, not {self._base_offset}")
+                if last_offset_delta < 0 or offset < expected_offset:
+                    raise CorruptRecords(f"offset {offset} follows {expected_offset}")
+                next_offset = offset + last_offset_delta + 1
+            expected_offset, position = next_offset, batch_end
+            base_offsets.append(offset)
+            next_offsets.append(next_offset)
+            positions.append(start + batch_end)
+        self._expected_offset = expected_offset
+        self.position = start + position

@@ -1,4 +1,7 @@
-"""Chunks of log objects: checked batches in memory, and a cache of them on disk.
+"""Chunks of log objects, and those of them that lie in memory.
+
+A chunk is known by its index; its bytes lie in memory, or in a file (`file_chunks`). The bound on
+what is live, and what goes first when there is no room, is the same for both.
 
 A chunk's memory is a mapping (`block_memory`). The views that a fetch response is made of keep
 it alive, however long a slow consumer takes; only when the last view is gone do its bytes count as
@@ -10,9 +13,6 @@ Eviction never takes a chunk that a reader has: that would free nothing. It pref
 read to their end, least recently used first. For a wanted chunk any other goes next; for a guess
 only one that nobody has touched for a while, or a small memory would push out the chunk that a
 consumer is in the middle of, to read ahead for the same consumer.
-
-The disk cache holds the same bytes under a name made of object key and range. Object keys
-are never reused, so an entry is never stale; it is checked like a download whenever it is read.
 """
 
 from __future__ import annotations
@@ -20,26 +20,17 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
-import hashlib
-import logging
-import os
-import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from pathlib import Path
+from typing import TypeAlias
 
-from strandline.storage import files
-from strandline.storage.errors import DiskError
+from strandline.storage.files import FileRange
 from strandline.storage.model import Offset, Position
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import SPARES_MAX, BlockMemory, best_fit, rounded
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.values import dataclass
-
-log = logging.getLogger(__name__)
-
-_CHUNK_SUFFIX = ".chunk"
 
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One
 # that has not come for this long has lost its claim on what was read ahead for it.
@@ -67,44 +58,35 @@ class BatchRun:
         return self.end_position - self.position
 
 
+# What an answer is made of: views of memory, and ranges of files that are sent by `sendfile`.
+RecordBytes: TypeAlias = memoryview | FileRange
+
+
 class Chunk:
     """Whole batches whose CRCs are right, and where each of them lies. Immutable."""
 
     __slots__ = (
         "_base_offsets",
         "_next_offsets",
-        "_pins",
         "_positions",
-        "_view",
         "is_used_up",
         "key",
         "last_used_s",
     )
 
-    def __init__(self, key: ChunkKey, view: memoryview, index: BatchIndex) -> None:
-        """`index` is what `index_batches` found in `view`."""
+    def __init__(self, key: ChunkKey, index: BatchIndex) -> None:
+        """`index` is what `index_batches` found in the chunk's bytes."""
         self.key = key
         # Both are the cache's: whether its last batch was read, and when it was last asked for.
         self.is_used_up = False
         self.last_used_s = 0.0
-        self._view = view
-        # One element per view that is in use; a deque, because views die in any thread.
-        self._pins: deque[None] = deque()
         self._base_offsets = index.base_offsets
         self._next_offsets = index.next_offsets
         self._positions = index.positions
 
-    @classmethod
-    def check(cls, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> Chunk:
-        """The chunk whose bytes are `view`, after all of them were checked.
-
-        `base_offset` is what the first batch must begin with. Raises CorruptRecords.
-        """
-        return cls(key, view, index_batches(view, base_offset))
-
     @property
     def size_bytes(self) -> int:
-        return len(self._view)
+        return self.key.size_bytes
 
     @property
     def end_offset(self) -> Offset:
@@ -112,8 +94,8 @@ class Chunk:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether a view that was given out still exists."""
-        return bool(self._pins)
+        """Whether dropping it now would free nothing."""
+        return False
 
     def find_run(
         self, offset: Offset, *, bytes_max: int, end_offset: Offset | None, at_least_one: bool
@@ -135,11 +117,46 @@ class Chunk:
             return None
         return BatchRun(start, self._positions[stop], self._next_offsets[stop - 1])
 
-    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
-        """The bytes of `run`, without a copy. The chunk is pinned as long as the view exists.
+    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> RecordBytes:
+        """The bytes of `run`, without a copy. The chunk is pinned as long as a view exists.
 
         `on_release` is called when the last view dies, in whatever thread that happens.
         """
+        raise NotImplementedError
+
+    def piece(self, position: Position, end_position: Position) -> memoryview:
+        """The bytes of the object's range [position, end_position); not pinned. May block."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key} batches={len(self._next_offsets)}>"
+
+
+class MemoryChunk(Chunk):
+    """A chunk whose bytes lie in a block."""
+
+    __slots__ = ("_pins", "_view")
+
+    def __init__(self, key: ChunkKey, view: memoryview, index: BatchIndex) -> None:
+        super().__init__(key, index)
+        self._view = view
+        # One element per view that is in use; a deque, because views die in any thread.
+        self._pins: deque[None] = deque()
+
+    @classmethod
+    def check(cls, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> MemoryChunk:
+        """The chunk whose bytes are `view`, after all of them were checked.
+
+        `base_offset` is what the first batch must begin with. Raises CorruptRecords.
+        """
+        return cls(key, view, index_batches(view, base_offset))
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a view that was given out still exists."""
+        return bool(self._pins)
+
+    def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
         view = self._view[run.position : run.end_position].toreadonly()
         self._pins.append(None)
         weakref.finalize(view, self._unpin, on_release).atexit = False
@@ -152,36 +169,19 @@ class Chunk:
             on_release()
 
     def piece(self, position: Position, end_position: Position) -> memoryview:
-        """The bytes of the object's range [position, end_position); not pinned."""
         return self._view[position - self.key.position : end_position - self.key.position]
 
-    def __repr__(self) -> str:
-        return f"<Chunk {self.key} batches={len(self._next_offsets)} pinned={self.is_pinned}>"
 
+class ChunkCache:
+    """Chunks up to a number of bytes, and what is reserved for further ones. Owned by one thread.
 
-class ChunkMemory:
-    """The memory of all chunks and the chunks that are cached in it. Owned by one thread.
-
-    Only `reserve` hands out memory. Blocks may die in any thread; `on_free` is called there.
+    Room that was given may be freed in any thread; `on_free` is called there.
     """
 
-    def __init__(
-        self,
-        bytes_max: int,
-        *,
-        on_free: Callable[[], None],
-        on_gone: Callable[[int], None] | None = None,
-    ) -> None:
-        """With `on_gone` blocks can be filled by another process; it gets the number of each that
-        is given back to the system, in whatever thread that happens.
-        """
+    def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
         self.bytes_max = bytes_max
-        self._on_gone = on_gone
         self._on_free = on_free
         self._live_bytes = 0
-        # Memory of blocks that died; a deque, because blocks die in any thread.
-        self._freed: deque[BlockMemory] = deque()
-        self._spares: deque[BlockMemory] = deque(maxlen=SPARES_MAX)
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self.evicted_count = 0
 
@@ -207,23 +207,68 @@ class ChunkMemory:
         return self._chunks.get(key)
 
     def add(self, chunk: Chunk, *, now_s: float) -> None:
-        """Caches a chunk that was made in a block of this memory."""
+        """Caches a chunk whose room was reserved here."""
         chunk.last_used_s = now_s
         self._chunks[chunk.key] = chunk
 
-    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Block | None:
-        """A writable block of `size_bytes`; None if that much cannot be made free now.
+    def clear(self) -> None:
+        self._chunks.clear()
 
-        A block larger than the whole bound is given when nothing else is alive: one batch may be
+    def _make_room(self, size_bytes: int, *, is_guess: bool, now_s: float) -> bool:
+        """Evicts until there is room for so much; False if there cannot be now.
+
+        Something larger than the whole bound has room when nothing else is alive: one batch may be
         larger than any sensible bound.
         """
-        wanted_bytes = rounded(size_bytes)
-        while self.live_bytes + wanted_bytes > self.bytes_max and self._live_bytes > 0:
+        while self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0:
             victim = self._find_victim(is_guess=is_guess, now_s=now_s)
             if victim is None:
-                return None
+                return False
             del self._chunks[victim]
             self.evicted_count += 1
+        return True
+
+    def _find_victim(self, *, is_guess: bool, now_s: float) -> ChunkKey | None:
+        free = [(key, chunk) for key, chunk in self._chunks.items() if not chunk.is_pinned]
+        for key, chunk in free:
+            if chunk.is_used_up:
+                return key
+        for key, chunk in free:
+            if not is_guess or now_s - chunk.last_used_s > IDLE_S:
+                return key
+        return None
+
+    def _collect(self) -> None:
+        """Counts what became free in other threads."""
+        raise NotImplementedError
+
+
+class ChunkMemory(ChunkCache):
+    """The memory of all chunks and the chunks that are cached in it.
+
+    Only `reserve` hands out memory.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int,
+        *,
+        on_free: Callable[[], None],
+        on_gone: Callable[[int], None] | None = None,
+    ) -> None:
+        """With `on_gone` blocks can be filled by another process; it gets the number of each that
+        is given back to the system, in whatever thread that happens.
+        """
+        super().__init__(bytes_max, on_free=on_free)
+        self._on_gone = on_gone
+        # Memory of blocks that died; a deque, because blocks die in any thread.
+        self._freed: deque[BlockMemory] = deque()
+        self._spares: deque[BlockMemory] = deque(maxlen=SPARES_MAX)
+
+    def reserve(self, size_bytes: int, *, is_guess: bool, now_s: float) -> Block | None:
+        """A writable block of `size_bytes`; None if that much cannot be made free now."""
+        if not self._make_room(rounded(size_bytes), is_guess=is_guess, now_s=now_s):
+            return None
         memory = self._take_spare(size_bytes) or self._new_memory(size_bytes)
         self._live_bytes += len(memory)
         # Views hold the array and not the memory, so the array dies with the last view and the
@@ -233,7 +278,7 @@ class ChunkMemory:
         return Block(memoryview(array).cast("B")[:size_bytes], memory)
 
     def clear(self) -> None:
-        self._chunks.clear()
+        super().clear()
         self._spares.clear()
 
     def _release(self, memory: BlockMemory) -> None:
@@ -261,136 +306,3 @@ class ChunkMemory:
             with contextlib.suppress(OSError):
                 return BlockMemory(size_bytes, shared=True, on_gone=self._on_gone)
         return BlockMemory(size_bytes, shared=False)
-
-    def _find_victim(self, *, is_guess: bool, now_s: float) -> ChunkKey | None:
-        free = [(key, chunk) for key, chunk in self._chunks.items() if not chunk.is_pinned]
-        for key, chunk in free:
-            if chunk.is_used_up:
-                return key
-        for key, chunk in free:
-            if not is_guess or now_s - chunk.last_used_s > IDLE_S:
-                return key
-        return None
-
-
-class DiskChunkCache:
-    """Chunks as files in one folder, least recently used first to go. Thread-safe, blocking.
-
-    A failing disk costs the cache, never a read: errors are logged once and count as misses.
-    """
-
-    def __init__(self, directory: Path, bytes_max: int) -> None:
-        """Opens the folder and keeps what an earlier process left there, up to `bytes_max`.
-
-        Raises DiskError if the folder cannot be made or read.
-        """
-        self._directory = directory
-        self._bytes_max = bytes_max
-        self._lock = threading.Lock()
-        self._sizes: OrderedDict[str, int] = OrderedDict()
-        self._size_bytes = 0
-        self._writing: set[str] = set()
-        self._has_failed = False
-        files.make_directory(directory)
-        self._adopt()
-        self._trim(0)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all chunks in the folder."""
-        return self._size_bytes
-
-    def load(self, key: ChunkKey, target: memoryview) -> bool:
-        """Fills `target` with the chunk's bytes; False if they are not here, and it is garbage."""
-        name = _file_name(key)
-        with self._lock:
-            if name not in self._sizes:
-                return False
-            self._sizes.move_to_end(name)
-        path = self._directory / name
-        try:
-            with open(path, "rb", buffering=0) as file:
-                done = 0
-                while done < len(target):
-                    count = file.readinto(target[done:])
-                    if not count:
-                        break
-                    done += count
-            os.utime(path)
-        except OSError as error:
-            self._note_failure(error)
-            done = 0
-        if done != len(target):
-            self.remove(key)
-            return False
-        return True
-
-    def store(self, key: ChunkKey, content: memoryview) -> None:
-        """Keeps a chunk, dropping older ones to make room."""
-        name = _file_name(key)
-        if len(content) > self._bytes_max:
-            return
-        try:
-            with self._lock:
-                if name in self._sizes or name in self._writing:
-                    return
-                self._writing.add(name)
-                self._trim(len(content))
-            # Not synced: a torn file is found by its batch CRCs, and it is only a cache.
-            files.write_atomically(self._directory / name, content, sync=False)
-            with self._lock:
-                self._sizes[name] = len(content)
-                self._size_bytes += len(content)
-                self._trim(0)
-        except DiskError as error:
-            self._note_failure(error)
-        finally:
-            with self._lock:
-                self._writing.discard(name)
-
-    def remove(self, key: ChunkKey) -> None:
-        """Forgets a chunk, for instance one whose bytes turned out wrong."""
-        with self._lock:
-            self._drop(_file_name(key))
-
-    def _adopt(self) -> None:
-        try:
-            found = [
-                (entry.stat().st_mtime_ns, entry.name, entry.stat().st_size)
-                for entry in os.scandir(self._directory)
-            ]
-        except OSError as error:
-            raise DiskError(f"cannot read {self._directory}: {error.strerror}") from error
-        for _, name, size_bytes in sorted(found):
-            if name.endswith(_CHUNK_SUFFIX):
-                self._sizes[name] = size_bytes
-                self._size_bytes += size_bytes
-            elif name.endswith(files.TEMPORARY_SUFFIX):
-                files.remove(self._directory / name)
-
-    def _trim(self, incoming_bytes: int) -> None:
-        while self._sizes and self._size_bytes + incoming_bytes > self._bytes_max:
-            self._drop(next(iter(self._sizes)))
-
-    def _drop(self, name: str) -> None:
-        size_bytes = self._sizes.pop(name, None)
-        if size_bytes is None:
-            return
-        self._size_bytes -= size_bytes
-        try:
-            files.remove(self._directory / name)
-        except DiskError as error:
-            self._note_failure(error)
-
-    def _note_failure(self, error: Exception) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            log.warning(
-                "chunk cache on disk failed",
-                extra={"fields": {"directory": str(self._directory), "error": str(error)}},
-            )
-
-
-def _file_name(key: ChunkKey) -> str:
-    digest = hashlib.blake2b(key.log_key.encode(), digest_size=16).hexdigest()
-    return f"{digest}-{key.position}-{key.end_position}{_CHUNK_SUFFIX}"

@@ -1,13 +1,15 @@
-"""How another process may read ranges of an object: without a store, an SDK or credentials.
+"""How ranges of an object are read past the store: by another process, or out of its file.
 
-A `DirectRead` says where the bytes lie and how long to wait for them. It is good for the case in
-which all goes well; whatever else happens is left to the store, which knows what errors mean.
+A `DirectRead` says where the bytes lie and how long to wait for them, to somebody without a store,
+an SDK or credentials. It is good for the case in which all goes well; whatever else happens is left
+to the store, which knows what errors mean.
 """
 
 from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from strandline.storage.files import OpenFile
 from strandline.storage.values import dataclass
 
 
@@ -39,4 +41,18 @@ class ReadsDirectly(Protocol):
 
     def note_direct_read(self, size_bytes: int) -> None:
         """Counts a request that was made on the store's behalf."""
+        ...
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A store whose objects are files of this machine, each written once and never changed."""
+
+    @property
+    def opens_files(self) -> bool:
+        """Whether `open_file` is any use: a store around another may not know before."""
+        ...
+
+    def open_file(self, key: str) -> OpenFile:
+        """The object's file. Blocks. Raises ObjectNotFound, AccessDenied or TierUnavailable."""
         ...

@@ -1,6 +1,7 @@
 """The child's side of `download_process`: ranges into shared memory, and their batches checked.
 
-    broker   --- DownloadRequest [+ a descriptor] --->   one thread per channel
+    broker   --- DownloadRequest [+ a block's descriptor] --->   one thread per channel
+             --- CheckRequest + a file's descriptor --->
              <-- BatchIndex, or NotDone ---
 
 It has no store, no SDK and no credentials: each request says where the bytes lie. Blocks of memory
@@ -19,7 +20,8 @@ from strandline.storage.child_process import connect_to_parent
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
-from strandline.storage.remote.download_messages import DownloadRequest, NotDone
+from strandline.storage.remote.download_messages import CheckRequest, DownloadRequest, NotDone
+from strandline.storage.remote.file_check import FileCheck
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 
 if TYPE_CHECKING:
@@ -59,18 +61,37 @@ class _Blocks:
 
 def _serve(connection: Connection, blocks: _Blocks, clock: Clock) -> None:
     """One channel: answers requests until the other end is gone."""
-    gets = RangedGets(clock)
+    gets, check = RangedGets(clock), FileCheck()
     while True:
         try:
             request = connection.recv()
-            assert isinstance(request, DownloadRequest), request
-            mapping = blocks.of(request, connection)
-            with memoryview(mapping) as whole, whole[: request.size_bytes] as target:
-                answer = _download(gets, request, target)
+            if isinstance(request, CheckRequest):
+                answer = _check(check, request, connection)
+            else:
+                assert isinstance(request, DownloadRequest), request
+                mapping = blocks.of(request, connection)
+                with memoryview(mapping) as whole, whole[: request.size_bytes] as target:
+                    answer = _download(gets, request, target)
             connection.send(answer)
         except (EOFError, OSError):
             connection.close()
             return
+
+
+def _check(check: FileCheck, request: CheckRequest, connection: Connection) -> BatchIndex | NotDone:
+    from multiprocessing.reduction import recv_handle
+
+    descriptor = recv_handle(connection)
+    try:
+        return check.check(
+            descriptor, request.start, request.size_bytes, base_offset=request.base_offset
+        )
+    except CorruptRecords as error:
+        return NotDone(detail=str(error), is_corrupt=True)
+    except OSError as error:
+        return NotDone(detail=f"{type(error).__name__}: {error}")
+    finally:
+        os.close(descriptor)
 
 
 def _download(

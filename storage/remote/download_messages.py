@@ -26,8 +26,20 @@ class DownloadRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckRequest:
+    """Bytes [start, start + size_bytes) of the file whose descriptor follows: are they whole?
+
+    The first batch must begin with `base_offset`.
+    """
+
+    start: int
+    size_bytes: int
+    base_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotDone:
-    """Why the block does not hold what was asked for."""
+    """Why there is no index of what was asked for."""
 
     detail: str
     is_corrupt: bool = False

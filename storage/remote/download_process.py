@@ -2,6 +2,7 @@
 
     reader threads                                       download process
     fetch(block) --- source, range, block --->  channel  ranged GET into the block, CRCs
+    check(file)  --- file, range --->           channel  CRCs of the file where it lies
                  <-- index of its batches ---   (one for each download at a time)
 
 The blocks are shared memory, so the bytes never pass through the broker's Python; it only sends
@@ -27,11 +28,12 @@ from typing import TYPE_CHECKING
 from strandline.storage.child_process import ChildFailed, ChildProcess, program_of
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import TierError
+from strandline.storage.files import OpenFile
 from strandline.storage.model import Offset
 from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import ReadsDirectly
-from strandline.storage.remote.download_messages import DownloadRequest, NotDone
+from strandline.storage.remote.download_messages import CheckRequest, DownloadRequest, NotDone
 from strandline.storage.remote.segment_index import ChunkKey
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ REST_S_MAX = 60.0
 START_S_MAX = 30.0
 # What the child may take beyond the time of the request before it is killed.
 OVERDUE_S = 5.0
+# For reading and checking one chunk of a local file.
+CHECK_S_MAX = 30.0
 # Each is a thread in the child and two descriptors.
 CHANNELS_MAX = 16
 
@@ -146,22 +150,52 @@ class DownloadProcess:
             is_new=is_new,
             forgotten=forgotten,
         )
+        descriptor = memory.descriptor if is_new else None
+        answer = self._ask(child, channel, request, descriptor, wait_s=source.request_s)
+        if isinstance(answer, BatchIndex) or (answer is not None and answer.is_corrupt):
+            self._store.note_direct_read(key.size_bytes)
+        return answer
+
+    def check(
+        self, key: ChunkKey, file: OpenFile, *, base_offset: Offset
+    ) -> BatchIndex | NotDone | None:
+        """Checks the bytes of `key` where they lie, in the object's file.
+
+        None, or NotDone with what was wrong, if the caller must look by itself.
+        """
+        taken = self._take()
+        if taken is None:
+            return None
+        child, channel = taken
+        request = CheckRequest(
+            start=key.position, size_bytes=key.size_bytes, base_offset=base_offset
+        )
+        return self._ask(child, channel, request, file.fileno(), wait_s=CHECK_S_MAX)
+
+    def _ask(
+        self,
+        child: _Child,
+        channel: Connection,
+        request: DownloadRequest | CheckRequest,
+        descriptor: int | None,
+        *,
+        wait_s: float,
+    ) -> BatchIndex | NotDone | None:
+        """The child's answer; None if there is none, and then no child either."""
         try:
             channel.send(request)
-            if is_new:
+            if descriptor is not None:
                 from multiprocessing.reduction import send_handle
 
-                send_handle(channel, memory.descriptor, child.process.pid)
-            if not channel.poll(source.request_s + OVERDUE_S):
-                raise TimeoutError(f"no answer in {source.request_s + OVERDUE_S:g} s")
+                send_handle(channel, descriptor, child.process.pid)
+            if not channel.poll(wait_s + OVERDUE_S):
+                raise TimeoutError(f"no answer in {wait_s + OVERDUE_S:g} s")
             answer: object = channel.recv()
         except (EOFError, OSError) as error:
             self._lose(child, error)
             return None
         assert isinstance(answer, BatchIndex | NotDone), answer
         self._give_back(child, channel, answer)
-        if isinstance(answer, BatchIndex) or answer.is_corrupt:
-            self._store.note_direct_read(key.size_bytes)
         return answer
 
     def forget(self, block_number: int) -> None:

@@ -2,10 +2,10 @@
 
     request(key) ─► cached? ─yes─► chunk
                       └─no─► under way? ─yes─► the same future
-                                └─no─► queue ──pump──► executor: disk cache, else ranged GET,
-                                        ▲              check every batch, once more if wrong
-              a download ended, ────────┘                           │
-              memory became free                  future ◄──────────┘
+                                └─no─► queue ──pump──► executor: into memory (`chunk_fetch`), or
+                                        ▲              only checked, if it is a file here
+              a download ended, ────────┘              (`file_chunks`)   │
+              memory became free                  future ◄───────────────┘
 
 All state belongs to the event loop's thread; only fetching and checking run in the executor, or,
 for stores that others can read from, in a process of its own (`download_process`). A waiter that is
@@ -22,18 +22,14 @@ from collections import OrderedDict
 from concurrent.futures import Executor
 from pathlib import Path
 
-from strandline.storage.errors import CorruptRecords, ObjectCorrupt, TierUnavailable
+from strandline.storage.errors import TierUnavailable
 from strandline.storage.model import Offset
-from strandline.storage.remote.batch_index import BatchIndex
-from strandline.storage.remote.chunk_cache import (
-    BatchRun,
-    Block,
-    Chunk,
-    ChunkMemory,
-    DiskChunkCache,
-)
-from strandline.storage.remote.download_messages import NotDone
+from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
+from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch
+from strandline.storage.remote.direct_read import KeepsFiles
+from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.download_process import IDLE_S, download_process
+from strandline.storage.remote.file_chunks import FileChunks, FileFetch
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.values import dataclass
@@ -71,14 +67,6 @@ class _Download:
     is_wanted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Fetched:
-    chunk: Chunk
-    view: memoryview
-    is_from_disk: bool
-    corrupt_count: int
-
-
 class ChunkDownloads:
     """See the top of this file."""
 
@@ -94,12 +82,18 @@ class ChunkDownloads:
         self.counters = DownloadCounters()
         self.process = download_process(store, parallel_max=parallel_max)
         self._idle_watch: asyncio.TimerHandle | None = None
-        self.memory = ChunkMemory(
-            memory_bytes_max,
-            on_free=self._memory_became_free,
-            on_gone=None if self.process is None else self.process.forget,
-        )
-        self._store = store
+        on_free = self._memory_became_free
+        self.files: FileChunks | None = None
+        self.cache: ChunkMemory | FileChunks
+        self._fetch: MemoryFetch | FileFetch
+        # Who asks for a disk cache has a folder that is slow to read: a mount of a far one.
+        if disk is None and isinstance(store, KeepsFiles) and store.opens_files:
+            self.cache = self.files = FileChunks(memory_bytes_max, on_free=on_free)
+            self._fetch = FileFetch(store, self.files, self.process)
+        else:
+            on_gone = None if self.process is None else self.process.forget
+            self.cache = ChunkMemory(memory_bytes_max, on_free=on_free, on_gone=on_gone)
+            self._fetch = MemoryFetch(store, self.process, disk)
         self._executor = executor
         self._parallel_max = parallel_max
         self._disk = disk
@@ -132,17 +126,17 @@ class ChunkDownloads:
             return chunk
         return self._want(key, base_offset).future
 
-    def take(self, chunk: Chunk, run: BatchRun) -> memoryview:
+    def take(self, chunk: Chunk, run: BatchRun) -> RecordBytes:
         """The bytes of `run`; when the view is dropped, waiting downloads may go on."""
         return chunk.take(run, on_release=self._memory_became_free)
 
     def find(self, key: ChunkKey) -> Chunk | None:
         """The chunk if it is in memory."""
-        return self.memory.find(key, now_s=asyncio.get_running_loop().time())
+        return self.cache.find(key, now_s=asyncio.get_running_loop().time())
 
     def guess(self, key: ChunkKey, *, base_offset: Offset) -> None:
         """Downloads the chunk if that costs nobody anything; nothing is waited for."""
-        if self._is_closed or self.memory.peek(key) or self._find_download(key):
+        if self._is_closed or self.cache.peek(key) or self._find_download(key):
             return
         self.counters.guesses += 1
         self._guessed[key] = _Download(key, base_offset, self._new_future(), False)
@@ -158,7 +152,7 @@ class ChunkDownloads:
             _fail(download.future, error)
         self._wanted.clear()
         self._guessed.clear()
-        self.memory.clear()
+        self.cache.clear()
         if self._idle_watch is not None:
             self._idle_watch.cancel()
         if self.process is not None:
@@ -206,19 +200,21 @@ class ChunkDownloads:
 
     def _start(self, download: _Download, *, is_guess: bool) -> bool:
         assert self._loop is not None
-        block = self.memory.reserve(
-            download.key.size_bytes, is_guess=is_guess, now_s=self._loop.time()
-        )
-        if block is None:
+        key = download.key
+        place = self.cache.reserve(key.size_bytes, is_guess=is_guess, now_s=self._loop.time())
+        if place is None:
             return False
-        self._running[download.key] = download
-        fetching = self._loop.run_in_executor(self._executor, self._fetch, download, block)
+        self._running[key] = download
+        fetching = self._loop.run_in_executor(
+            self._executor, self._fetch, key, download.base_offset, place
+        )
         fetching.add_done_callback(lambda done: self._finish(download, done))
-        if self.process is not None and self._idle_watch is None:
+        has_idle = self.process is not None or self.files is not None
+        if has_idle and self._idle_watch is None:
             self._idle_watch = self._loop.call_later(IDLE_S, self._look_if_idle)
         return True
 
-    def _finish(self, download: _Download, done: asyncio.Future[_Fetched]) -> None:
+    def _finish(self, download: _Download, done: asyncio.Future[Fetched]) -> None:
         del self._running[download.key]
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or error is not None:
@@ -229,7 +225,7 @@ class ChunkDownloads:
             self._accept(download, done.result())
         self._pump()
 
-    def _accept(self, download: _Download, fetched: _Fetched) -> None:
+    def _accept(self, download: _Download, fetched: Fetched) -> None:
         self.counters.corrupt += fetched.corrupt_count
         if fetched.is_from_disk:
             self.counters.disk_hits += 1
@@ -240,27 +236,35 @@ class ChunkDownloads:
             _fail(download.future, TierUnavailable(download.key.log_key, "get", "shut down"))
             return
         assert self._loop is not None
-        self.memory.add(fetched.chunk, now_s=self._loop.time())
+        self.cache.add(fetched.chunk, now_s=self._loop.time())
         if not download.future.done():
             download.future.set_result(fetched.chunk)
-        if not fetched.is_from_disk:
-            self._keep_on_disk(fetched)
+        if fetched.view is not None:
+            self._keep_on_disk(fetched.chunk.key, fetched.view)
 
     def _look_if_idle(self) -> None:
-        """Lets the download process end that nobody needs; looks again while there is one."""
+        """Lets files and the process go that nobody needs; looks again while there are any."""
         self._idle_watch = None
         if self._is_closed:
             return
         assert self._loop is not None
-        assert self.process is not None
         loop = self._loop
-        looking = loop.run_in_executor(self._executor, self.process.end_if_idle)
+        has_files = self.files is not None and self.files.close_idle(loop.time())
 
-        def look_again(done: asyncio.Future[bool]) -> None:
-            if not done.cancelled() and done.result() and self._idle_watch is None:
+        def look_again() -> None:
+            if self._idle_watch is None and not self._is_closed:
                 self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
 
-        looking.add_done_callback(look_again)
+        if self.process is None:
+            if has_files:
+                look_again()
+            return
+
+        def looked(done: asyncio.Future[bool]) -> None:
+            if has_files or (not done.cancelled() and done.result()):
+                look_again()
+
+        loop.run_in_executor(self._executor, self.process.end_if_idle).add_done_callback(looked)
 
     def _memory_became_free(self) -> None:
         """Called in whatever thread dropped a view, or the last trace of a block."""
@@ -280,54 +284,18 @@ class ChunkDownloads:
 
     # --- disk --------------------------------------------------------------------------------
 
-    def _keep_on_disk(self, fetched: _Fetched) -> None:
+    def _keep_on_disk(self, key: ChunkKey, view: memoryview) -> None:
         if self._disk is None or self._disk_writes >= DISK_WRITES_MAX:
             return
         assert self._loop is not None
         self._disk_writes += 1
-        writing = self._loop.run_in_executor(
-            self._executor, self._disk.store, fetched.chunk.key, fetched.view
-        )
+        writing = self._loop.run_in_executor(self._executor, self._disk.store, key, view)
         writing.add_done_callback(self._disk_write_ended)
 
     def _disk_write_ended(self, done: asyncio.Future[None]) -> None:
         self._disk_writes -= 1
         if not done.cancelled() and (error := done.exception()) is not None:
             log.error("chunk was not kept on disk", extra={"fields": {"error": repr(error)}})
-
-    # --- in the executor ---------------------------------------------------------------------
-
-    def _fetch(self, download: _Download, place: Block) -> _Fetched:
-        key, base_offset, block = download.key, download.base_offset, place.view
-        corrupt_count = 0
-        if self._disk is not None and self._disk.load(key, block):
-            try:
-                return _Fetched(Chunk.check(key, block, base_offset=base_offset), block, True, 0)
-            except CorruptRecords as error:
-                corrupt_count += 1
-                _log_corrupt(key, "disk cache", error)
-                self._disk.remove(key)
-        if self.process is not None:
-            found = self.process.fetch(key, place.memory, base_offset=base_offset)
-            if isinstance(found, BatchIndex):
-                return _Fetched(Chunk(key, block, found), block, False, corrupt_count)
-            if isinstance(found, NotDone) and found.is_corrupt:
-                corrupt_count += 1
-                _log_corrupt(key, "download", CorruptRecords(found.detail))
-        # Ranged GETs carry no checksum, so a flipped bit on the way looks like one in the object:
-        # the second download tells them apart.
-        for _ in range(2):
-            self._store.get_into(key.log_key, block, start=key.position)
-            try:
-                chunk = Chunk.check(key, block, base_offset=base_offset)
-            except CorruptRecords as error:
-                corrupt_count += 1
-                _log_corrupt(key, "download", error)
-                last_error = error
-            else:
-                return _Fetched(chunk, block, False, corrupt_count)
-        detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
-        raise ObjectCorrupt(key.log_key, "get", detail)
 
 
 def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:
@@ -336,20 +304,6 @@ def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:
     future.set_exception(error)
     # A guess may have nobody who looks at its future; the loop would complain about that.
     future.exception()
-
-
-def _log_corrupt(key: ChunkKey, source: str, error: CorruptRecords) -> None:
-    log.warning(
-        "chunk has wrong checksum",
-        extra={
-            "fields": {
-                "key": key.log_key,
-                "position": key.position,
-                "source": source,
-                "error": str(error),
-            }
-        },
-    )
 
 
 def open_disk_cache(directory: Path | None, bytes_max: int) -> DiskChunkCache | None:

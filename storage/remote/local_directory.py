@@ -200,6 +200,14 @@ class LocalDirectoryStore:
     def note_direct_read(self, size_bytes: int) -> None:
         """Nothing is counted here."""
 
+    @property
+    def opens_files(self) -> bool:
+        return True
+
+    def open_file(self, key: str) -> files.OpenFile:
+        with _translated(key, "get"):
+            return files.OpenFile(self._path(check_key(key)), writable=False)
+
     def head(self, key: str) -> ObjectInfo:
         with _translated(key, "head"):
             return self._read_info(key, self._path(check_key(key)))

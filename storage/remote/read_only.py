@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from strandline.storage.errors import AccessDenied
-from strandline.storage.remote.direct_read import DirectRead, ReadsDirectly
+from strandline.storage.files import OpenFile
+from strandline.storage.remote.direct_read import DirectRead, KeepsFiles, ReadsDirectly
 from strandline.storage.remote.object_store import (
     ObjectInfo,
     ObjectStore,
@@ -44,6 +45,14 @@ class ReadOnlyStore:
     def note_direct_read(self, size_bytes: int) -> None:
         if isinstance(self._store, ReadsDirectly):
             self._store.note_direct_read(size_bytes)
+
+    @property
+    def opens_files(self) -> bool:
+        return isinstance(self._store, KeepsFiles) and self._store.opens_files
+
+    def open_file(self, key: str) -> OpenFile:
+        assert isinstance(self._store, KeepsFiles), self._store
+        return self._store.open_file(key)
 
     def head(self, key: str) -> ObjectInfo:
         return self._store.head(key)

@@ -4,6 +4,9 @@
                              (STATISTICS of .meta,     (memory, disk or one          (views into
                               kept)                     ranged GET, all checked)       the chunk)
 
+Where the store is a folder of this machine, a chunk stays where it is: it is checked there, and the
+answer is a range of its file.
+
 A read waits for one chunk only, the one with `offset`; what follows it is added as far as it is
 in memory already. So a reader never holds one chunk while it waits for another.
 
@@ -26,16 +29,22 @@ from dataclasses import field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
+from strandline.storage.errors import (
+    CorruptRecords,
+    DiskError,
+    ObjectCorrupt,
+    TierUnavailable,
+    UnsupportedCodec,
+)
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
 from strandline.storage.records.any_batch import iter_batches, iter_records
-from strandline.storage.remote.chunk_cache import Chunk
+from strandline.storage.remote.chunk_cache import Chunk, RecordBytes
 from strandline.storage.remote.download_process import DownloadProcess
 from strandline.storage.remote.downloads import ChunkDownloads, open_disk_cache
 from strandline.storage.remote.index_loading import load_index, load_txn_index
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.segment_index import SegmentIndex
+from strandline.storage.remote.segment_index import ChunkKey, SegmentIndex
 from strandline.storage.values import dataclass
 
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -56,11 +65,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdRead:
-    """Whole batches, in order. The buffers keep their memory alive and stay valid as long as they
-    exist; `next_offset` is where the next read begins.
+    """Whole batches, in order. The buffers keep their memory, or their file, and stay valid as long
+    as they exist; `next_offset` is where the next read begins.
     """
 
-    buffers: list[memoryview] = field(default_factory=list)
+    buffers: list[RecordBytes] = field(default_factory=list)
     next_offset: Offset
     size_bytes: int = 0
 
@@ -119,8 +128,8 @@ class ColdReader:
     def statistics(self) -> ColdReaderStatistics:
         counters = self._downloads.counters
         return ColdReaderStatistics(
-            live_bytes_now=self._downloads.memory.live_bytes,
-            cached_chunks_now=self._downloads.memory.chunk_count,
+            live_bytes_now=self._downloads.cache.live_bytes,
+            cached_chunks_now=self._downloads.cache.chunk_count,
             running_downloads_now=self._downloads.running_count,
             waiting_reads_now=self._downloads.waiting_count,
             memory_hits=counters.memory_hits,
@@ -131,7 +140,7 @@ class ColdReader:
             guessed_downloads=counters.guesses,
             corrupt_chunks=counters.corrupt,
             failed_downloads=counters.failed,
-            evicted_chunks=self._downloads.memory.evicted_count,
+            evicted_chunks=self._downloads.cache.evicted_count,
         )
 
     @property
@@ -235,7 +244,7 @@ class ColdReader:
         end_offset: Offset | None,
     ) -> ColdRead:
         """Batches of `chunk`, and of its followers while each is used to its end."""
-        buffers: list[memoryview] = []
+        buffers: list[RecordBytes] = []
         size_bytes = 0
         while True:
             run = chunk.find_run(
@@ -351,13 +360,14 @@ class ColdReader:
             chunk = await self._chunk_with_piece(index, piece)
             key = index.piece_key(piece)
             loop = asyncio.get_running_loop()
-            batches = chunk.piece(key.position, key.end_position)
             try:
                 found = await loop.run_in_executor(
-                    self._executor, _search, batches, timestamp_ms, start_offset
+                    self._executor, _search, chunk, key, timestamp_ms, start_offset
                 )
             except (CorruptRecords, UnsupportedCodec) as error:
                 raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
+            except DiskError as error:
+                raise TierUnavailable(entry.log_key, "get", str(error)) from error
             if found is not None:
                 return found
             piece += 1
@@ -439,9 +449,10 @@ def _folder(entry: SegmentEntry) -> str:
 
 
 def _search(
-    piece: memoryview, timestamp_ms: TimestampMs, start_offset: Offset
+    chunk: Chunk, key: ChunkKey, timestamp_ms: TimestampMs, start_offset: Offset
 ) -> TimestampOffset | None:
     """The first record at or after both bounds; decompresses one batch, rarely more."""
+    piece = chunk.piece(key.position, key.end_position)
     for found in iter_batches(piece):
         header = found.header
         if header.max_timestamp_ms < timestamp_ms or header.next_offset <= start_offset:

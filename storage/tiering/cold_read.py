@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
+from strandline.storage.remote.chunk_cache import RecordBytes
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.reader import ColdRead
 from strandline.storage.tiering.remote_log import RemoteLog
@@ -36,7 +37,7 @@ class RemoteRead:
     `aborted` is filled for read_committed, ordered by first offset.
     """
 
-    buffers: Sequence[memoryview]
+    buffers: Sequence[RecordBytes]
     size_bytes: int
     next_offset: Offset
     aborted: Sequence[AbortedTransaction] = ()

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.records.batch import iter_batches
-from strandline.storage.remote.chunk_cache import IDLE_S, Chunk, ChunkMemory, DiskChunkCache
+from strandline.storage.remote.chunk_cache import IDLE_S, ChunkMemory, MemoryChunk
+from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import make_log
 
 
-def chunk_of(log: bytes, base_offset: int = 0) -> Chunk:
-    return Chunk.check(ChunkKey("k", 0, len(log)), memoryview(log), base_offset=base_offset)
+def chunk_of(log: bytes, base_offset: int = 0) -> MemoryChunk:
+    return MemoryChunk.check(ChunkKey("k", 0, len(log)), memoryview(log), base_offset=base_offset)
 
 
 def key(number: int) -> ChunkKey:
@@ -146,13 +147,15 @@ class FilledMemory:
 
     def add(
         self, number: int, *, is_used_up: bool = True, is_guess: bool = True, now_s: float = 0
-    ) -> Chunk | None:
+    ) -> MemoryChunk | None:
         block = self.memory.reserve(len(self.log), is_guess=is_guess, now_s=now_s)
         if block is None:
             return None
         view = block.view
         view[:] = self.log
-        chunk = Chunk.check(ChunkKey("k", number, number + len(self.log)), view, base_offset=0)
+        chunk = MemoryChunk.check(
+            ChunkKey("k", number, number + len(self.log)), view, base_offset=0
+        )
         chunk.is_used_up = is_used_up
         self.memory.add(chunk, now_s=now_s)
         return chunk

@@ -24,6 +24,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
+from strandline.storage.files import FileRange
 from strandline.storage.model import AbortedTransaction, TimestampOffset, TopicIdPartition
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec
@@ -98,15 +99,17 @@ async def read_all(
             next_entries=[later.entry for later in segments[number + 1 :]],
         )
         assert found.next_offset > offset
-        assert found.size_bytes == sum(map(len, found.buffers))
-        received += b"".join(found.buffers)
+        content = joined(found)
+        assert found.size_bytes == len(content)
+        received += content
         offset = found.next_offset
         del found  # who keeps an answer keeps its memory
     return bytes(received)
 
 
 def joined(found: ColdRead) -> bytes:
-    return b"".join(found.buffers)
+    """As a connection would send it."""
+    return b"".join(part.read() if isinstance(part, FileRange) else part for part in found.buffers)
 
 
 # --- the same bytes --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.clock import ManualClock
+from strandline.storage.files import OpenFile
 from strandline.storage.remote import download_process
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
@@ -118,6 +119,29 @@ def test_a_flipped_bit_is_told_and_does_not_stop_the_child(
     assert found.is_corrupt
     path.write_bytes(LOG)
     assert isinstance(fetch(process, block), BatchIndex)
+
+
+def test_the_child_checks_a_file_where_it_lies(process: DownloadProcess, tmp_path: Path) -> None:
+    fetch_by_child(process, shared_block())
+    path = tmp_path / "b.log"
+    path.write_bytes(b"before" + LOG)
+    key = ChunkKey("b.log", 6, 6 + len(LOG))
+    file = OpenFile(path, writable=True)
+    for _ in range(2):
+        assert process.check(key, file, base_offset=0) == index_batches(memoryview(LOG), 0)
+    path.rename(tmp_path / "c.log")
+    assert isinstance(process.check(key, file, base_offset=0), BatchIndex), "it has the descriptor"
+    for refused in (
+        process.check(key, file, base_offset=1),
+        process.check(ChunkKey("b.log", 0, 6 + len(LOG)), file, base_offset=0),
+    ):
+        assert isinstance(refused, NotDone)
+        assert refused.is_corrupt
+    file.truncate(100)
+    cut_off = process.check(key, file, base_offset=0)
+    assert isinstance(cut_off, NotDone)
+    assert "ends at 100" in cut_off.detail
+    assert process.fetched_count == 4
 
 
 def test_after_a_failure_the_child_is_left_alone_for_a_while(

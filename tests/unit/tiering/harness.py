@@ -21,6 +21,7 @@ from uuid import UUID
 
 from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
 from strandline.storage.clock import ManualClock
+from strandline.storage.files import FileRange
 from strandline.storage.local import checkpoint
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.local.log import LocalLog
@@ -330,7 +331,10 @@ class Rig:
                 offset = local.next_offset
             else:
                 cold = await self.log.read_remote(offset, bytes_max=1 << 20)
-                found.extend(map(bytes, cold.buffers))
+                found.extend(
+                    part.read() if isinstance(part, FileRange) else bytes(part)
+                    for part in cold.buffers
+                )
                 offset = cold.next_offset
         return b"".join(found)
 
