@@ -25,8 +25,9 @@ from strandline.storage.values import dataclass
 
 TEMPORARY_SUFFIX = ".tmp"
 
-# One read for most checkpoints; larger ones take more of them.
+# One read for most checkpoints and indexes; larger ones take more of them.
 SMALL_FILE_BYTES = 64 * 1024
+LARGE_READ_BYTES = 4 * 1024 * 1024
 
 
 class OpenFile:
@@ -63,6 +64,9 @@ class OpenFile:
 
     def size_bytes(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def modified_ms(self) -> int:
+        return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
 
     def append(self, data: Buffer) -> None:
         """Writes all of `data` at the end. Raises DiskError; the tail may then be torn."""
@@ -191,20 +195,36 @@ def is_there(folder: Path, name: str) -> bool:
 
 
 def read_if_there(path: Path | str) -> bytes | None:
-    """The content of a small file; None if it does not exist. Raises DiskError."""
+    """The content of a file; None if it does not exist. Raises DiskError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            content = os.read(descriptor, SMALL_FILE_BYTES)
-            while len(content) and (more := os.read(descriptor, SMALL_FILE_BYTES)):
-                content += more
-        finally:
-            os.close(descriptor)
+        return _content_of(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DiskError(f"cannot read {path}: {error.strerror}") from error
-    return content
+
+
+def read_whole(path: Path | str) -> bytes:
+    """The content of a file. Raises DiskError, also if it does not exist."""
+    try:
+        return _content_of(path)
+    except OSError as error:
+        raise DiskError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _content_of(path: Path | str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = [os.read(descriptor, SMALL_FILE_BYTES)]
+        # A file gives less than it was asked for at its end only: a small one takes one read, and
+        # a start reads thousands of them.
+        asked_bytes = SMALL_FILE_BYTES
+        while len(pieces[-1]) == asked_bytes:
+            asked_bytes = LARGE_READ_BYTES
+            pieces.append(os.read(descriptor, asked_bytes))
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
 
 
 def modified_ms(path: Path | str) -> int | None:

@@ -41,7 +41,7 @@ CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 META_PROPERTIES_VERSION = 1
 
 
-def read_text(path: Path) -> str | None:
+def read_text(path: Path | str) -> str | None:
     """The file as text, None if it does not exist. Raises DiskError, CorruptFile."""
     content = files.read_if_there(path)
     try:
@@ -50,7 +50,7 @@ def read_text(path: Path) -> str | None:
         raise CorruptFile(f"{path} is not text") from error
 
 
-def _read_rows(path: Path, columns: int) -> list[list[str]]:
+def _read_rows(path: Path | str, columns: int) -> list[list[str]]:
     """The rows of a checkpoint file, split; an absent or empty file has none."""
     text = read_text(path)
     if not text:
@@ -71,10 +71,10 @@ def _read_rows(path: Path, columns: int) -> list[list[str]]:
     return rows
 
 
-def _write_rows(path: Path, rows: Iterable[str], *, sync: bool) -> None:
+def _write_rows(path: Path | str, rows: Iterable[str], *, sync: bool) -> None:
     lines = list(rows)
     content = "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines]) + "\n"
-    files.write_atomically(path, content.encode(), sync=sync)
+    files.write_atomically(Path(path), content.encode(), sync=sync)
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
@@ -94,7 +94,7 @@ def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     _write_rows(path, rows, sync=True)
 
 
-def read_epochs(path: Path) -> list[EpochStart]:
+def read_epochs(path: Path | str) -> list[EpochStart]:
     """A leader-epoch checkpoint, in its order. Raises CorruptFile, UnsupportedFormat, DiskError."""
     try:
         return [EpochStart(int(epoch), int(start)) for epoch, start in _read_rows(path, 2)]
@@ -102,7 +102,7 @@ def read_epochs(path: Path) -> list[EpochStart]:
         raise CorruptFile(f"{path}: {error}") from error
 
 
-def write_epochs(path: Path, epochs: Sequence[EpochStart], *, sync: bool) -> None:
+def write_epochs(path: Path | str, epochs: Sequence[EpochStart], *, sync: bool) -> None:
     _write_rows(path, (f"{epoch.epoch} {epoch.start_offset}" for epoch in epochs), sync=sync)
 
 
@@ -151,7 +151,7 @@ def random_id() -> str:
 
 def read_topic_id(folder: Path) -> TopicId | None:
     """The topic id of a partition folder; None if it was made by a Kafka before 2.8."""
-    path = folder / PARTITION_METADATA
+    path = f"{folder}/{PARTITION_METADATA}"
     text = read_text(path)
     if text is None:
         return None

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from strandline.storage import files
 from strandline.storage.errors import CorruptFile, CorruptRecords, StrandlineError
 from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint
@@ -21,7 +22,6 @@ from strandline.storage.local.index import (
     TimeIndex,
     iter_offset_entries,
     iter_time_entries,
-    read_whole,
 )
 from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.local.scan import ScannedBatch, scan_batches
@@ -134,7 +134,7 @@ def _base_offset(path: Path) -> int:
 
 
 def _dump_offset_index(path: Path) -> Iterator[str]:
-    content = read_whole(path)
+    content = files.read_whole(path)
     base_offset, previous = _base_offset(path), OffsetEntry(-1, -1)
     for row in iter_offset_entries(content):
         last_offset = base_offset + row.relative_offset
@@ -146,7 +146,7 @@ def _dump_offset_index(path: Path) -> Iterator[str]:
 
 
 def _dump_time_index(path: Path) -> Iterator[str]:
-    content = read_whole(path)
+    content = files.read_whole(path)
     base_offset, previous_ms = _base_offset(path), -1
     for timestamp_ms, relative_offset in iter_time_entries(content):
         yield f"time {timestamp_ms} reached at offset {base_offset + relative_offset}"
@@ -163,7 +163,7 @@ def _entry_count(content: bytes, entry_bytes: int) -> str:
 
 
 def _dump_txn_index(path: Path) -> Iterator[str]:
-    for entry in decode_entries(read_whole(path)):
+    for entry in decode_entries(files.read_whole(path)):
         yield (
             f"producer {entry.producer_id} aborted {entry.first_offset}..{entry.last_offset} "
             f"last stable offset {entry.last_stable_offset}"
@@ -171,7 +171,7 @@ def _dump_txn_index(path: Path) -> Iterator[str]:
 
 
 def _dump_snapshot(path: Path) -> Iterator[str]:
-    for entry in iter_snapshot(read_whole(path)):
+    for entry in iter_snapshot(files.read_whole(path)):
         yield (
             f"producer {entry.producer_id} epoch {entry.epoch} last sequence {entry.last_sequence} "
             f"last offset {entry.last_offset} offset delta {entry.offset_delta} "

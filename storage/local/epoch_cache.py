@@ -28,8 +28,9 @@ from strandline.storage.model import NO_EPOCH, EpochStart
 class LeaderEpochCache:
     """The lineage of one partition, and its file."""
 
-    def __init__(self, path: Path, starts: Iterable[EpochStart] = ()) -> None:
-        self.path = path
+    def __init__(self, path: Path | str, starts: Iterable[EpochStart] = ()) -> None:
+        # As text at a start, which makes thousands of them.
+        self._path = path
         self._starts: tuple[EpochStart, ...] = tuple(starts)
         self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
         # Whether the file lacks an epoch that was assigned.
@@ -38,13 +39,17 @@ class LeaderEpochCache:
         self._write_lock = threading.Lock()
 
     @classmethod
-    def open(cls, path: Path) -> LeaderEpochCache:
+    def open(cls, path: Path | str) -> LeaderEpochCache:
         """Reads the file. Raises CorruptFile if its epochs or offsets do not grow."""
         starts = checkpoint.read_epochs(path)
         for before, after in pairwise(starts):
             if after.epoch <= before.epoch or after.start_offset < before.start_offset:
                 raise CorruptFile(f"{path}: {after} after {before}")
         return cls(path, starts)
+
+    @property
+    def path(self) -> Path:
+        return Path(self._path)
 
     @property
     def starts(self) -> tuple[EpochStart, ...]:
@@ -109,7 +114,7 @@ class LeaderEpochCache:
             # First, so that an epoch that comes meanwhile is not taken for written.
             self.is_unwritten = False
             try:
-                checkpoint.write_epochs(self.path, self._starts, sync=sync)
+                checkpoint.write_epochs(self._path, self._starts, sync=sync)
             except DiskError:
                 self.is_unwritten = True
                 raise

@@ -46,12 +46,14 @@ _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderContent:
-    """Base offsets of the segments, offsets of the producer snapshots; both sorted."""
+    """Base offsets of the segments, sorted, and offsets of the producer snapshots."""
 
     segment_bases: tuple[int, ...]
-    snapshot_offsets: tuple[int, ...]
+    snapshot_offsets: frozenset[int]
     # Segments that lack the offset index or the time index.
     unindexed_bases: frozenset[int]
+    # Segments with a transaction index.
+    transactional_bases: frozenset[int]
     files_removed: int
 
 
@@ -86,8 +88,9 @@ def tidy(folder: Path) -> FolderContent:
             removed += 1
     return FolderContent(
         segment_bases=tuple(sorted(bases)),
-        snapshot_offsets=tuple(sorted(offsets[SNAPSHOT_SUFFIX])),
+        snapshot_offsets=frozenset(offsets[SNAPSHOT_SUFFIX]),
         unindexed_bases=frozenset(bases - (offsets[INDEX_SUFFIX] & offsets[TIME_INDEX_SUFFIX])),
+        transactional_bases=frozenset(offsets[TXN_INDEX_SUFFIX] & bases),
         files_removed=removed,
     )
 
@@ -97,9 +100,9 @@ def segment_bases(folder: Path) -> list[int]:
     return sorted(_offsets(file_names(folder), LOG_SUFFIX))
 
 
-def snapshot_offsets(folder: Path) -> list[int]:
-    """The offsets of the producer snapshots in a folder, sorted. Raises DiskError."""
-    return sorted(_offsets(file_names(folder), SNAPSHOT_SUFFIX))
+def snapshot_offsets(folder: Path) -> set[int]:
+    """The offsets of the producer snapshots in a folder. Raises DiskError."""
+    return _offsets(file_names(folder), SNAPSHOT_SUFFIX)
 
 
 def _offsets(names: Sequence[str], suffix: str) -> set[int]:
@@ -142,6 +145,8 @@ def _unfinished_swaps(names: Sequence[str]) -> set[str]:
 
     A file of the same segment that is still `.cleaned` says so. So does Kafka's LogLoader.
     """
+    if not any(name.endswith(CLEANED_SUFFIX) for name in names):
+        return set()
     cleaned = [match for name in names if (match := _NAME.fullmatch(name)) and match[3]]
     bases = [int(match[1]) for match in cleaned if match[3] == CLEANED_SUFFIX]
     if not bases:

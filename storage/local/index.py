@@ -89,10 +89,13 @@ class SparseIndex:
 
     def _load(self) -> tuple[array[int], array[int]]:
         try:
-            content = read_whole(self._path)
+            content = files.read_whole(self._path)
         except DiskError as error:
             log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
             content = b""
+        return self._take(content)
+
+    def _take(self, content: bytes) -> tuple[array[int], array[int]]:
         keys, values = self._decode(content[: len(content) // self.ENTRY_BYTES * self.ENTRY_BYTES])
         self._keys, self._values = keys, values
         return keys, values
@@ -119,12 +122,30 @@ class SparseIndex:
 
     def load_active(self) -> None:
         """Takes over what is in the file, to be appended to."""
-        keys, _ = self._load()
+        size_bytes = self.read_file()
+        self.resume()
+        if size_bytes != self._written * self.ENTRY_BYTES:
+            self.rewrite()
+
+    def read_file(self) -> int:
+        """Reads the file for `resume`; its bytes as it stands, -1 if it cannot be read."""
+        try:
+            content = files.read_if_there(self._path)
+        except DiskError as error:
+            log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
+            content = None
+        self._take(content or b"")
+        return -1 if content is None else len(content)
+
+    def resume(self) -> None:
+        """Makes what was read the content of an index that is appended to."""
+        keys = self._keys
+        if keys is None:
+            # Lookups of others have pushed it out meanwhile.
+            keys, _ = self._load()
         LOADED.forget(self)
         self._resident = True
         self._written = len(keys)
-        if self.size_on_disk() != len(keys) * self.ENTRY_BYTES:
-            self.rewrite()
 
     def size_on_disk(self) -> int:
         """Bytes of the file; -1 if there is none."""
@@ -360,15 +381,6 @@ class LoadedIndexes:
 
 
 LOADED = LoadedIndexes(LOADED_BYTES_MAX)
-
-
-def read_whole(path: Path | str) -> bytes:
-    """The content of a small file. Raises DiskError."""
-    file = OpenFile(path, writable=False)
-    try:
-        return file.read_at(0, file.size_bytes())
-    finally:
-        file.close()
 
 
 def iter_offset_entries(content: bytes) -> Iterator[OffsetEntry]:

@@ -39,7 +39,6 @@ from strandline.storage.errors import (
 from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint, folder
 from strandline.storage.local.epoch_cache import LeaderEpochCache
-from strandline.storage.local.index import read_whole
 from strandline.storage.local.producer_state import CompletedTransaction, ProducerState
 from strandline.storage.local.scan import ScannedBatch, scan_batches
 from strandline.storage.local.segment import (
@@ -178,15 +177,18 @@ class _Loader:
         # Set when a single segment is opened after the start.
         self.late_opener: _LateOpener | None = None
         self.segments: list[LogSegment] = []
-        self.snapshot_offsets: list[int] = []
-        self.epochs = LeaderEpochCache(directory / checkpoint.LEADER_EPOCHS)
+        self.snapshot_offsets: set[int] = set()
+        # The segments with a transaction index, as the folder said.
+        self.transactional_bases: frozenset[int] = frozenset()
+        self.epochs = LeaderEpochCache(f"{directory}/{checkpoint.LEADER_EPOCHS}")
         self.epochs_on_disk = self.epochs.starts
         self.epochs_complete = True
 
     def load(self, recovery_point: int, log_start_offset: int) -> LoadedLog:
         content = folder.tidy(self.directory)
         self.report.files_removed = content.files_removed
-        self.snapshot_offsets = list(content.snapshot_offsets)
+        self.snapshot_offsets = set(content.snapshot_offsets)
+        self.transactional_bases = content.transactional_bases
         self._open_epochs(log_is_empty=not content.segment_bases)
         if not content.segment_bases:
             producers = self._begin(log_start_offset)
@@ -253,24 +255,23 @@ class _Loader:
     # --- segments ----------------------------------------------------------------------------
 
     def _open_file(self, base_offset: int, *, active: bool) -> LogSegment:
+        opened = OpenFile(self._text(base_offset, LOG_SUFFIX), writable=True)
         segment = LogSegment(
             self.directory,
             base_offset,
-            log=OpenFile(self._text(base_offset, LOG_SUFFIX), writable=True),
-            created_ms=self._created_ms(base_offset),
+            log=opened,
+            created_ms=min(self.now_ms, opened.modified_ms(), self._snapshot_ms(base_offset)),
             active=active,
         )
         segment.apply_config(self.config)
         return segment
 
-    def _created_ms(self, base_offset: int) -> int:
+    def _snapshot_ms(self, base_offset: int) -> int:
         """When a segment was begun: the snapshot at its base is written then and never again."""
-        times_ms = [self.now_ms]
-        for suffix in (SNAPSHOT_SUFFIX, LOG_SUFFIX):
-            modified_ms = files.modified_ms(self._text(base_offset, suffix))
-            if modified_ms is not None:
-                times_ms.append(modified_ms)
-        return min(times_ms)
+        if self.late_opener is None and base_offset not in self.snapshot_offsets:
+            return self.now_ms
+        modified_ms = files.modified_ms(self._text(base_offset, SNAPSHOT_SUFFIX))
+        return self.now_ms if modified_ms is None else modified_ms
 
     def _text(self, offset: int, suffix: str) -> str:
         """A path as text: see SegmentReader."""
@@ -281,7 +282,9 @@ class _Loader:
         segment = self._open_file(base_offset, active=False)
         segment.end_offset = end_offset
         segment.size_bytes = segment.log.size_bytes()
-        problem = self._index_problem(segment)
+        problem = self._index_problem(
+            segment, segment.offset_index.size_on_disk(), segment.time_index.size_on_disk()
+        )
         if problem is None:
             segment.txn_index, problem = self._open_txn_index(segment)
         if problem is not None:
@@ -295,6 +298,8 @@ class _Loader:
         return segment
 
     def _open_txn_index(self, segment: LogSegment) -> tuple[TxnIndex, str | None]:
+        if self.late_opener is None and segment.base_offset not in self.transactional_bases:
+            return segment.txn_index, None
         try:
             return TxnIndex.open(self._text(segment.base_offset, TXN_INDEX_SUFFIX)), None
         except CorruptFile as error:
@@ -307,7 +312,7 @@ class _Loader:
         producers = self.producers_at(base_offset)
         segment = self._empty_for_rebuild(base_offset)
         try:
-            for batch in self._batches(segment, 0, verify_crc=False):
+            for batch in self._batches(segment, 0, segment.log.size_bytes(), verify_crc=False):
                 self._take_over(segment, batch, producers)
         except CorruptRecords as error:
             # These bytes were safe once, so cutting them would not bring anything back. What lies
@@ -329,16 +334,21 @@ class _Loader:
     def _open_clean_tail(self, base_offset: int) -> LogSegment | None:
         """The last segment after a clean stop; None if it is not as a clean stop leaves it."""
         segment = self._open_file(base_offset, active=False)
-        segment.size_bytes = segment.log.size_bytes()
+        file_bytes = segment.size_bytes = segment.log.size_bytes()
         # Not known before the tail is read; what the index names lies below in any case.
         segment.end_offset = base_offset + RELATIVE_OFFSET_MAX
-        problem = self._index_problem(segment)
+        # They are to be appended to, so they are read whole, and once.
+        problem = self._index_problem(
+            segment, segment.offset_index.read_file(), segment.time_index.read_file()
+        )
         if problem is None:
             segment.txn_index, problem = self._open_txn_index(segment)
         if problem is None:
             try:
                 segment.resume()
-                for batch in self._batches(segment, segment.size_bytes, verify_crc=True):
+                for batch in self._batches(
+                    segment, segment.size_bytes, file_bytes, verify_crc=True
+                ):
                     self._note(segment, batch)
             except CorruptRecords as error:
                 problem = f"clean shutdown, but the last segment is not whole: {error}"
@@ -347,10 +357,14 @@ class _Loader:
             return None
         return segment
 
-    def _index_problem(self, segment: LogSegment) -> str | None:
-        """Why the index files of a segment are not to be believed; None if they are."""
-        for index in (segment.offset_index, segment.time_index):
-            size_bytes = index.size_on_disk()
+    def _index_problem(
+        self, segment: LogSegment, offset_index_bytes: int, time_index_bytes: int
+    ) -> str | None:
+        """Why index files of these sizes are not to be believed; None if they are."""
+        for index, size_bytes in (
+            (segment.offset_index, offset_index_bytes),
+            (segment.time_index, time_index_bytes),
+        ):
             if size_bytes < 0:
                 return f"{index.path.name} is missing"
             if size_bytes % index.ENTRY_BYTES:
@@ -377,7 +391,7 @@ class _Loader:
         self.report.segments_checked += 1
         file_bytes = segment.log.size_bytes()
         try:
-            for batch in self._batches(segment, 0, verify_crc=True):
+            for batch in self._batches(segment, 0, file_bytes, verify_crc=True):
                 self._take_over(segment, batch, producers)
         except CorruptRecords as error:
             self._problem(
@@ -393,16 +407,15 @@ class _Loader:
         """Seals a checked segment behind which another one follows."""
         segment.seal()
         files.write_atomically(segment.snapshot_path, producers.encode_snapshot(), sync=False)
-        self.snapshot_offsets.append(segment.end_offset)
+        self.snapshot_offsets.add(segment.end_offset)
 
     def _batches(
-        self, segment: LogSegment, position: int, *, verify_crc: bool
+        self, segment: LogSegment, position: int, end_position: int, *, verify_crc: bool
     ) -> Iterator[ScannedBatch]:
         """The batches from `position` to the end of the file, which the caller notes one by one.
 
         Raises CorruptRecords where a batch does not follow the one before.
         """
-        end_position = segment.log.size_bytes()
         for batch in scan_batches(segment.log, position, end_position, verify_crc=verify_crc):
             header = batch.header
             is_gap = header.base_offset > segment.end_offset and not self._may_have_gaps
@@ -460,7 +473,7 @@ class _Loader:
 
     def _load_snapshot(self, offset: int, producers: ProducerState) -> bool:
         try:
-            producers.load_snapshot(read_whole(self._text(offset, SNAPSHOT_SUFFIX)))
+            producers.load_snapshot(files.read_whole(self._text(offset, SNAPSHOT_SUFFIX)))
         except (CorruptFile, UnsupportedFormat) as error:
             self._problem(f"{file_name(offset, SNAPSHOT_SUFFIX)} is not used: {error}")
             self._drop_snapshot(offset)
@@ -502,7 +515,7 @@ class _Loader:
     # --- leader epochs -----------------------------------------------------------------------
 
     def _open_epochs(self, *, log_is_empty: bool) -> None:
-        path = self.directory / checkpoint.LEADER_EPOCHS
+        path = self.epochs.path
         try:
             self.epochs = LeaderEpochCache.open(path)
             # An empty file counts as none: power was lost before its content reached the disk.

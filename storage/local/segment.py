@@ -319,10 +319,12 @@ class LogSegment(SegmentReader):
     def resume(self) -> None:
         """Makes a cleanly closed segment active again, up to its last index entry.
 
+        Its index files were read before, and end with a whole entry.
+
         The caller notes the batches from `size_bytes` on. Raises CorruptRecords.
         """
-        self.offset_index.load_active()
-        self.time_index.load_active()
+        self.offset_index.resume()
+        self.time_index.resume()
         last_entry = self.time_index.last_entry()
         if last_entry is not None:
             self.max_timestamp_ms = last_entry.timestamp_ms

@@ -24,6 +24,7 @@ from dataclasses import field
 from enum import Enum
 from pathlib import Path
 
+from strandline.storage import files
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -35,7 +36,7 @@ from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint, folder
 from strandline.storage.local.epoch_cache import LeaderEpochCache
 from strandline.storage.local.folder_names import partition_of
-from strandline.storage.local.index import iter_offset_entries, iter_time_entries, read_whole
+from strandline.storage.local.index import iter_offset_entries, iter_time_entries
 from strandline.storage.local.log_folder import LOCK_FILE
 from strandline.storage.local.producer_state import ProducerState, iter_snapshot
 from strandline.storage.local.recovery import aborted_entry
@@ -280,7 +281,7 @@ class _Partition:
             self.knows_producers = base_offset == 0
             return
         try:
-            self.producers.load_snapshot(read_whole(path))
+            self.producers.load_snapshot(files.read_whole(path))
         except (CorruptFile, UnsupportedFormat):
             self.knows_producers = False
 
@@ -291,7 +292,7 @@ class _Partition:
         if not path.exists():
             return
         try:
-            rows = list(iter_snapshot(read_whole(path)))
+            rows = list(iter_snapshot(files.read_whole(path)))
         except (CorruptFile, UnsupportedFormat) as error:
             self.wrong(name, Damage.CACHE, str(error))
             return
@@ -423,7 +424,7 @@ class _Segment:
         for suffix, entry_bytes in ((INDEX_SUFFIX, 8), (TIME_INDEX_SUFFIX, 12)):
             name = file_name(self._base_offset, suffix)
             try:
-                content = read_whole(self._path / name)
+                content = files.read_whole(self._path / name)
             except DiskError as error:
                 self._partition.wrong(name, Damage.CACHE, str(error))
                 continue
@@ -462,7 +463,7 @@ class _Segment:
         name = file_name(self._base_offset, TXN_INDEX_SUFFIX)
         try:
             path = self._path / name
-            listed = decode_entries(read_whole(path)) if path.exists() else []
+            listed = decode_entries(files.read_whole(path)) if path.exists() else []
         except StrandlineError as error:
             self._partition.wrong(name, Damage.CACHE, str(error))
             return
