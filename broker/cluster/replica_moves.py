@@ -204,7 +204,7 @@ class ReplicaMoves:
             key, folder = self._leftovers.pop()
             copy = folder / str(key)
             if self._wanted.get(key) != folder and log_move.is_unfinished(copy):
-                await self._in_worker(partial(files.remove_tree, copy))
+                await self._in_worker(partial(log_move.remove_copy, copy))
 
     async def _move(self, served: Partition, folder: Path) -> None:
         key = served.topic_partition

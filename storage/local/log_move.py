@@ -16,7 +16,9 @@ has everything that was acknowledged. Segments are copied file by file and the t
 original is cut, so that segments stay the same ones (the archive knows them by their borders).
 
 A copy that was begun before a stop is begun anew over what is there: a segment whose bytes are the
-original's is kept, and all else is replaced.
+original's is kept, and all else is replaced. A folder of that name is never without its mark: it
+gets the name when the mark is in it, and a copy that nobody wants loses the name first. Otherwise a
+start would find two logs of one partition.
 
 A log is not to be compacted while it is copied: what was taken out could come back with the copy.
 Should a segment be replaced all the same, `SourceChanged` says so, and the move begins again.
@@ -36,6 +38,7 @@ from strandline.storage.errors import DiskError, OffsetOutOfRange, StorageError
 from strandline.storage.files import FileRange
 from strandline.storage.local import checkpoint
 from strandline.storage.local.append_rules import AppendOrigin
+from strandline.storage.local.folder_names import DELETE_SUFFIX, put_aside
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.segment_names import (
@@ -113,8 +116,11 @@ class LogMove:
         """Step 1. Raises DiskError."""
         if self._target.exists() and not is_unfinished(self._target):
             raise DiskError(f"{self._target} exists already")
-        files.make_directory(self._target)
-        files.write_atomically(self._target / MOVING_MARK, f"{_MARK_VERSION}\n".encode())
+        if not self._target.exists():
+            made = self._target.with_name(put_aside(self._target.name, DELETE_SUFFIX))
+            files.make_directory(made)
+            files.write_atomically(made / MOVING_MARK, f"{_MARK_VERSION}\n".encode())
+            files.rename(made, self._target)
         checkpoint.write_topic_id(self._target, self._source.topic_id)
 
     def copy_closed(self, segments: Sequence[LogSegment]) -> None:
@@ -285,7 +291,7 @@ class LogMove:
         if self._copy is not None:
             for segment in self._copy.segments:
                 segment.close()
-        files.remove_tree(self._target)
+        remove_copy(self._target)
 
 
 # --- what a start finds --------------------------------------------------------------------------
@@ -294,6 +300,14 @@ class LogMove:
 def is_unfinished(folder: Path) -> bool:
     """Whether a partition's folder is a copy that never took over."""
     return files.is_there(folder, MOVING_MARK) and not has_taken_over(folder)
+
+
+def remove_copy(folder: Path) -> None:
+    """Removes an unfinished copy. Blocks; a folder that is gone is fine."""
+    if folder.exists():
+        aside = folder.with_name(put_aside(folder.name, DELETE_SUFFIX))
+        files.rename(folder, aside)
+        files.remove_tree(aside)
 
 
 def has_taken_over(folder: Path) -> bool:

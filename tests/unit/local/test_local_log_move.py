@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local import log_move
+from strandline.storage.local.folder_names import partition_of
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_move import LogMove, SourceChanged
 from strandline.storage.log_config import LogConfig
@@ -141,3 +145,47 @@ def test_marks_say_which_folder_is_the_log(tmp_path: Path) -> None:
     assert not log_move.has_taken_over(target)
     assert not log_move.is_unfinished(target)
     log_move.remove_marks(target)
+
+
+class _Dies(BaseException):
+    """The process ends here."""
+
+
+def partition_folders(folder: Path) -> list[Path]:
+    """What a start would take for a partition's log, or for a copy of one."""
+    return [path for path in folder.iterdir() if partition_of(path.name) is not None]
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_copy_whose_removal_was_interrupted_is_still_known_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    """Without its mark it would be a second log of the partition, and no start would take it."""
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    fill(source, 20)
+    steps = 0
+    for dies_at in range(1000):
+        target = tmp_path / str(dies_at) / "t-0"
+        move = begin(source, target) if is_begun else LogMove(source, target, clock=ManualClock())
+        steps = 0
+
+        def step(call: Callable[..., object], at: int, *given: object, **more: object) -> object:
+            nonlocal steps
+            steps += 1
+            if steps > at:
+                raise _Dies
+            return call(*given, **more)
+
+        with monkeypatch.context() as patch:
+            for name in ("unlink", "rmdir", "open", "mkdir", "rename", "replace"):
+                patch.setattr(os, name, partial(step, getattr(os, name), dies_at))
+            try:
+                move.abandon() if is_begun else move.prepare()
+            except _Dies:
+                pass
+            else:
+                break
+        for path in partition_folders(target.parent) if target.parent.exists() else []:
+            assert log_move.is_unfinished(path), sorted(f.name for f in path.iterdir())
+    assert steps > 2
+    assert target.exists() != is_begun
