@@ -10,6 +10,10 @@ One pass over the log, from its start, one batch after the other:
 
 A marker without data may go, but not at once: a consumer that stands in the middle must still meet
 it. So it first gets a delete horizon, like a tombstone.
+
+A transaction ends at the offset of its marker, whether that is still there or not: an index that
+names a transaction longer than its marker is kept must not make the next one of the producer, which
+was committed, look aborted.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ class CleanedTransactions:
         self._begin_up_to(last_offset)
         if not transactional:
             return False
+        self._end_below(producer_id, last_offset)
         if producer_id in self._aborted:
             self._aborted_with_data.add(producer_id)
             return True
@@ -67,6 +72,7 @@ class CleanedTransactions:
             had_data = producer_id in self._committed
             self._committed.discard(producer_id)
             return not had_data
+        self._end_below(producer_id, last_offset)
         entry = self._aborted.pop(producer_id, None)
         if entry is None or producer_id not in self._aborted_with_data:
             return True
@@ -77,4 +83,12 @@ class CleanedTransactions:
     def _begin_up_to(self, offset: int) -> None:
         while self._waiting and self._waiting[0].first_offset <= offset:
             entry = self._waiting.popleft()
+            self._end_below(entry.producer_id, entry.first_offset)
             self._aborted.setdefault(entry.producer_id, entry)
+
+    def _end_below(self, producer_id: int, offset: int) -> None:
+        """Ends the producer's aborted transaction if its marker lay below `offset`."""
+        entry = self._aborted.get(producer_id)
+        if entry is not None and entry.last_offset < offset:
+            del self._aborted[producer_id]
+            self._aborted_with_data.discard(producer_id)

@@ -47,7 +47,8 @@ from strandline.storage.local.cleaning import (
     CleaningStatistics,
     SegmentWanted,
 )
-from strandline.storage.local.segment_names import LOG_SUFFIX, file_name
+from strandline.storage.local.segment_names import LOG_SUFFIX, TXN_INDEX_SUFFIX, file_name
+from strandline.storage.local.txn_index import TxnIndex
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import (
     AbortedTransaction,
@@ -243,9 +244,19 @@ class CompactionRound:
             leader_epoch=leader_epoch,
             options=options,
             points=_POINTS,
+            aborted=self._still_aborted(base_offset),
         )
         remove_cleaned(self._directory, base_offset)
         return Rewritten(run=run, entry=entry)
+
+    def _still_aborted(self, base_offset: Offset) -> Sequence[AbortedTransaction]:
+        """The aborted transactions whose markers the rewritten segment has.
+
+        One that is named without its marker would go on for a reader with the next transaction of
+        its producer.
+        """
+        path = cleaned_path(self._directory, base_offset, TXN_INDEX_SUFFIX)
+        return TxnIndex.open(path).entries if path.exists() else ()
 
     def __repr__(self) -> str:
         return f"<CompactionRound {self.job.partition} entries={len(self._entries)}>"

@@ -24,7 +24,7 @@ retention by time is as much coarser.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from strandline.storage.clock import Clock
@@ -166,8 +166,12 @@ class SegmentMerger:
         leader_epoch: Epoch,
         options: ObjectOptions,
         points: PublishPoints = MERGE_POINTS,
+        aborted: Collection[AbortedTransaction] | None = None,
     ) -> SegmentEntry:
-        """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets."""
+        """Steps 2 to 5: the file as the verified, uncommitted segment of the run's offsets.
+
+        `aborted` are its aborted transactions; None: those of the run.
+        """
         keys = segment_keys(
             partition,
             base_offset=run[0].base_offset,
@@ -189,7 +193,7 @@ class SegmentMerger:
         )
         self._store.put(keys.log_key, body)  # 3
         crash_point(points.after_log)
-        meta = self._meta(run, facts)
+        meta = self._meta(run, facts, self._aborted(run) if aborted is None else aborted)
         self._store.put(keys.meta_key, meta)  # 4
         crash_point(points.after_meta)
         verify_object(  # 5
@@ -198,13 +202,21 @@ class SegmentMerger:
         verify_object(self._store, keys.meta_key, size_bytes=len(meta), crc32c=checksum(meta))
         return self._entry(run, keys, facts, meta)
 
-    def _meta(self, run: Sequence[SegmentEntry], facts: SegmentFacts) -> bytes:
+    def _aborted(self, run: Sequence[SegmentEntry]) -> set[AbortedTransaction]:
         aborted: set[AbortedTransaction] = set()
         for entry in run:
             if entry.has_transactions:
                 found = self._reader(entry).read(Section.TXN_INDEX)
                 if found is not None:
                     aborted.update(segment_meta.decode_txn_index(found, source=entry.meta_key))
+        return aborted
+
+    def _meta(
+        self,
+        run: Sequence[SegmentEntry],
+        facts: SegmentFacts,
+        aborted: Collection[AbortedTransaction],
+    ) -> bytes:
         last = self._reader(run[-1])
         epochs = last.read(Section.LEADER_EPOCHS)
         snapshot = last.read(Section.PRODUCER_SNAPSHOT)

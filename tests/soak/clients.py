@@ -11,6 +11,7 @@ They go on whatever the broker does, and tell the model what they were told.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -80,7 +81,8 @@ class _Thread:
     def _guarded(self) -> None:
         try:
             self._run()
-        except Exception as error:
+        except BaseException as error:
+            # A client library's CancelledError would end the thread without a word.
             self._violations.add(f"{self.name} failed: {error!r}")
 
     def _run(self) -> None:
@@ -332,7 +334,8 @@ class AioLibrary:
             return self._loop.run_until_complete(asyncio.wait_for(work, 30))
         except OffsetOutOfRangeError as error:
             raise Moved(repr(error)) from error
-        except (AioKafkaError, TimeoutError) as error:
+        except (AioKafkaError, TimeoutError, asyncio.CancelledError) as error:
+            # It cancels what waits for a node that is not there when it is stopped.
             raise OSError(repr(error)) from error
 
     def bounds(self, partition: PartitionModel) -> tuple[int, int]:
@@ -362,7 +365,8 @@ class AioLibrary:
                 yield -1, b""
 
     def close(self) -> None:
-        self._turn(self._consumer.stop())
+        with contextlib.suppress(OSError):
+            self._turn(self._consumer.stop())
         self._loop.close()
 
 
@@ -376,7 +380,8 @@ LIBRARIES: Mapping[str, Callable[[str], Library]] = {
 class Reader(_Thread):
     """Reads one partition after the other from its log start, until it is stopped.
 
-    With `once`, every partition once and to its end; `done` says that it was.
+    With `once`, every partition once and to its end; `done` says that it was. At a replica the
+    end is that of the archive, and the log start may be one that was.
     """
 
     def __init__(
@@ -388,8 +393,10 @@ class Reader(_Thread):
         *,
         seed: int,
         once: bool = False,
+        at_replica: bool = False,
     ) -> None:
-        super().__init__(f"reader with {library}", violations)
+        place = " at the replica" if at_replica else ""
+        super().__init__(f"reader with {library}{place}", violations)
         self.library = library
         self.record_count = 0
         self.pass_count = 0
@@ -398,6 +405,7 @@ class Reader(_Thread):
         self._partitions = partitions
         self._chance = random.Random(seed)
         self._once = once
+        self._at_replica = at_replica
 
     def _run(self) -> None:
         opened: Library | None = None
@@ -426,7 +434,8 @@ class Reader(_Thread):
 
     def _read(self, library: Library, model: PartitionModel) -> bool:
         """One pass; whether it came to the end."""
-        generation, floor = model.generation, model.floor
+        # A replica hears later that the log start has moved.
+        generation, floor = model.generation, 0 if self._at_replica else model.floor
         if model.is_closed:
             self._stopping.wait(0.1)
             return False

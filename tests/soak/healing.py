@@ -3,22 +3,28 @@
 1 settle     all closed segments are archived, what is below the log start is gone
 2 read       three client libraries read every partition from its log start, the groups their
              last records: every acknowledged record once, in order
-3 tidy       orphans are gone once their grace time is over, deleted topics too
-4 verify     `strandline archive verify --deep`, and the bucket against its manifests
-5 stop       SIGTERM ends the broker with 0; the log tells of no fault of ours
+3 follow     the replica has what the bucket has, and a client reads it there record by record
+4 tidy       orphans are gone once their grace time is over, deleted topics too
+5 verify     `strandline archive verify --deep`, and the bucket against its manifests
+6 scan       the lake reads every archived record, and no other, from the bucket alone
+7 stop       SIGTERM ends broker and replica with 0; their logs tell of no fault of ours
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 
+from strandline.spark_lake import scan
 from strandline.storage.remote.topic_info import list_topics
 from tests.integration.calls import EARLIEST, LATEST, offset_at
 from tests.soak.clients import LIBRARIES, Reader
-from tests.soak.model import PartitionModel
+from tests.soak.model import PartitionModel, Pass
 from tests.soak.story import Story
 from tests.soak.world import ORPHAN_GRACE_MS, World
+from tests.support.broker import BrokerProcess
+from tests.support.wire import WireClient
 from tests.tiers.tiered_broker import REGION
 
 SETTLE_S_MAX = 90.0
@@ -40,6 +46,8 @@ def heal(world: World, story: Story, say: Callable[[str], None]) -> None:
     say("reading everything")
     read_everything(world, story)
     story.stop_members()
+    say("reading from the replica")
+    read_replica(world, story)
     say("waiting for orphans to go")
     check_tidy(world)
     say("verifying")
@@ -47,8 +55,14 @@ def heal(world: World, story: Story, say: Callable[[str], None]) -> None:
     verified = world.run_command("archive verify", [*options, "--region", REGION, "--deep"])
     if verified.returncode:
         world.violations.add(f"archive verify: {verified.stdout}{verified.stderr}")
+    say("scanning")
+    scan_archive(world)
     world.stop()
-    check_log(world)
+    wrong = world.replica.end(killed=False)
+    if wrong:
+        world.violations.add(wrong)
+    for process in (world.broker, world.replica):
+        check_log(world, process)
 
 
 def within(seconds: float, check: Callable[[], str]) -> str:
@@ -64,6 +78,8 @@ def check_settled(world: World, model: PartitionModel) -> None:
         start = offset_of(world, model, EARLIEST)
         pending = offset_of(world, model, EARLIEST_PENDING_UPLOAD)
         files = world.broker.segment_files(model.topic, model.number)
+        if not files:
+            return "it is in no folder"
         active = int(files[-1].stem)
         if pending != active:
             return f"archived to {pending}, the active segment begins at {active}"
@@ -148,8 +164,73 @@ def check_tidy(world: World) -> None:
         world.violations.add(f"the bucket is not what the manifests say: {left[:2000]}")
 
 
-def check_log(world: World) -> None:
-    text = world.broker.log_text()
+def read_replica(world: World, story: Story) -> None:
+    models = list(world.models.values())
+
+    def behind_at(model: PartitionModel) -> str:
+        wanted = story.in_bucket(model)
+        with WireClient(world.replica.port) as client:
+            found = tuple(
+                offset_at(client, model.topic, special, partition=model.number).offset
+                for special in (EARLIEST, LATEST)
+            )
+        return "" if found == wanted else f"the replica has {found}, the bucket {wanted}"
+
+    for model in models:
+        left = within(SETTLE_S_MAX, lambda m=model: behind_at(m))
+        if left:
+            world.violations.add(f"{model.name}: {left}")
+    reader = Reader(
+        "kafka-python",
+        world.replica.bootstrap,
+        models,
+        world.violations,
+        seed=0,
+        once=True,
+        at_replica=True,
+    )
+    reader.start()
+    unread = within(READ_S_MAX, lambda: "" if len(reader.done) == len(models) else "unread")
+    reader.stop()
+    story.readers.append(reader)
+    if unread:
+        world.violations.add(f"{reader.name} has only read {reader.done}")
+
+
+def scan_archive(world: World) -> None:
+    options = {"s3.endpoint.url": world.bucket.endpoint_url}
+    columns = ["partition", "offset", "value"]
+    for topic in sorted({model.topic for model in world.models.values()}):
+        rows = scan(world.bucket.url, topic, columns=columns, options=options).read_all()
+        by_partition: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        for row in rows.to_pylist():
+            by_partition[row["partition"]].append((row["offset"], row["value"]))
+        for model in world.of(topic):
+            check_scanned(world, model, sorted(by_partition.pop(model.number, [])))
+        if by_partition:
+            world.violations.add(f"lake: {topic} has partitions {sorted(by_partition)}")
+
+
+def check_scanned(world: World, model: PartitionModel, rows: list[tuple[int, bytes]]) -> None:
+    manifest = world.archive.manifest(model.topic, model.number)
+    start = 0 if manifest is None else manifest.log_start_offset
+    end = start if manifest is None else max(start, manifest.end_offset)
+    reading = Pass(model, start, generation=model.generation, who="lake")
+    if rows and rows[0][0] != start:
+        world.violations.add(f"lake: {model.name} begins at {rows[0][0]}, the log at {start}")
+    for offset, value in rows:
+        reading.accept(offset, value)
+    world.counts["records scanned by the lake"] += reading.count
+    if reading.next_offset != end:
+        world.violations.add(
+            f"lake: {model.name} ends at {reading.next_offset}, the archive at {end}"
+        )
+
+
+def check_log(world: World, process: BrokerProcess) -> None:
+    text = process.log_text()
     if "Traceback" in text:
         position = text.index("Traceback")
-        world.violations.add(f"the broker's log: {text[max(0, position - 500) : position + 2500]}")
+        world.violations.add(
+            f"the log of {process.folder.name}: {text[max(0, position - 500) : position + 2500]}"
+        )

@@ -21,7 +21,7 @@ from tests.support.fault_proxy import Action, Rule
 BROKER_POINTS = tuple(
     point
     for point in CRASH_POINTS
-    if point.split(".")[0] in ("copy", "merge", "delete", "purge", "tail")
+    if point.split(".")[0] in ("copy", "merge", "delete", "purge", "tail", "move")
 )
 RESTORE_POINTS = tuple(point for point in CRASH_POINTS if point.startswith("restore."))
 
@@ -44,10 +44,12 @@ class Event(Enum):
     ROLL = "segments rolled faster"
     LOSE_DISK = "disk lost, restored"
     REJOIN = "a member leaves and joins"
+    MOVE = "moved between log folders"
+    REPLICA = "replica killed or stopped"
 
 
 # Deaths at a named step come oftener than the others: there are many steps.
-DECK = (*Event, Event.CRASH_AT, Event.CRASH_AT, Event.KILL)
+DECK = (*Event, Event.CRASH_AT, Event.CRASH_AT, Event.KILL, Event.MOVE)
 
 REFUSALS = (
     (403, "AccessDenied"),

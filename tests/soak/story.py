@@ -7,15 +7,18 @@ import time
 from collections.abc import Callable
 
 from tests.integration.calls import batch, delete_records
+from tests.soak.brokers import ask_to_move
 from tests.soak.clients import LIBRARIES, KeenProducer, Member, Probe, Reader
 from tests.soak.model import GroupProgress, PartitionModel
 from tests.soak.plan import Event, Step
 from tests.soak.world import CHURN, MAIN, PROBE, SWITCHED, World
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, Rule
+from tests.support.wire import WireClient
 from tests.tiers.tiered_broker import WAIT_S
 
 GROUPS = {"classic-group": "classic", "new-group": "consumer"}
+REPLICA_LIBRARY = "librdkafka"
 MEMBERS = ("classic-group", "classic-group", "new-group")
 # Of each producer to each of its partitions. A record has 3 KB on average.
 RECORDS_PER_S = 25.0
@@ -56,6 +59,8 @@ class Story:
             Event.ROLL: self._roll,
             Event.LOSE_DISK: self._lose_disk,
             Event.REJOIN: self._rejoin,
+            Event.MOVE: self._move,
+            Event.REPLICA: self._restart_replica,
         }
 
     # --- clients -----------------------------------------------------------------------------
@@ -73,6 +78,17 @@ class Story:
             )
             self.readers.append(reader)
             reader.start()
+        follower = Reader(
+            REPLICA_LIBRARY,
+            self.world.replica.bootstrap,
+            # A topic that is made again is for a while here what it was there.
+            list(self.grouped.values()),
+            self.world.violations,
+            seed=self._seed,
+            at_replica=True,
+        )
+        self.readers.append(follower)
+        follower.start()
         for group in MEMBERS:
             self._join(group)
         self.probe.start()
@@ -152,7 +168,8 @@ class Story:
     def _crash_at(self, step: Step) -> None:
         """The work that comes by at the step is asked for, where it does not come by itself."""
         world, point = self.world, step.point
-        is_purge, is_delete = point.startswith("purge."), point.startswith("delete.")
+        kind = point.split(".")[0]
+        is_purge, is_delete = kind == "purge", kind == "delete"
         victim = self._chosen(step)
         if is_purge:
             self._close_churn()
@@ -162,21 +179,23 @@ class Story:
             victim.ceiling = max(victim.ceiling, target)
         if world.start(point):
             with contextlib.suppress(OSError):
-                self._provoke(victim if is_delete else None, target, is_purge=is_purge)
+                self._provoke(kind, victim, target)
         is_dead = world.wait_for_death()
         world.counts[f"died at {point}" if is_dead else "step not reached"] += 1
         world.start()
         if is_purge:
             self._open_churn()
 
-    def _provoke(self, victim: PartitionModel | None, target: int, *, is_purge: bool) -> None:
-        from tests.support.wire import WireClient
-
-        with WireClient(self.world.broker.port) as client:
-            if is_purge:
+    def _provoke(self, kind: str, victim: PartitionModel, target: int) -> None:
+        broker = self.world.broker
+        with WireClient(broker.port) as client:
+            if kind == "purge":
                 self.world.try_delete(client, CHURN)
-            elif victim is not None:
+            elif kind == "delete":
                 delete_records(client, victim.topic, target, partition=victim.number)
+            elif kind == "move":
+                folder = broker.other_folder(victim.topic, victim.number)
+                ask_to_move(client, victim.topic, victim.number, folder)
 
     def _store_away(self, step: Step) -> None:
         self.world.proxy.go_away()
@@ -284,8 +303,8 @@ class Story:
         world.kill()
         # What the broker was told to do last may still be under way in the store.
         time.sleep(0.2)
-        bounds = {model.name: self._in_bucket(model) for model in world.models.values()}
-        world.lose_disk()
+        bounds = {model.name: self.in_bucket(model) for model in world.models.values()}
+        world.broker.lose_disks()
         world.set_rules([])
         world.restore(step.point)
         lost = {model.name: model.cut(*bounds[model.name]) for model in world.models.values()}
@@ -308,17 +327,27 @@ class Story:
 
     def _is_covered(self) -> bool:
         return all(
-            self._in_bucket(model)[1] >= model.acknowledged_end
+            self.in_bucket(model)[1] >= model.acknowledged_end
             for model in self.world.models.values()
         )
 
-    def _in_bucket(self, model: PartitionModel) -> tuple[int, int]:
-        """What a restore must find: log start and end."""
+    def in_bucket(self, model: PartitionModel) -> tuple[int, int]:
+        """What a restore and a replica must find: log start and end."""
         manifest = self.world.archive.manifest(model.topic, model.number)
         if manifest is None:
             return 0, 0
         start = manifest.log_start_offset
         return start, max(manifest.tail_end_offset, manifest.end_offset, start)
+
+    def _move(self, step: Step) -> None:
+        """Everything that is done next meets it on its way, half of the time."""
+        model = self._chosen(step)
+        self.world.move(model)
+        if int(step.choice * 1000) % 2:
+            time.sleep(2.0)
+
+    def _restart_replica(self, step: Step) -> None:
+        self.world.restart_replica(killed=step.choice < 0.5)
 
     def _rejoin(self, step: Step) -> None:
         number = int(step.choice * len(self.members))

@@ -20,10 +20,10 @@ from tests.soak.model import (
 from tests.soak.plan import BROKER_POINTS, DECK, Event, steps
 from tests.soak.run import run
 
-# Its first steps: deaths in a purge and in an upload of the open segment, a kill, copying off and
-# on, a lost disk. They take a quiet machine 20 s; a slow one does fewer of them.
-SEED = 1982
-STEPS = 5
+# Its first steps: a death in an upload of the open segment, a move between log folders, a store that
+# hangs, the end of the replica, a death in a move, a lost disk. A slow machine does fewer of them.
+SEED = 70912
+STEPS = 6
 LIFE_S = 45.0
 PRODUCER = 7
 

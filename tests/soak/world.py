@@ -2,8 +2,9 @@
 
     clients ──► broker process ──► fault proxy ──► MiniStack process
                  killed, stopped,    rules of        real S3
-                 made to die,        the step
-                 loses its disk
+                 made to die,        the step           ▲
+                 loses its disk                         │
+    readers ──► replica process ──► the same proxy ─────┘
 
 What is asked of the broker is asked until it is answered: a request whose answer was lost is sent
 again, and being told that it was done already is an answer. The model is told before the request
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -37,6 +37,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 from strandline.storage.crash_points import ENVIRONMENT_VARIABLE, EXIT_STATUS_KILLED
 from tests.conftest import TEST_ENVIRONMENT, S3Bucket, make_bucket
 from tests.integration.calls import ask_to_create, delete_records, end_offset, new_topic
+from tests.soak.brokers import Replica, TwoFolderBroker, ask_to_move
 from tests.soak.model import PartitionModel, Violations
 from tests.soak.plan import describe
 from tests.support.broker import REPOSITORY
@@ -44,7 +45,7 @@ from tests.support.fault_proxy import FaultProxy, Rule
 from tests.support.ministack import ServerProcess
 from tests.support.ministack import ministack as ministack_server
 from tests.support.wire import WireClient
-from tests.tiers.tiered_broker import Archive, TieredBroker
+from tests.tiers.tiered_broker import Archive
 
 COPY_TIMEOUT_MS = 8_000
 SETTINGS = {
@@ -110,7 +111,8 @@ class World:
         self.server: ServerProcess
         self.proxy: FaultProxy
         self.bucket: S3Bucket
-        self.broker: TieredBroker
+        self.broker: TwoFolderBroker
+        self.replica: Replica
 
     def __enter__(self) -> World:
         with contextlib.ExitStack() as stack:
@@ -120,14 +122,20 @@ class World:
             self.server = stack.enter_context(ministack_server(self._folder / "s3.log"))
             self.proxy = stack.enter_context(FaultProxy(self.server.port))
             self.bucket = make_bucket(self.server.endpoint_url)
-            self.broker = TieredBroker(
+            self.broker = TwoFolderBroker(
                 self._folder / "broker",
                 self.bucket,
                 endpoint_url=self.proxy.endpoint_url,
                 settings=SETTINGS,
             )
-            stack.callback(lambda: self.broker.running and self.broker.kill())
+            self.replica = Replica(
+                self._folder / "replica", self.bucket, endpoint_url=self.proxy.endpoint_url
+            )
+            for process in (self.broker, self.replica):
+                stack.callback(lambda p=process: p.running and p.kill())
             self.start()
+            # It follows the broker's archive, which is there now.
+            self.replica.start_at_last()
             for topic in TOPICS:
                 self.create(topic)
             self._closing = stack.pop_all()
@@ -176,6 +184,10 @@ class World:
             code = self.broker.wait_for_exit(1)
             self.violations.add(f"the broker died by itself with exit code {code}")
             self.start()
+        if not self.replica.running:
+            code = self.replica.wait_for_exit(1)
+            self.violations.add(f"the replica died by itself with exit code {code}")
+            self.replica.start_at_last()
 
     def kill(self) -> None:
         if not self.broker.running:
@@ -205,9 +217,16 @@ class World:
             self.violations.add(f"the broker died by itself with exit code {code}")
         return True
 
-    def lose_disk(self) -> None:
-        """The folders of a broker that is down are gone."""
-        shutil.rmtree(self.broker.data)
+    def restart_replica(self, *, killed: bool) -> None:
+        """kill -9 or SIGTERM, and a start. Raises Abort."""
+        wrong = self.replica.end(killed=killed)
+        if wrong:
+            self.violations.add(wrong)
+        try:
+            self.replica.start_at_last()
+        except AssertionError as error:
+            self.violations.add(f"the replica did not start: {error}")
+            raise Abort from error
 
     def restore(self, point: str = "") -> None:
         """`strandline restore` with the broker's own settings; first one that dies at `point`."""
@@ -320,6 +339,16 @@ class World:
             return
         model.floor = max(model.floor, before)
         model.check_start(answer.low_watermark, before)
+
+    def move(self, model: PartitionModel) -> None:
+        """Asks for a move to the folder where the partition is not; it goes on by itself."""
+        folder = self.broker.other_folder(model.topic, model.number)
+        code = self.ask(
+            f"move {model.name}",
+            lambda client: ask_to_move(client, model.topic, model.number, folder),
+        )
+        if code:
+            self.violations.add(f"move {model.name} to {folder.name}: error {code}")
 
     def let_go(self, models: list[PartitionModel]) -> None:
         """From now on the broker may delete what it wants of these."""

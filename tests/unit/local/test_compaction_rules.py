@@ -17,8 +17,10 @@ from strandline.storage.errors import DiskError
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedSegment
 from strandline.storage.local.cleaner_plan import LogFacts, SegmentFacts, plan_cleaning
+from strandline.storage.local.cleaner_transactions import CleanedTransactions
 from strandline.storage.local.cleaning import CleaningRequest
-from strandline.storage.local.producer_state import MarkerType
+from strandline.storage.local.producer_state import MarkerType, TransactionMarker
+from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch import DELETE_HORIZON_BIT, iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record
@@ -295,6 +297,24 @@ def test_a_full_disk_is_tried_again_later_and_is_no_fault_of_the_log(
     log.clock.advance_ms(60_000)
     assert log.clean() == 1
     assert len(log.records()) == 1
+
+
+def test_a_transaction_that_is_named_longer_than_its_marker_is_kept_ends_where_that_was() -> None:
+    aborted = [
+        AbortedTransaction(producer_id=7, first_offset=2, last_offset=4, last_stable_offset=5),
+        AbortedTransaction(producer_id=7, first_offset=9, last_offset=12, last_stable_offset=13),
+    ]
+    transactions = CleanedTransactions(aborted)
+    abort = TransactionMarker(MarkerType.ABORT, 0)
+
+    def is_aborted(offset: int) -> bool:
+        return transactions.is_aborted_data(7, offset, transactional=True)
+
+    # The marker at 4 went with an earlier cleaning.
+    assert [is_aborted(offset) for offset in (2, 3, 6, 9, 11)] == [True, True, False, True, True]
+    assert not transactions.is_marker_free(7, 12, abort, empty=False)
+    assert transactions.take_retained() == aborted[1:]
+    assert not is_aborted(14)
 
 
 def test_what_is_copied_to_the_other_tier_is_cleaned_whatever_the_ratio(tmp_path: Path) -> None:

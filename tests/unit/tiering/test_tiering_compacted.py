@@ -3,180 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from multiprocessing.connection import Pipe
 from pathlib import Path
-from threading import Thread
 from uuid import uuid4
 
 import pytest
 
-from strandline.storage.child_process import ChildFailed, ChildProcess
-from strandline.storage.clock import Clock
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
-from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
-from strandline.storage.local.cleaner_process import CleanerProcess, serve
-from strandline.storage.local.cleaning import CleaningRequest
 from strandline.storage.local.log import LocalLog
-from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicIdPartition, TopicPartition
-from strandline.storage.records.batch import BatchHeader, iter_batches
-from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch, iter_records
+from strandline.storage.records.batch import iter_batches
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.memory import Fault
 from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.orphans import compare, delete_orphans
-from strandline.storage.tiering.scrub import Depth, Scrub
 from strandline.storage.tiering.unified_log import UnifiedLog
-from tests.unit.local.compaction import InlineProcess, InThisThread
+from tests.unit.tiering.compacted_rig import (
+    COMPACTED,
+    DELETE_RETENTION_MS,
+    CompactedRig,
+    SlowReader,
+)
 from tests.unit.tiering.harness import (
-    CONFIG,
     GRACE_MS,
-    ID_PARTITION,
     PARTITION,
     TOPIC,
-    Rig,
     asynchronous,
     keys_of,
 )
-
-COMPACTED = replace(
-    CONFIG,
-    cleanup_policy=("compact",),
-    min_cleanable_dirty_ratio=0.0,
-    delete_retention_ms=10_000,
-    segment_bytes=4000,
-)
-
-
-class CompactedRig(Rig):
-    """A rig with a cleaner; records have keys."""
-
-    def __init__(self, folder: Path, *, config: LogConfig = COMPACTED, merge: int = 0) -> None:
-        super().__init__(folder, config=config, merge_target_bytes=merge)
-        self.latest: dict[bytes, bytes | None] = {}
-
-    def put(self, *records: tuple[bytes, bytes | None], codec: Codec = Codec.NONE) -> None:
-        """One batch of (key, value)."""
-        batch = encode_batch(
-            [
-                Record(offset=i, timestamp_ms=self.clock.now_ms() + i, key=key, value=value)
-                for i, (key, value) in enumerate(records)
-            ],
-            codec=codec,
-        )
-        self.log.append(memoryview(bytearray(batch)), leader_epoch=self.leader_epoch)
-        self.latest.update(records)
-
-    def seal(self) -> None:
-        # Segments without timestamps have the age of their file.
-        for segment in self.log.local.segments:
-            os.utime(segment.log_path, ns=(self.clock.now_ms() * 1_000_000,) * 2)
-        self.roll()
-        self.log.local.flush()
-
-    async def clean(self) -> int:
-        return await LogCleaner(
-            lambda: [self.log.local],
-            offsets=_Offsets(self),
-            executor=InThisThread(),
-            clock=self.clock,
-            settings=CleanerSettings,
-            make_process=InlineProcess,  # type: ignore[arg-type]
-        ).run_once()
-
-    def make_cleaner(self) -> CleanerProcess:
-        return ThreadedCleaner(self.clock)
-
-    # --- looking -------------------------------------------------------------------------------
-
-    async def records(self, from_offset: int | None = None) -> list[Record]:
-        content = await self.read_all(from_offset)
-        return [
-            record
-            for batch in iter_batches(content)
-            for record in iter_records(content, batch.header, batch.position)
-        ]
-
-    async def some_records(self, offset: int) -> list[tuple[BatchHeader, Record | None]]:
-        """What one small fetch gives; a batch without records comes with None."""
-        found: list[tuple[BatchHeader, Record | None]] = []
-        for content in await self._fetch(offset):
-            for batch in iter_batches(content):
-                records = list(iter_records(content, batch.header, batch.position))
-                found += [(batch.header, record) for record in records or (None,)]
-        return found
-
-    async def _fetch(self, offset: int) -> list[bytes]:
-        local = self.log.read(offset, bytes_max=1)
-        if local is not None:
-            return [local.range.read()] if local.range is not None else []
-        return [
-            bytes(buffer) for buffer in (await self.log.read_remote(offset, bytes_max=1)).buffers
-        ]
-
-    async def assert_nothing_is_lost(self) -> None:
-        """A reader from the beginning ends with the latest value of every key."""
-        table: dict[bytes, bytes | None] = {}
-        offsets: list[int] = []
-        for record in await self.records():
-            assert record.key is not None
-            table[bytes(record.key)] = None if record.value is None else bytes(record.value)
-            offsets.append(record.offset)
-        assert offsets == sorted(set(offsets))
-        assert _living(table) == _living(self.latest)
-
-    def assert_archive_is_whole(self) -> None:
-        with ThreadPoolExecutor(2) as executor:
-            report = Scrub(self.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
-        assert report.findings == ()
-
-
-class _ThreadChild(ChildProcess):
-    """Speaks as a child does, from a thread of the test."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.connection, theirs = Pipe(duplex=True)
-        Thread(target=serve, args=(theirs, clock), daemon=True).start()
-
-    def died(self) -> ChildFailed:
-        return ChildFailed("the thread ended")
-
-    def end(self) -> None:
-        self.connection.close()
-
-    def abandon(self) -> None: ...
-
-    def kill(self) -> None:
-        self.connection.close()
-
-
-class ThreadedCleaner(CleanerProcess):
-    """The cleaner's protocol without the start of an interpreter."""
-
-    def begin(self, request: CleaningRequest) -> None:
-        self._child = self._child or _ThreadChild(self._clock)
-        super().begin(request)
-
-
-class _Offsets:
-    """The cleaner's checkpoint, which a crash leaves."""
-
-    def __init__(self, rig: Rig) -> None:
-        self._rig = rig
-
-    def cleaned_offset(self, _opened: LocalLog) -> int | None:
-        return self._rig.cleaned_offset
-
-    def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
-        self._rig.cleaned_offset = opened.cleaned_offset = offset
 
 
 async def compacted_once(rig: CompactedRig) -> None:
@@ -287,127 +143,8 @@ async def test_a_tombstone_stays_as_long_as_its_key_may_be_in_the_bucket(tmp_pat
         assert any(r.key == b"a" for r in await rig.records(2))
 
 
-KEYS = [b"%d" % number for number in range(5)]
-ACTIONS = [
-    *["put"] * 8,
-    *["seal", "clean", "settle"] * 2,
-    *["read"] * 6,
-    *["wait", "crash", "crash inside"],
-]
 COMPACT_POINTS = [point for point in CRASH_POINTS if point.startswith("compact.")]
-DELETE_RETENTION_MS = 1000
 SMALL_PAGES = {"root_entries_max": 3, "page_entries": 2}
-
-
-class SlowReader:
-    """A consumer that reads a batch now and then; its table must be the true one when it arrives.
-
-    Unless it takes longer than delete.retention.ms: then it may have missed a tombstone.
-    """
-
-    def __init__(self, rig: CompactedRig) -> None:
-        self._rig = rig
-        self._start()
-
-    def _start(self) -> None:
-        self.offset = self._rig.log.log_start_offset
-        self.table: dict[bytes, bytes | None] = {}
-        self._started_ms = self._rig.clock.now_ms()
-
-    async def read(self) -> None:
-        if self._rig.clock.now_ms() - self._started_ms >= DELETE_RETENTION_MS:
-            self._start()
-        for header, record in await self._rig.some_records(self.offset):
-            self.offset = header.next_offset
-            if record is not None:
-                assert record.key is not None
-                self.table[bytes(record.key)] = record.value and bytes(record.value)
-        if self.offset == self._rig.log.end_offset:
-            assert _living(self.table) == _living(self._rig.latest)
-            self._start()
-
-
-def _living(table: dict[bytes, bytes | None]) -> dict[bytes, bytes]:
-    return {key: value for key, value in table.items() if value is not None}
-
-
-async def live(rig: CompactedRig, draw: random.Random, steps: int) -> None:
-    """A random history; everything is looked at now and then."""
-    readers = [SlowReader(rig), SlowReader(rig)]
-    for number in range(steps):
-        match draw.choice(ACTIONS):
-            case "put":
-                rig.put(
-                    *(
-                        (draw.choice(KEYS), draw.choice([None, b"%d" % number, b"x" * 60]))
-                        for _ in range(draw.randint(1, 3))
-                    ),
-                    codec=draw.choice([Codec.NONE, Codec.LZ4]),
-                )
-            case "seal":
-                rig.seal()
-            case "clean":
-                await rig.clean()
-            case "settle":
-                await rig.settle()
-            case "read":
-                await draw.choice(readers).read()
-            case "wait":
-                rig.pass_ms(draw.choice([10, 300, 2000]))
-            case "crash":
-                await rig.crash()
-            case "crash inside":
-                with suppress(SimulatedCrash), simulated_crash(draw.choice(COMPACT_POINTS)):
-                    await rig.settle()
-                await rig.crash()
-        if number % 10 == 0:
-            await rig.assert_nothing_is_lost()
-
-
-async def come_to_rest(rig: CompactedRig) -> None:
-    """Everything is done that is due, and nothing is left over."""
-    for _ in range(3):
-        rig.put((b"rest", b"x" * 60))
-        rig.seal()
-        await rig.clean()
-        await rig.settle()
-        rig.pass_ms(GRACE_MS + DELETE_RETENTION_MS)
-        await rig.settle()
-    found = compare(rig.store, now_ms=rig.clock.now_ms(), grace_ms=0)
-    delete_orphans(rig.store, found.orphans)
-    assert found.missing_keys == ()
-    assert set(rig.data_keys()) == keys_of(rig.manifest)
-    rig.assert_archive_is_whole()
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_any_history_of_a_tiered_compacted_log_keeps_the_latest_of_each_key(
-    tmp_path: Path, seed: int
-) -> None:
-    @asynchronous
-    async def run() -> None:
-        draw = random.Random(seed)
-        config = replace(
-            COMPACTED,
-            segment_bytes=400,
-            delete_retention_ms=DELETE_RETENTION_MS,
-            min_cleanable_dirty_ratio=draw.choice([0.0, 0.3]),
-        )
-        async with CompactedRig(tmp_path, config=config, merge=draw.choice([0, 800])) as rig:
-            await live(rig, draw, 120)
-            rig.configure(min_cleanable_dirty_ratio=0.0)
-            await come_to_rest(rig)
-            assert rig.manifest is not None
-            assert rig.manifest.compaction is not None
-            cleaned_offset = rig.manifest.compaction.cleaned_offset
-            assert cleaned_offset == rig.archived[-1][1]
-            records = [r for r in await rig.records() if r.offset < cleaned_offset]
-            assert len({r.key for r in records}) == len(records)
-            assert [r.key for r in records if r.value is None] == []
-            await rig.lose_disk()
-            await rig.assert_nothing_is_lost()
-
-    run()
 
 
 @asynchronous
