@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.objects import ObjectReader, naming_later_formats
 from strandline.spark_lake.open_segment import with_open_segment
 from strandline.spark_lake.options import Assign, Selection, Subscribe, SubscribePattern
 from strandline.spark_lake.planner import OffsetRange
@@ -72,7 +72,7 @@ class Catalog:
     def load_cluster(self) -> ClusterInfo:
         """Raises ObjectNotFound if there is no archive, UnsupportedFormat if it is a newer one."""
         try:
-            return ClusterInfo.decode(self._reader.get(CLUSTER_KEY))
+            content = self._reader.get(CLUSTER_KEY)
         except ObjectNotFound as error:
             raise ObjectNotFound(
                 error.key,
@@ -80,6 +80,8 @@ class Catalog:
                 f"there is no strandline archive at {self._reader.url}: option path must be the"
                 " broker's strandline.remote.url",
             ) from error
+        with naming_later_formats(self._reader.url):
+            return ClusterInfo.decode(content)
 
     def topic_names(self) -> list[str]:
         """All topics that are not being deleted, in order of their names."""
@@ -236,9 +238,11 @@ class Catalog:
     def _load_topic(self, folder: TopicFolder) -> TopicInfo | None:
         key = topic_key(folder.topic, folder.topic_id)
         try:
-            return TopicInfo.decode(self._reader.get(key), source=f"{self._reader.url}/{key}")
+            content = self._reader.get(key)
         except ObjectNotFound:
             return None
+        with naming_later_formats(self._reader.url):
+            return TopicInfo.decode(content, source=f"{self._reader.url}/{key}")
 
     # --- manifests ---------------------------------------------------------------------------
 
@@ -248,7 +252,8 @@ class Catalog:
             content = self._reader.get(key)
         except ObjectNotFound:
             return None
-        manifest = Manifest.decode(content, source=f"{self._reader.url}/{key}")
+        with naming_later_formats(self._reader.url):
+            manifest = Manifest.decode(content, source=f"{self._reader.url}/{key}")
         if manifest.topic_id_partition != partition:
             raise CorruptFile(
                 f"{self._reader.url}/{key} is the manifest of {manifest.topic_id_partition}"
@@ -262,7 +267,8 @@ class Catalog:
             raise CorruptFile(
                 f"{self._reader.url}/{page.key}: checksum differs from the manifest's"
             )
-        return decode_page(content, page)
+        with naming_later_formats(self._reader.url):
+            return decode_page(content, page)
 
     def _in_parallel(
         self, load: Callable[[T], R], wanted: Iterable[T], *, threads: int = PARALLEL_READS
@@ -282,7 +288,8 @@ def _wants(selection: Selection) -> Callable[[str], bool]:
             return selection.partitions.__contains__
         case SubscribePattern():
             pattern = re.compile(selection.pattern)
-            return lambda topic: pattern.fullmatch(topic) is not None
+            # Anywhere in the name, as Spark's Kafka source looks for it.
+            return lambda topic: pattern.search(topic) is not None
 
 
 def _selected_partitions(topic: TopicInfo, selection: Selection) -> list[int]:

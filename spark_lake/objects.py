@@ -11,6 +11,8 @@ before the first read, and pickling (driver to executor) carries only the way to
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ from strandline.storage.errors import (
     ObjectNotFound,
     StorageError,
     TierUnavailable,
+    UnsupportedFormat,
 )
 
 # s3fs tries each call this often, botocore below it once. The defaults of both multiply to 125
@@ -42,6 +45,18 @@ _RETENTION_HINT = (
     "if retention or a topic deletion removed it while the query ran, run the query again"
     " (strandline.remote.delete.grace.ms is how long removed objects stay readable)"
 )
+
+
+@contextmanager
+def naming_later_formats(url: str) -> Iterator[None]:
+    """What a later release wrote is told with the archive it lies in, and what to do about it."""
+    try:
+        yield
+    except UnsupportedFormat as error:
+        raise UnsupportedFormat(
+            f"{error}; a later release wrote it into {url}: update strandline where the driver and"
+            " the executors run"
+        ) from error
 
 
 class FileSystem(Protocol):
@@ -149,7 +164,8 @@ class ObjectReader:
             return ObjectCorrupt(name, operation, "the object is shorter than the manifest says")
         if isinstance(error, FileNotFoundError):
             return ObjectNotFound(name, operation, f"it does not exist; {_RETENTION_HINT}")
-        if isinstance(error, PermissionError) or type(error).__name__ in _CREDENTIAL_ERRORS:
+        is_refused = code in _CREDENTIAL_CODES or type(error).__name__ in _CREDENTIAL_ERRORS
+        if is_refused or isinstance(error, PermissionError):
             return AccessDenied(
                 name,
                 operation,
@@ -168,6 +184,8 @@ class ObjectReader:
         return f"<ObjectReader {self.url} {self.statistics()}>"
 
 
+# Those of S3's codes that s3fs does not make a PermissionError.
+_CREDENTIAL_CODES = ("InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed")
 _CREDENTIAL_ERRORS = (
     "NoCredentialsError",
     "PartialCredentialsError",

@@ -106,7 +106,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches."""
+    """All partitions of the topics in whose name the pattern is found."""
 
     pattern: str
 

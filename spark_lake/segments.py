@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.objects import ObjectReader, naming_later_formats
 from strandline.spark_lake.splits import ChunkRange
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt, UnsupportedFormat
@@ -73,7 +73,8 @@ class SegmentMeta:
         if content is None:
             raise self._corrupt("has no statistics")
         try:
-            found = SegmentStatistics.decode(content, source=self._entry.meta_key)
+            with naming_later_formats(self._reader.url):
+                found = SegmentStatistics.decode(content, source=self._entry.meta_key)
         except CorruptFile as error:
             raise self._corrupt(str(error)) from error
         chunks = found.chunks
@@ -114,7 +115,8 @@ class SegmentMeta:
     def _read(self, section: Section) -> bytes | None:
         try:
             if self._sections is None:
-                self._sections = self._load_directory()
+                with naming_later_formats(self._reader.url):
+                    self._sections = self._load_directory()
             found = self._sections.get(section)
             if found is None:
                 return None

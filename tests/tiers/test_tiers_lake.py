@@ -128,12 +128,14 @@ def test_records_of_all_codecs_are_the_same_from_the_bucket_and_from_the_broker(
     assert scan(s3_bucket.url, "t", options=options).read_all().num_rows == len(rows)
 
 
-def uploaded(bucket: S3Bucket, folder: Path) -> ArchiveBuilder:
-    """Topic `t` with 600 records in two segments, in the bucket."""
+def uploaded(bucket: S3Bucket, folder: Path, *, records: int = 600) -> ArchiveBuilder:
+    """Topic `t` with so many records in two segments, in the bucket."""
     archive = ArchiveBuilder(folder)
     archive.add_topic("t")
-    for start in (0, 300):
-        archive.add_segment("t", make_batches(make_records(300, base_offset=start)))
+    size = 20 if records == 600 else 2000
+    for start in (0, records // 2):
+        made = make_records(records // 2, base_offset=start, value_bytes=size)
+        archive.add_segment("t", make_batches(made))
     store = open_store(bucket.url, endpoint_url=bucket.endpoint_url, region="us-east-1")
     for path in sorted(folder.rglob("*")):
         if path.is_file():

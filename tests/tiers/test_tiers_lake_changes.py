@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import crc32c
 import pytest
 
 from strandline.spark_lake import scan
@@ -11,15 +12,23 @@ from strandline.spark_lake.arrow_scan import make_query
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.query import Query
 from strandline.storage.errors import (
+    AccessDenied,
     ObjectCorrupt,
     ObjectNotFound,
     StrandlineError,
     UnsupportedFormat,
 )
 from strandline.storage.remote.json_document import encode_document
-from strandline.storage.remote.keys import CLUSTER_KEY
+from strandline.storage.remote.keys import (
+    CLUSTER_KEY,
+    manifest_key,
+    manifest_page_key,
+    new_unique,
+)
+from strandline.storage.remote.manifest_page import page_ref
 from tests.conftest import S3Bucket
 from tests.support.broker import eventually
+from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import end_of, make_batches
 from tests.tiers.test_tiers_lake import uploaded
@@ -99,6 +108,81 @@ def test_a_topic_deleted_while_reading_is_an_error(
         offsets(query, plan)
     with pytest.raises(StrandlineError, match=f"has no topic {TOPIC}"):
         planned(s3_bucket)
+
+
+def test_what_a_later_release_wrote_is_named_with_the_remedy(
+    s3_bucket: S3Bucket, tmp_path: Path
+) -> None:
+    """Topic, manifest, page of a manifest, and `.meta` of a segment; each is mended again."""
+    options = {"s3.endpoint.url": s3_bucket.endpoint_url}
+    made = uploaded(s3_bucket, tmp_path, records=8000)
+    store = Archive.open(s3_bucket).store
+    manifest = made.manifest("t")
+    within: list[tuple[str, str, object]] = [("offset", "==", 5000)]
+
+    def read() -> list[int]:
+        table = scan(s3_bucket.url, "t", columns=["offset"], filters=within, options=options)
+        return [int(offset) for offset in table.read_all().column("offset").to_pylist()]
+
+    def refused(key: str, content: bytes) -> None:
+        before = store.get(key)
+        store.put(key, content)
+        says = rf"{key}.*version 99.* later release .*{s3_bucket.url}.*update strandline"
+        with pytest.raises(UnsupportedFormat, match=says):
+            read()
+        store.put(key, before)
+        assert read() == [5000]
+
+    root = manifest_key(manifest.topic_id_partition)
+    refused(made.topics["t"].info.key, encode_document("strandline-topic", 99, {}))
+    refused(root, encode_document("strandline-manifest", 99, {}))
+    meta = bytearray(store.get(manifest.segments[-1].meta_key))
+    meta[-10:-8] = (99).to_bytes(2, "big")  # in front of the magic
+    refused(manifest.segments[-1].meta_key, bytes(meta))
+    page = encode_document("strandline-manifest-page", 99, {})
+    key = manifest_page_key(
+        manifest.topic_id_partition, base_offset=0, end_offset=4000, unique=new_unique()
+    )
+    store.put(key, page)
+    reference = page_ref(key, manifest.segments[:1], crc32c=crc32c.crc32c(page))
+    store.put(root, manifest.with_sealed_page(reference).encode())
+    within[:] = [("offset", "==", 5)]
+    with pytest.raises(UnsupportedFormat, match=rf"{key}.*version 99.*update strandline"):
+        read()
+
+
+def test_a_batch_of_an_unknown_format_is_no_row(s3_bucket: S3Bucket, tmp_path: Path) -> None:
+    options = {"s3.endpoint.url": s3_bucket.endpoint_url}
+    made = uploaded(s3_bucket, tmp_path)
+    key = made.manifest("t").segments[1].log_key
+    store = Archive.open(s3_bucket).store
+    content = bytearray(store.get(key))
+    content[16] = 3
+    store.put(key, bytes(content))
+    with pytest.raises(ObjectCorrupt, match=rf"{key}.*magic.*startingOffsets"):
+        scan(s3_bucket.url, "t", options=options).read_all()
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (403, "InvalidAccessKeyId"),
+        (403, "SignatureDoesNotMatch"),
+        (400, "ExpiredToken"),
+        (400, "InvalidToken"),
+    ],
+)
+def test_wrong_credentials_are_told_as_such(
+    s3_bucket: S3Bucket, fault_proxy: FaultProxy, tmp_path: Path, status: int, code: str
+) -> None:
+    """From the first object, and from a segment in the middle: a token may end during a query."""
+    uploaded(s3_bucket, tmp_path)
+    options = {"s3.endpoint.url": fault_proxy.endpoint_url}
+    for path in ("cluster", r"\.log"):
+        fault_proxy.clear()
+        fault_proxy.add(Rule(action=Action.STATUS, path=path, status=status, code=code, times=-1))
+        with pytest.raises(AccessDenied, match=rf"{s3_bucket.url}/.*s3\.key and s3\.secret"):
+            scan(s3_bucket.url, "t", options=options).read_all()
 
 
 def test_what_a_bucket_lacks_is_named(s3_bucket: S3Bucket, tmp_path: Path) -> None:

@@ -226,6 +226,7 @@ def test_topics_are_selected_by_name_pattern_and_partition(lake: Lake) -> None:
         ("orders", 1),
     }
     assert partitions(subscribePattern="orders.+") == {("orders-2", 0), ("orders-2", 1)}
+    assert partitions(subscribePattern="ers-2$") == {("orders-2", 0), ("orders-2", 1)}
     assert partitions(assign='{"carts": [1], "orders": [0]}') == {("carts", 1), ("orders", 0)}
     assert partitions(subscribePattern=".*") == {
         (topic, partition) for topic in ("orders", "orders-2", "carts") for partition in range(2)
