@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from strandline.storage.child_process import connect_to_parent
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.remote.batch_index import BatchIndex, index_batches
+from strandline.storage.remote.batch_index import BatchIndex, BatchWalk
 from strandline.storage.remote.download_messages import CheckRequest, DownloadRequest, NotDone
 from strandline.storage.remote.file_check import FileCheck
 from strandline.storage.remote.ranged_get import RangedGets, Refused
@@ -97,9 +97,19 @@ def _check(check: FileCheck, request: CheckRequest, connection: Connection) -> B
 def _download(
     gets: RangedGets, request: DownloadRequest, target: memoryview
 ) -> BatchIndex | NotDone:
+    walk = BatchWalk(request.size_bytes, request.base_offset)
+
+    def received(size_bytes: int) -> None:
+        # While it is in the processor's cache, and while the rest is on its way.
+        window_bytes = size_bytes - walk.position
+        if window_bytes >= walk.missing_bytes or size_bytes == request.size_bytes:
+            with target[walk.position : size_bytes] as window:
+                walk.add(window)
+
     try:
-        gets.get_into(request.source, target, start=request.start)
-        return index_batches(target, request.base_offset)
+        gets.get_into(request.source, target, start=request.start, on_received=received)
+        assert walk.is_done, walk.position
+        return walk.index
     except Refused as error:
         return NotDone(detail=str(error))
     except CorruptRecords as error:

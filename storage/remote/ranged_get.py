@@ -15,12 +15,13 @@ import os
 import socket
 import ssl
 import struct
+from collections.abc import Callable
 from urllib.parse import SplitResult, urlsplit
 
 from strandline.storage.clock import Clock
 from strandline.storage.remote.direct_read import DirectRead
 
-# The deadline is looked at in between.
+# In between the deadline is looked at, and what came is checked, which is in the cache still.
 RECEIVE_BYTES = 1024 * 1024
 # S3's heads have less than 1 KiB.
 HEAD_BYTES_MAX = 64 * 1024
@@ -45,12 +46,25 @@ class RangedGets:
         self._socket: socket.socket | None = None
         self._origin = ("", "", "")
         self._used_s = 0.0
+        self._on_received: Callable[[int], None] = lambda _: None
 
-    def get_into(self, source: DirectRead, target: memoryview, *, start: int) -> None:
-        """Fills all of `target` with the object's bytes from `start`. Raises Refused."""
+    def get_into(
+        self,
+        source: DirectRead,
+        target: memoryview,
+        *,
+        start: int,
+        on_received: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Fills all of `target` with the object's bytes from `start`. Raises Refused.
+
+        `on_received` is told again and again how much of `target` is filled, and may raise.
+        """
+        self._on_received = on_received
         try:
             if source.path:
                 self._read_file(source.path, target, start)
+                on_received(len(target))
             else:
                 self._request(source, target, start)
         except OSError as error:
@@ -148,6 +162,8 @@ class RangedGets:
         if len(body) > len(target):
             raise Refused("more bytes than were asked for")
         target[: len(body)] = body
+        if body:
+            self._on_received(len(body))
         self._receive(connected, target, len(body), deadline_s)
         if fields.get(b"connection", b"").lower() == b"close":
             self.close()
@@ -165,6 +181,7 @@ class RangedGets:
             if not count:
                 raise Refused(f"body ended after {done} of {len(target)} bytes")
             done += count
+            self._on_received(done)
 
 
 def _receive_head(connected: socket.socket) -> tuple[bytes, bytes]:

@@ -28,6 +28,7 @@ from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.broker import eventually
 from tests.unit.remote.test_cold_reader import PARTITION, read_all
+from tests.unit.remote.test_ranged_get import Server, sends
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +120,29 @@ def test_a_flipped_bit_is_told_and_does_not_stop_the_child(
     assert found.is_corrupt
     path.write_bytes(LOG)
     assert isinstance(fetch(process, block), BatchIndex)
+
+
+def test_the_child_checks_while_it_receives(process: DownloadProcess, files: Files) -> None:
+    head = (
+        f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(LOG)}\r\n"
+        f"Content-Range: bytes 0-{len(LOG) - 1}/{len(LOG)}\r\n\r\n"
+    ).encode()
+    wrong = LOG[:300] + bytes([LOG[300] ^ 1]) + LOG[301:]
+    middle = len(LOG) // 2
+    server = Server(
+        sends(head + LOG[:middle], LOG[middle:]), sends(head + wrong), sends(head + LOG)
+    )
+    block = shared_block()
+    fetch_by_child(process, block)
+    block.mapping[:] = bytes(len(block))
+    files.source = server.source
+    assert fetch(process, block) == index_batches(memoryview(LOG), 0)
+    assert bytes(block.mapping[: len(LOG)]) == LOG
+    found = fetch(process, block)
+    assert isinstance(found, NotDone)
+    assert found.is_corrupt
+    assert fetch(process, block) == index_batches(memoryview(LOG), 0)
+    server.close()
 
 
 def test_the_child_checks_a_file_where_it_lies(process: DownloadProcess, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from strandline.storage.clock import SystemClock
+from strandline.storage.errors import CorruptRecords
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 
@@ -102,6 +103,35 @@ def test_ranges_come_over_one_connection(gets: RangedGets) -> None:
     request = server.requests[0].decode().split("\r\n")
     assert request[0] == "GET /b/k%20y.log?X-Amz-Signature=1 HTTP/1.1"
     assert f"Range: bytes={START}-{START + SIZE - 1}" in request
+    server.close()
+
+
+@pytest.mark.parametrize("blocks", [(GOOD,), (HEAD + b"\r\n", WANTED[:7], WANTED[7:])])
+def test_who_checks_along_is_told_of_all_that_came(
+    gets: RangedGets, blocks: tuple[bytes, ...]
+) -> None:
+    server = Server(sends(*blocks))
+    target, seen = bytearray(SIZE), bytearray()
+
+    def received(size_bytes: int) -> None:
+        assert size_bytes > len(seen)
+        seen.extend(target[len(seen) : size_bytes])
+
+    gets.get_into(server.source, memoryview(target), start=START, on_received=received)
+    assert bytes(seen) == WANTED
+    server.close()
+
+
+def test_who_finds_something_wrong_half_way_leaves_no_rest_for_the_next(gets: RangedGets) -> None:
+    server = Server(sends(HEAD + b"\r\n", WANTED[:1000], WANTED[1000:]), sends(GOOD))
+
+    def received(_: int) -> None:
+        raise CorruptRecords("wrong")
+
+    with pytest.raises(CorruptRecords):
+        gets.get_into(server.source, memoryview(bytearray(SIZE)), start=START, on_received=received)
+    assert get(gets, server.source) == WANTED
+    assert server.connections == 2
     server.close()
 
 
