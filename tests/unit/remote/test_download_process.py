@@ -23,6 +23,7 @@ from strandline.storage.remote.download_messages import NotDone
 from strandline.storage.remote.download_process import IDLE_S, DownloadProcess
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.ranged_get import HEAD_BYTES_MAX
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import archive_segment, make_log
@@ -123,25 +124,26 @@ def test_a_flipped_bit_is_told_and_does_not_stop_the_child(
 
 
 def test_the_child_checks_while_it_receives(process: DownloadProcess, files: Files) -> None:
+    # More than comes with the head.
+    log = make_log(batch_count=400)
+    key = ChunkKey("b.log", 0, len(log))
     head = (
-        f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(LOG)}\r\n"
-        f"Content-Range: bytes 0-{len(LOG) - 1}/{len(LOG)}\r\n\r\n"
+        f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(log)}\r\n"
+        f"Content-Range: bytes 0-{len(log) - 1}/{len(log)}\r\n\r\n"
     ).encode()
-    wrong = LOG[:300] + bytes([LOG[300] ^ 1]) + LOG[301:]
-    middle = len(LOG) // 2
-    server = Server(
-        sends(head + LOG[:middle], LOG[middle:]), sends(head + wrong), sends(head + LOG)
-    )
-    block = shared_block()
-    fetch_by_child(process, block)
-    block.mapping[:] = bytes(len(block))
+    assert len(log) > 2 * HEAD_BYTES_MAX
+    wrong = log[:300] + bytes([log[300] ^ 1]) + log[301:]
+    server = Server(sends(head + log), sends(head + wrong, keeps=False), sends(head + log))
+    fetch_by_child(process, shared_block())
+    block = BlockMemory(len(log), shared=True)
     files.source = server.source
-    assert fetch(process, block) == index_batches(memoryview(LOG), 0)
-    assert bytes(block.mapping[: len(LOG)]) == LOG
-    found = fetch(process, block)
+    expected = index_batches(memoryview(log), 0)
+    assert process.fetch(key, block, base_offset=0) == expected
+    assert bytes(block.mapping[: len(log)]) == log
+    found = process.fetch(key, block, base_offset=0)
     assert isinstance(found, NotDone)
     assert found.is_corrupt
-    assert fetch(process, block) == index_batches(memoryview(LOG), 0)
+    assert process.fetch(key, block, base_offset=0) == expected
     server.close()
 
 
