@@ -20,9 +20,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from strandline.broker.archive_upkeep import CLAIM_WAIT_S, ArchiveClaim, ArchiveUpkeep
 from strandline.broker.background import FinishedPurges, LogUpkeep, delayed, keep_running
 from strandline.broker.cluster import controller
 from strandline.broker.cluster.image import MetadataImage
@@ -75,10 +74,13 @@ from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.reader import ColdReader
-from strandline.storage.tiering.manager import TieringManager
-from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from strandline.broker.archive_upkeep import ArchiveClaim
+    from strandline.storage.remote.reader import ColdReader
+    from strandline.storage.tiering.manager import TieringManager
+    from strandline.storage.tiering.tiering_config import TieringConfig
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +136,8 @@ class Broker:
         self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 1
         self._store = open_archive(config, clock)  # 2
         if self._store is not None:
+            from strandline.broker.archive_upkeep import CLAIM_WAIT_S, ArchiveClaim
+
             self._claim = ArchiveClaim(
                 self._store, self._workers, cluster_id=self._log_dirs.cluster_id
             )
@@ -267,6 +271,9 @@ class Broker:
         return BothTiers(local, self._tiering)
 
     def _make_manager(self, store: ObjectStore, tiering: TieringConfig) -> TieringManager:
+        from strandline.storage.tiering.manager import TieringManager
+        from strandline.storage.tiering.tiering_config import TieringExecutors
+
         self._cold_reader = make_cold_reader(store, self._config, self._workers)
         return TieringManager(
             store,
@@ -342,6 +349,8 @@ class Broker:
     def _archive_loops(self, claim: ArchiveClaim) -> dict[str, Callable[[], Awaitable[None]]]:
         assert self._store is not None
         assert self._tiering is not None
+        from strandline.broker.archive_upkeep import ArchiveUpkeep
+
         archive = ArchiveUpkeep(
             claim,
             self._store,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
@@ -25,7 +26,9 @@ from strandline.storage.errors import StorageError, StrandlineError, TierError, 
 from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.object_store import ObjectStore, check_conditional_writes
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
-from strandline.storage.tiering.manager import TieringManager
+
+if TYPE_CHECKING:
+    from strandline.storage.tiering.manager import TieringManager
 
 log = logging.getLogger(__name__)
 

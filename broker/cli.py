@@ -15,7 +15,9 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from strandline import __version__
 from strandline.broker.tools.failures import WrongUse
@@ -351,7 +353,7 @@ COMMANDS: Mapping[str, Callable[[argparse._SubParsersAction[argparse.ArgumentPar
 def _serve(options: argparse.Namespace) -> int:
     # A start makes a great many objects and drops next to none. The broker turns it on again.
     gc.disable()
-    import asyncio
+    asyncio = _asyncio_without_tls()
 
     from strandline.broker.app import Broker
     from strandline.broker.config import BrokerConfig
@@ -369,9 +371,24 @@ def _serve(options: argparse.Namespace) -> int:
     else:
         check_no_replica(config.log_dirs)
         make_broker = partial(Broker, config, clock)
-    code = asyncio.run(serve(make_broker))
+    code: int = asyncio.run(serve(make_broker))
     _leave_if_hanging(code)
     return code
+
+
+def _asyncio_without_tls() -> ModuleType:
+    """asyncio, loaded as in a Python that was built without OpenSSL.
+
+    It loads `ssl` for its own TLS, which no connection of a broker uses, and that takes a thirtieth
+    of a start. Who speaks TLS here, to the object store, imports `ssl` itself and gets it.
+    """
+    if "ssl" in sys.modules or "asyncio" in sys.modules:
+        return import_module("asyncio")
+    sys.modules["ssl"] = None  # type: ignore[assignment]  # what makes its import fail
+    try:
+        return import_module("asyncio")
+    finally:
+        del sys.modules["ssl"]
 
 
 # Threads without work end at once; whoever is still there waits for a server that hangs.

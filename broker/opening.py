@@ -6,6 +6,7 @@ Each function takes the configuration and gives the part; `app.py` says in which
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.tiers import is_tiered
@@ -18,7 +19,9 @@ from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.object_store import ObjectStore, open_store
-from strandline.storage.remote.reader import ColdReader
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader import ColdReader
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ def load_logs(
 
 def make_cold_reader(store: ObjectStore, config: BrokerConfig, workers: Workers) -> ColdReader:
     """The reader of archived segments with its caches."""
+    from strandline.storage.remote.reader import ColdReader
+
     return ColdReader(
         store,
         workers.reader,

@@ -6,7 +6,7 @@ Each part has settings of its own and knows no BrokerConfig; these functions tra
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from strandline.broker.config import BrokerConfig
 from strandline.broker.listener_keys import limits_by_listener
@@ -17,7 +17,9 @@ from strandline.storage.local.cleaner import CleanerSettings
 from strandline.storage.log_config import INT_MAX
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.quota import QuotaLimits
-from strandline.storage.tiering.tiering_config import TieringConfig
+
+if TYPE_CHECKING:
+    from strandline.storage.tiering.tiering_config import TieringConfig
 
 T = TypeVar("T")
 
@@ -36,6 +38,9 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
 
 def tiering_config(config: BrokerConfig) -> TieringConfig:
     """What the configuration says of the remote tier's work."""
+    # A broker without a remote tier does without most of `storage/tiering`.
+    from strandline.storage.tiering.tiering_config import TieringConfig
+
     return TieringConfig(
         task_interval_ms=config.remote_log_manager_task_interval_ms,
         workers=config.remote_log_manager_copier_thread_pool_size,

@@ -1,35 +1,23 @@
-"""What the configuration says of the SASL listeners, and the handler of a new connection.
+"""Which listeners ask who comes, and the handler of a new connection.
 
     listener.security.protocol.map=CLIENTS:SASL_PLAINTEXT
     sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256
     listener.name.clients.plain.sasl.jaas.config=...PlainLoginModule required user_alice="...";
 
-Users of SCRAM are in the metadata (AlterUserScramCredentials), those of PLAIN in the file.
+A broker without such a listener loads nothing of SASL.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from strandline.broker.answers import Answer, Caller, Gate, RequestHandler
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.config import BrokerConfig
 from strandline.broker.handlers.dispatch import Dispatcher
-from strandline.broker.handlers.sasl import SaslGate, SaslSettings
-from strandline.broker.listener_keys import PLAIN_USERS, of_listener
 from strandline.broker.listeners import SASL_PLAINTEXT, parse_protocol_map, protocol_of
-from strandline.broker.security.jaas import plain_passwords
-from strandline.broker.security.mechanism import Exchange
-from strandline.broker.security.plain import PlainExchange
-from strandline.broker.security.scram import DIGESTS, ScramCredential, ScramExchange
 from strandline.storage.clock import Clock
-from strandline.storage.errors import InvalidConfig
-
-PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, *DIGESTS)
-NONCE_BYTES = 24
 
 
 class _Open:
@@ -47,42 +35,20 @@ class ConnectionHandlers:
     def __init__(
         self, config: BrokerConfig, dispatcher: Dispatcher, metadata: Metadata, clock: Clock
     ) -> None:
-        self._dispatcher = dispatcher
-        self._metadata = metadata
-        self._clock = clock
         self._open = {one.name: _Open(dispatcher, one.name) for one in config.listeners}
-        self._settings = {name: self._settings_of(config, name) for name in sasl_listeners(config)}
+        self._gates: dict[str, Callable[[], Gate]] = {}
+        for listener in sasl_listeners(config):
+            from strandline.broker.handlers.sasl import SaslGate
+            from strandline.broker.sasl_settings import settings_of
+
+            settings = settings_of(config, metadata, listener)
+            self._gates[listener] = partial(
+                SaslGate, dispatcher, settings, listener=listener, clock=clock
+            )
 
     def __call__(self, listener: str) -> RequestHandler | Gate:
-        settings = self._settings.get(listener)
-        if settings is None:
-            return self._open[listener]
-        return SaslGate(self._dispatcher, settings, listener=listener, clock=self._clock)
-
-    def _settings_of(self, config: BrokerConfig, listener: str) -> SaslSettings:
-        own_lifetime = of_listener(config.given, listener, "connections.max.reauth.ms")
-        makers: dict[str, Callable[[], Exchange]] = {}
-        for name in enabled_mechanisms(config, listener):
-            if name == PLAIN:
-                text = of_listener(config.given, listener, PLAIN_USERS)
-                makers[name] = partial(PlainExchange, plain_passwords(text) if text else {})
-            else:
-                makers[name] = partial(self._scram, name)
-        return SaslSettings(
-            mechanisms=makers,
-            lifetime_ms=int(own_lifetime) if own_lifetime else config.connections_max_reauth_ms,
-            failed_delay_ms=config.connection_failed_authentication_delay_ms,
-            frame_bytes_max=config.sasl_server_max_receive_size,
-        )
-
-    def _scram(self, mechanism: str) -> Exchange:
-        nonce = secrets.token_urlsafe(NONCE_BYTES)
-        return ScramExchange(DIGESTS[mechanism], partial(self._credential, mechanism), nonce)
-
-    def _credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        credentials: Mapping[str, str] = self._metadata.image.scram_credentials.get(user, {})
-        text = credentials.get(mechanism)
-        return None if text is None else ScramCredential.parse(text)
+        gate = self._gates.get(listener)
+        return self._open[listener] if gate is None else gate()
 
 
 def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
@@ -94,26 +60,9 @@ def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
     ]
 
 
-def enabled_mechanisms(config: BrokerConfig, listener: str) -> tuple[str, ...]:
-    """How clients of this listener may log in."""
-    own = of_listener(config.given, listener, "sasl.enabled.mechanisms")
-    names = own.split(",") if own else (config.sasl_enabled_mechanisms or ())
-    return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
-
-
 def check_sasl(config: BrokerConfig) -> None:
     """Raises InvalidConfig for a SASL listener that nobody could come in by, or anybody."""
     for listener in sasl_listeners(config):
-        mechanisms = enabled_mechanisms(config, listener)
-        unknown = [name for name in mechanisms if name not in MECHANISMS]
-        if unknown or not mechanisms:
-            raise InvalidConfig(
-                f"listener {listener} is SASL_PLAINTEXT: sasl.enabled.mechanisms="
-                f"{','.join(mechanisms)!r}: expected some of {', '.join(MECHANISMS)}"
-            )
-        users = of_listener(config.given, listener, PLAIN_USERS)
-        if PLAIN in mechanisms and users is None:
-            raise InvalidConfig(
-                f"listener {listener} allows PLAIN: expected its users in"
-                f" listener.name.{listener.lower()}.{PLAIN_USERS}"
-            )
+        from strandline.broker.sasl_settings import check_mechanisms
+
+        check_mechanisms(config, listener)

@@ -12,14 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strandline.broker.cluster.image import DeletedTopic, MetadataImage, PartitionImage, TopicImage
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import Epoch, Offset, TopicId, TopicPartition
 from strandline.storage.remote.topic_info import TopicInfo
-from strandline.storage.tiering.manager import TieringManager
 from strandline.storage.tiering.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from strandline.storage.tiering.manager import TieringManager
 
 log = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
@@ -43,10 +44,12 @@ from strandline.storage.local.cleaner_metrics import CleanerFigures
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicPartition
-from strandline.storage.remote.reader import ColdReader
-from strandline.storage.tiering.manager import TieringManager
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader import ColdReader
+    from strandline.storage.tiering.manager import TieringManager
 
 TOPICS_MAX = 2000
 # Samples between two looks at the loop: a page must not hold up clients.

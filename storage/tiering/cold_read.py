@@ -14,16 +14,18 @@ newest manifest first.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
 from strandline.storage.remote.chunk_cache import RecordBytes
 from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.reader import ColdRead
-from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader import ColdRead
+    from strandline.storage.tiering.remote_log import RemoteLog
 
 OFFSET_MAX = 2**63 - 1
 

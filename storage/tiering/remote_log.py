@@ -16,6 +16,7 @@ import asyncio
 import bisect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from strandline.storage.errors import (
     CorruptFile,
@@ -35,8 +36,10 @@ from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
-from strandline.storage.remote.reader import ColdRead, ColdReader
 from strandline.storage.tiering.quota import ReadGate
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader import ColdRead, ColdReader
 
 # How far ahead of a read the reader may look for its read-ahead.
 FOLLOWING_ENTRIES_MAX = 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.sasl_listeners import check_sasl, enabled_mechanisms, sasl_listeners
+from strandline.broker.sasl_listeners import check_sasl, sasl_listeners
+from strandline.broker.sasl_settings import enabled_mechanisms
 from strandline.storage.errors import InvalidConfig
 
 CLIENTS = (
