@@ -1,6 +1,7 @@
 """Records per second of full rows into Spark's `noop` sink, local[2], beside what reads them too.
 
-    load                 `spark_lake.load`: the archive through `mapInArrow`
+    load                 `spark_lake.load`: the archive, read inside the JVM
+    load, Python         the same with `engine=python`: through `mapInArrow`
     format("strandline") the archive through Spark's Python data source
     ready-made, ...      the ceilings of both ways: a source that yields one batch again and again
     Spark's Kafka source the same records from our broker, in as many tasks
@@ -170,9 +171,11 @@ def _rates(
         assert sum(b.num_rows for b in scan(URL, topic, options=options, threads=2)) == count
 
     options: dict[str, str] = {"s3.endpoint.url": endpoint, "endingOffsets": ends}
+    in_jvm, in_python = options | {"engine": "jvm"}, options | {"engine": "python"}
     ready = _ReadyMade(spark, rows=count, record_bytes=record_bytes, tasks=tasks)
     ways: Mapping[str, Callable[[], object]] = {
-        "load": lambda: _consume(load(spark, URL, topic, options=options)),
+        "load": lambda: _consume(load(spark, URL, topic, options=in_jvm)),
+        "load, Python": lambda: _consume(load(spark, URL, topic, options=in_python)),
         'format("strandline")': lambda: _consume(lake()),
         "ready-made, mapInArrow": lambda: _consume(ready.mapped()),
         "ready-made, data source": lambda: _consume(ready.source()),
@@ -180,7 +183,7 @@ def _rates(
         PARQUET: lambda: _consume(parquet),
         "scan, no Spark": arrow,
         f"load{PER_HOUR}": lambda: _per_hour(
-            load(spark, URL, topic, columns=["timestamp"], options=options)
+            load(spark, URL, topic, columns=["timestamp"], options=in_jvm)
         ),
         f"{KAFKA}{PER_HOUR}": lambda: _per_hour(kafka),
         f"{PARQUET}{PER_HOUR}": lambda: _per_hour(parquet),

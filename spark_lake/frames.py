@@ -1,12 +1,13 @@
-"""The archive as a DataFrame by the shorter way: planned here, read by `mapInArrow`.
+"""The archive as a DataFrame that is planned here and read the short way.
 
-    driver    options, filters -> plan, at once       splits 0 .. n-1
-    Spark     range(n) in n partitions                one number per task
+    driver    options, filters -> plan, at once
+    splits    of segments       the reader inside the JVM (`jvm_engine`), where it can be had
+              of open segments  Python, as all others: range(n) in n partitions, and `mapInArrow`
     executor  number -> its split -> Arrow batches    what `format("strandline")` reads, too
 
-Spark copies each row of a Python data source once more than those of `mapInArrow`, which makes the
-data source the slower of two ways through the same reading (docs/decisions, 21). What is lost is
-that Spark pushes the filters of a query down: here they are given, as to `scan`.
+Spark copies each row of a Python data source once more than those of `mapInArrow`, and of these
+once more than those made inside the JVM (docs/decisions, 21 and 29). What is lost is that Spark
+pushes the filters of a query down: here they are given, as to `scan`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from strandline.spark_lake.arrow_scan import FilterTuple, OptionValue, make_query
+from strandline.spark_lake.jvm_engine import choose_engine, is_for_jvm, jvm_frame
+from strandline.spark_lake.options import Engine
+from strandline.spark_lake.query import Query
 from strandline.spark_lake.source import spark_schema
+from strandline.spark_lake.splits import Split
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,9 +44,18 @@ def load(
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
     reader = query.open()
     plan = query.plan(reader)
-    query.tell_plan(plan, reader)
+    choice = choose_engine(spark, query, plan)
+    query.tell_plan(plan, reader, choice.fields())
+    if choice.engine is Engine.JVM:
+        frame = jvm_frame(spark, query, plan, reader)
+        others = [split for split in plan.splits if not is_for_jvm(split)]
+        return frame.unionAll(_mapped(spark, query, others)) if others else frame
+    return _mapped(spark, query, plan.splits)
+
+
+def _mapped(spark: SparkSession, query: Query, wanted: Sequence[Split]) -> DataFrame:
     # Each task unpickles all of this and needs one: bytes are unpickled fastest.
-    splits = [pickle.dumps(split) for split in plan.splits]
+    splits = [pickle.dumps(split) for split in wanted]
 
     def read(numbers: Iterator[Any]) -> Iterator[Any]:
         reader = query.open()

@@ -49,6 +49,8 @@ OPTION_NAMES = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "scanReport",
+    "engine",
+    "urlExpiry",
     "s3.endpoint.url",
     "s3.region",
     "s3.key",

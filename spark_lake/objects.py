@@ -41,9 +41,18 @@ CONNECTIONS_MAX = 32
 # Only signing needs a region on servers that have none; it is the one S3 began with.
 DEFAULT_REGION = "us-east-1"
 
-_RETENTION_HINT = (
+# What readers say to do; the reader inside the JVM is handed the same words (`jvm_plan`).
+RETENTION_HINT = (
     "if retention or a topic deletion removed it while the query ran, run the query again"
     " (strandline.remote.delete.grace.ms is how long removed objects stay readable)"
+)
+SHORT_OBJECT_HINT = (
+    "the object is shorter than the manifest says; restore it from a backup, or leave its offsets"
+    " out with startingOffsets or endingOffsets"
+)
+DENIED_HINT = (
+    "set the options s3.key and s3.secret, or the AWS environment of the driver and the executors,"
+    " to credentials that may read the bucket"
 )
 
 
@@ -102,9 +111,7 @@ class ObjectReader:
             raise ObjectCorrupt(
                 f"{self.url}/{key}",
                 "read",
-                f"bytes {start} to {end} were asked for, {len(content)} came: the object is"
-                " shorter than the manifest says; restore it from a backup, or leave its offsets"
-                " out with startingOffsets or endingOffsets",
+                f"bytes {start} to {end} were asked for, {len(content)} came: {SHORT_OBJECT_HINT}",
             )
         return content
 
@@ -120,6 +127,18 @@ class ObjectReader:
             raise self._translated(prefix, "list", error) from error
         self._count(0)
         return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+
+    def address(self, key: str, valid_s: int) -> str:
+        """What reads an object without this package: the path of a file, or a signed URL.
+
+        Raises a TierError if it cannot be signed.
+        """
+        if self.url.startswith("file://"):
+            return f"{self._root}/{key}"
+        try:
+            return self._open().url(f"{self._root}/{key}", expires=valid_s)
+        except Exception as error:
+            raise self._translated(key, "sign", error) from error
 
     def statistics(self) -> ReadStatistics:
         with self._lock:
@@ -163,14 +182,13 @@ class ObjectReader:
         if code == "InvalidRange":
             return ObjectCorrupt(name, operation, "the object is shorter than the manifest says")
         if isinstance(error, FileNotFoundError):
-            return ObjectNotFound(name, operation, f"it does not exist; {_RETENTION_HINT}")
+            return ObjectNotFound(name, operation, f"it does not exist; {RETENTION_HINT}")
         is_refused = code in _CREDENTIAL_CODES or type(error).__name__ in _CREDENTIAL_ERRORS
         if is_refused or isinstance(error, PermissionError):
             return AccessDenied(
                 name,
                 operation,
-                f"{error}; set the options s3.key and s3.secret, or the AWS environment of the"
-                " driver and the executors, to credentials that may read the bucket",
+                f"{error}; {DENIED_HINT}",
             )
         return TierUnavailable(name, operation, f"{type(error).__name__}: {error}")
 
@@ -244,6 +262,9 @@ def _s3_arguments(s3: S3Options) -> dict[str, Any]:
         "retries": {"total_max_attempts": 1},
         "max_pool_connections": CONNECTIONS_MAX,
     }
+    if not s3.anonymous:
+        # Signed URLs would be of the old kind, which buckets made since 2020 refuse.
+        config["signature_version"] = "s3v4"
     if s3.endpoint_url:
         # Local servers have no DNS name per bucket.
         config["s3"] = {"addressing_style": "path"}

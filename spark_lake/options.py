@@ -10,7 +10,7 @@ A starting timestamp means the *offset* of the first record at or after it, as i
 records with smaller timestamps are still read. A filter on column `timestamp` is exact per row.
 
 Ours are `path`, `columns`, `value*`, `schemaRegistry.*`, `splitBytes`, `isolationLevel`,
-`includeOpenSegment`, `scanReport`, and `s3.*`. Pure: opens nothing.
+`includeOpenSegment`, `scanReport`, `engine`, `urlExpiry`, and `s3.*`. Pure: opens nothing.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 HEADERS_COLUMN = "headers"
 # The bytes of values that do not parse, with valueErrors=corrupt.
 CORRUPT_COLUMN = "_corrupt"
+# A working day, and what S3 allows at most. Temporary credentials may end earlier.
+URL_EXPIRY_S = 12 * 3600
+URL_EXPIRY_S_MIN = 60
+URL_EXPIRY_S_MAX = 7 * 24 * 3600
 # A plan of more tasks than this cannot be meant.
 SPLITS_MAX = 1_000_000
 
@@ -121,6 +125,14 @@ class Assign:
 Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
+class Engine(Enum):
+    """What decodes in Spark's tasks; the values are those of option engine."""
+
+    AUTO = "auto"
+    JVM = "jvm"
+    PYTHON = "python"
+
+
 class ValueFormat(Enum):
     """What values are decoded from; the values are those of option valueFormat."""
 
@@ -199,6 +211,9 @@ class LakeOptions:
     splits_min: int = 1
     records_max: int | None = None
     scan_report: str | None = None
+    engine: Engine = Engine.AUTO
+    # How long tasks may read objects that the driver signed for them.
+    url_expiry_s: int = URL_EXPIRY_S
     trigger: TriggerLimits = field(default_factory=TriggerLimits)
     s3: S3Options = field(default_factory=S3Options)
 
@@ -238,6 +253,8 @@ class LakeOptions:
             splits_min=given.number("minPartitions", default=1, at_least=1, at_most=SPLITS_MAX),
             records_max=given.number("maxRecordsPerPartition", default=0, at_least=1) or None,
             scan_report=given.text("scanReport"),
+            engine=given.one_of("engine", {one.value: one for one in Engine}, "auto"),
+            url_expiry_s=_url_expiry_s(given),
             trigger=_trigger(given),
             s3=S3Options(
                 endpoint_url=given.text("s3.endpoint.url"),
@@ -376,6 +393,16 @@ def _selection(given: GivenOptions) -> Selection:
     if names == ["subscribePattern"]:
         return SubscribePattern(_pattern(given.text("subscribePattern") or ""))
     return Assign(_assignment(given.text("assign") or ""))
+
+
+def _url_expiry_s(given: GivenOptions) -> int:
+    text = given.text("urlExpiry")
+    if text is None:
+        return URL_EXPIRY_S
+    seconds = duration_ms("urlExpiry", text) // 1000
+    if not URL_EXPIRY_S_MIN <= seconds <= URL_EXPIRY_S_MAX:
+        raise InvalidConfig(f"option urlExpiry is {text!r}, it must be from 1m to 7d")
+    return seconds
 
 
 def _pattern(text: str) -> str:

@@ -127,9 +127,12 @@ class Query:
             )
         return made
 
-    def tell_plan(self, made: ScanPlan, reader: ObjectReader) -> None:
+    def tell_plan(
+        self, made: ScanPlan, reader: ObjectReader, more: Mapping[str, str] | None = None
+    ) -> None:
         """The line of a query whose end nobody sees; `reader` is what planned it."""
-        tell("scan planned", {"scan": self._scan_id, **plan_fields(made, reader.statistics())})
+        fields = plan_fields(made, reader.statistics())
+        tell("scan planned", {"scan": self._scan_id, **fields, **(more or {})})
 
     def read(self, split: Split, reader: ObjectReader) -> Iterator[Any]:
         """One split as `pyarrow.RecordBatch`es of `columns`.

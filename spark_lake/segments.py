@@ -43,7 +43,7 @@ from strandline.storage.remote.segment_meta import (
 # one decoded) are what a task holds of compressed bytes.
 WINDOW_BYTES = 8 * 1024 * 1024
 
-_REMEDY = (
+CORRUPT_REMEDY = (
     "restore the object from a backup, or leave its offsets out with startingOffsets or"
     " endingOffsets"
 )
@@ -155,7 +155,7 @@ class SegmentMeta:
 
     def _corrupt(self, detail: str) -> ObjectCorrupt:
         return ObjectCorrupt(
-            f"{self._reader.url}/{self._entry.meta_key}", "read", f"{detail}; {_REMEDY}"
+            f"{self._reader.url}/{self._entry.meta_key}", "read", f"{detail}; {CORRUPT_REMEDY}"
         )
 
 
@@ -284,7 +284,7 @@ class LogReader:
         return ObjectCorrupt(
             f"{self._reader.url}/{self._entry.log_key}",
             "read",
-            f"from byte {position}: {detail}; {_REMEDY}",
+            f"from byte {position}: {detail}; {CORRUPT_REMEDY}",
         )
 
 

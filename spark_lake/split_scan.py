@@ -44,6 +44,11 @@ from strandline.storage.records.vectorised import BatchRow
 from strandline.storage.remote.keys import parse_partition_object
 from strandline.storage.remote.manifest_entries import SegmentEntry
 
+DECODE_HINT = (
+    "its checksum is right, so this is what its producer wrote: leave the batch out with"
+    " startingOffsets and endingOffsets"
+)
+
 
 @dataclass(slots=True, kw_only=True)
 class ScanCounts:
@@ -250,6 +255,5 @@ def _naming(reader: ObjectReader, entry: SegmentEntry) -> Iterator[None]:
         raise ObjectCorrupt(
             f"{reader.url}/{entry.log_key}",
             "decode",
-            f"{error}; its checksum is right, so this is what its producer wrote: leave the batch"
-            " out with startingOffsets and endingOffsets",
+            f"{error}; {DECODE_HINT}",
         ) from error

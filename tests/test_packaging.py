@@ -21,6 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("broker", "storage", "retention", "spark_lake")
+JVM = "spark_lake/jvm"
 # The whole way takes 10 s; more means that pip went looking for something.
 SECONDS_MAX = 120
 
@@ -106,7 +107,9 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     }
     assert modules == source_modules() | {"strandline.__main__"}
     others = {entry for entry in names if not entry.endswith(".py") and ".dist-info/" not in entry}
-    assert others == {"strandline/py.typed"}
+    scala = {f"strandline/spark_lake/jvm/{path.name}" for path in (ROOT / JVM).glob("*.scala")}
+    assert others == {"strandline/py.typed"} | scala
+    assert len(scala) > 1
     assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import struct
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import crc32c
 
 from strandline.storage.model import AbortedTransaction, EpochStart, TopicIdPartition
-from strandline.storage.records.batch import iter_batches
+from strandline.storage.records.batch import PositionedBatch, iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.key_filter import KeyFilterBuilder
 from strandline.storage.records.record import Header, Record, encode_batch, iter_records
@@ -93,7 +93,7 @@ class ArchiveBuilder:
         if key_filter:
             builder = KeyFilterBuilder()
             for batch in iter_batches(log):
-                for record in iter_records(log, batch.header, batch.position):
+                for record in _records(log, batch):
                     if record.key is not None:
                         builder.add(bytes(record.key))
             made = builder.finish()
@@ -176,12 +176,18 @@ class ArchiveBuilder:
         return self.manifest(topic, partition).topic_id_partition
 
 
+def _records(log: bytes, batch: PositionedBatch) -> Iterator[Record]:
+    """Of what compaction emptied not even the codec is asked."""
+    if batch.header.record_count:
+        yield from iter_records(log, batch.header, batch.position)
+
+
 def segment_statistics(log: bytes, chunk_bytes: int) -> SegmentStatistics:
     """Statistics found the slow way."""
     chunks: list[ChunkStatistics] = []
     batch_count = control_batch_count = 0
     for batch in iter_batches(log):
-        times = [record.timestamp_ms for record in iter_records(log, batch.header, batch.position)]
+        times = [record.timestamp_ms for record in _records(log, batch)]
         batch_count += 1
         control_batch_count += batch.header.is_control
         if not chunks or batch.position - chunks[-1].position >= chunk_bytes:
@@ -198,8 +204,8 @@ def segment_statistics(log: bytes, chunk_bytes: int) -> SegmentStatistics:
             chunks[-1] = replace(
                 chunks[-1],
                 record_count=chunks[-1].record_count + len(times),
-                min_timestamp_ms=min(chunks[-1].min_timestamp_ms, *times),
-                max_timestamp_ms=max(chunks[-1].max_timestamp_ms, *times),
+                min_timestamp_ms=min([chunks[-1].min_timestamp_ms, *times]),
+                max_timestamp_ms=max([chunks[-1].max_timestamp_ms, *times]),
             )
     return SegmentStatistics(
         record_count=sum(chunk.record_count for chunk in chunks),

@@ -1,0 +1,206 @@
+"""Which reader a frame gets: the one inside the JVM where it can be had, else the one in Python.
+
+    engine=auto      the JVM's if nothing speaks against it, else Python's with a line that says why
+    engine=jvm       the JVM's, or an error that says why not
+    engine=python    Python's
+
+The JVM's reader takes a plan (`jvm_plan`) and gives the same rows. It spares the way of every row
+from a Python process through a socket, which costs more than decoding (docs/decisions, 29).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.spark_lake.jvm_jar import NoJvmReader, jar_of
+from strandline.spark_lake.jvm_plan import encode_plan
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import Engine
+from strandline.spark_lake.planner import ScanPlan
+from strandline.spark_lake.predicate import Comparison, Operator
+from strandline.spark_lake.pruning import is_worth_it
+from strandline.spark_lake.query import Query
+from strandline.spark_lake.splits import Split
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger("strandline.spark_lake")
+
+SOURCE_CLASS = "strandline.spark.ArchiveSource"
+# Half a millisecond each: more would keep the driver busy for longer than the plan took.
+SIGNED_MAX = 10_000
+# Sessions that have the jar, by what Spark calls them.
+_SESSIONS_MAX = 256
+_with_jar: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine of one query; `reason` says why it is not the JVM's."""
+
+    engine: Engine
+    reason: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """For the line of the query."""
+        return {"engine": self.engine.value} | ({"why": self.reason} if self.reason else {})
+
+
+def choose_engine(spark: SparkSession, query: Query, plan: ScanPlan) -> Choice:
+    """Hands the jar to the session if it will be used. Raises InvalidConfig if it must but cannot.
+
+    The first choice of a machine compiles the jar, which takes some ten seconds.
+    """
+    wanted = query.options.engine
+    if wanted is Engine.PYTHON:
+        return Choice(Engine.PYTHON, "engine=python was asked for")
+    reason = _only_in_python(query, plan)
+    if not reason:
+        try:
+            add_jar(spark)
+            return Choice(Engine.JVM)
+        except NoJvmReader as error:
+            reason = str(error)
+    if wanted is Engine.JVM:
+        raise InvalidConfig(f"option engine is jvm, but {reason}")
+    log.info("read in Python", extra={"fields": {"why": reason}})
+    return Choice(Engine.PYTHON, reason)
+
+
+def _only_in_python(query: Query, plan: ScanPlan) -> str:
+    options = query.options
+    if query.values is not None:
+        return "values are decoded in Python (valueFormat)"
+    if options.scan_report is not None:
+        return "only tasks in Python write a scanReport"
+    if options.s3.requester_pays:
+        return "a signed URL names no payer (s3.requester.pays)"
+    if query.predicate.keys is not None and any(
+        piece.ranges is None and is_worth_it(piece.entry, split.limits, query.predicate.keys)
+        for split in plan.splits
+        for piece in split.slices
+    ):
+        return "tasks have to look into key filters"
+    signed = sum(len(split.slices) for split in plan.splits)
+    if not options.url.startswith("file://") and signed > SIGNED_MAX:
+        return f"{signed} objects would have to be signed, more than {SIGNED_MAX}"
+    return ""
+
+
+# --- the jar -----------------------------------------------------------------------------------
+
+
+def add_jar(spark: SparkSession) -> None:
+    """Compiles the jar if need be and hands it to the session and its executors.
+
+    Raises NoJvmReader.
+    """
+    try:
+        session = _session_id(spark)
+        if session in _with_jar:
+            return
+        jar = jar_of(spark.version, _spark_home(spark))
+        if _is_connect(spark):
+            spark.addArtifacts(str(jar))
+        else:
+            spark.sql(f"ADD JAR '{jar}'")
+    except NoJvmReader:
+        raise
+    except Exception as error:  # py4j, grpc and Spark have their own families
+        raise NoJvmReader(f"Spark does not take the jar: {_first_line(error)}") from error
+    if len(_with_jar) >= _SESSIONS_MAX:
+        _with_jar.clear()
+    _with_jar[session] = str(jar)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    return "connect" in type(spark).__module__
+
+
+def _session_id(spark: Any) -> str:
+    if _is_connect(spark):
+        return str(spark.session_id)
+    uuid = spark._jsparkSession.sessionUUID()  # noqa: SLF001  # sessions share all else
+    return f"{spark.sparkContext.applicationId}/{uuid}"
+
+
+def _spark_home(spark: SparkSession) -> Path:
+    """Where the Spark lies whose compiler and version the jar is made with."""
+    import pyspark
+    from pyspark.find_spark_home import _find_spark_home
+
+    home = Path(_find_spark_home())
+    if _is_connect(spark) and pyspark.__version__ != spark.version:
+        raise NoJvmReader(
+            f"the server has Spark {spark.version}, this client {pyspark.__version__}"
+        )
+    return home
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
+
+
+# --- the frame ---------------------------------------------------------------------------------
+
+
+def is_for_jvm(split: Split) -> bool:
+    """A piece of the open segment may be replaced while it is read, which tasks in Python follow."""
+    return not any(piece.is_open for piece in split.slices)
+
+
+def jvm_frame(spark: SparkSession, query: Query, plan: ScanPlan, reader: ObjectReader) -> DataFrame:
+    """The rows of the plan's splits that are `is_for_jvm`, with what the planner left of the filters evaluated by Spark."""
+    tests = list(query.residual)
+    if query.predicate.keys is not None:
+        tests.append(Comparison("key", Operator.IN, sorted(query.predicate.keys)))
+    expires_s = query.options.url_expiry_s
+    signed_until_ms = 0
+    if not query.options.url.startswith("file://"):
+        signed_until_ms = SystemClock().now_ms() + expires_s * 1000
+    encoded = encode_plan(
+        query,
+        plan,
+        [split for split in plan.splits if is_for_jvm(split)],
+        lambda key: reader.address(key, expires_s),
+        columns=tuple(dict.fromkeys([*query.columns, *(one.column for one in tests)])),
+        signed_until_ms=signed_until_ms,
+    )
+    frame = spark.read.format(SOURCE_CLASS).option("plan", encoded).load()
+    if tests:
+        frame = frame.where(_joined(tests)).select(*query.columns)
+    return frame
+
+
+def _joined(tests: Sequence[Comparison]) -> Column:
+    return reduce(lambda left, right: left & right, map(_column, tests))
+
+
+def _column(one: Comparison) -> Column:
+    from pyspark.sql.functions import col, lit
+
+    column = col(one.column)
+    if one.operator is Operator.IN:
+        assert isinstance(one.value, list | tuple), one
+        test = column.isin([lit(value) for value in one.value])
+    else:
+        test = _COMPARED[one.operator](column, lit(one.value))
+    # As everywhere in the lake, a null is different from nothing, also from an empty list.
+    return ~test & column.isNotNull() if one.negated else test
+
+
+_COMPARED: dict[Operator, Any] = {
+    Operator.EQUAL: lambda left, right: left == right,
+    Operator.GREATER: lambda left, right: left > right,
+    Operator.GREATER_OR_EQUAL: lambda left, right: left >= right,
+    Operator.LESS: lambda left, right: left < right,
+    Operator.LESS_OR_EQUAL: lambda left, right: left <= right,
+}
