@@ -153,12 +153,12 @@ def _first_line(error: Exception) -> str:
 
 
 def is_for_jvm(split: Split) -> bool:
-    """A piece of the open segment may be replaced while it is read, which tasks in Python follow."""
+    """Not a piece of an open segment: tasks in Python follow one that is replaced meanwhile."""
     return not any(piece.is_open for piece in split.slices)
 
 
 def jvm_frame(spark: SparkSession, query: Query, plan: ScanPlan, reader: ObjectReader) -> DataFrame:
-    """The rows of the plan's splits that are `is_for_jvm`, with what the planner left of the filters evaluated by Spark."""
+    """The rows of the splits that are `is_for_jvm`; Spark evaluates what filters are left."""
     tests = list(query.residual)
     if query.predicate.keys is not None:
         tests.append(Comparison("key", Operator.IN, sorted(query.predicate.keys)))

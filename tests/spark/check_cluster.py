@@ -61,5 +61,6 @@ def test_an_executor_killed_in_the_middle_changes_nothing(tmp_path: Path) -> Non
         "from_wheel": True,
         "killed": 1,
         "undisturbed": expected,
+        "in_jvm": expected,
         "disturbed": expected,
     }

@@ -75,6 +75,16 @@ def sums(spark: SparkSession, url: str) -> Row:
     ).collect()[0]
 
 
+def sums_in_jvm(spark: SparkSession, url: str) -> Row:
+    """By `load`, whose executors get the reader from Spark."""
+    from strandline.spark_lake import load
+
+    frame = load(spark, url, "t", options={"engine": "jvm", "splitBytes": 1 << 20})
+    return frame.selectExpr(
+        "count(*) rows", "sum(offset) offsets", "sum(crc32(value)) checksums"
+    ).collect()[0]
+
+
 def origins(_: Iterator[Any]) -> Iterator[str]:
     import strandline
 
@@ -99,6 +109,7 @@ def main(url: str, wheel: str) -> None:
     register(spark)
     found = set(spark.sparkContext.parallelize(range(4), 4).mapPartitions(origins).collect())
     undisturbed = sums(spark, url)
+    in_jvm = sums_in_jvm(spark, url)
     killed: list[int] = []
     killer = threading.Thread(target=kill_one, args=(spark, killed), daemon=True)
     killer.start()
@@ -110,6 +121,7 @@ def main(url: str, wheel: str) -> None:
                 "from_wheel": all(wheel.rsplit("/", 1)[-1] in one for one in found),
                 "killed": len(killed),
                 "undisturbed": list(undisturbed),
+                "in_jvm": list(in_jvm),
                 "disturbed": list(disturbed),
             }
         )

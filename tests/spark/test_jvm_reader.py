@@ -232,6 +232,18 @@ def test_a_batch_larger_than_a_window_is_read(spark: SparkSession, tmp_path: Pat
     assert [tuple(row) for row in found] == [(n, s, f"{n:02X}") for n, s in enumerate(sizes)]
 
 
+def test_pieces_of_the_open_segment_come_behind_the_segments(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    archive.add_segment("t", make_batches(make_records(40)))
+    archive.add_piece("t", make_batches(make_records(40, base_offset=40)))
+    assert [row["offset"] for row in both(spark, archive)] == list(range(80))
+    some: list[FilterTuple] = [("key", "in", ["key-7", "key-47"])]
+    assert [row["offset"] for row in both(spark, archive, filters=some)] == [7, 47]
+
+
 def test_columns_that_nobody_asks_for_are_not_in_the_scan(
     spark: SparkSession, archive: ArchiveBuilder
 ) -> None:
