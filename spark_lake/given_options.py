@@ -113,6 +113,11 @@ class GivenOptions:
 
 
 def _unknown_option(name: str) -> InvalidConfig:
+    if name.lower() == "kafka.isolation.level":
+        return InvalidConfig(
+            f"option {name} has no meaning here, the lake reads no broker: isolationLevel is ours,"
+            " and read_committed without it"
+        )
     if name.lower().startswith("kafka.") or name.lower() in [one.lower() for one in _OF_BROKERS]:
         return InvalidConfig(
             f"option {name} has no meaning here: the lake reads the bucket of option path,"

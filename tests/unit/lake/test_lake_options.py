@@ -15,6 +15,7 @@ from strandline.spark_lake.options import (
     AtTimestamp,
     Edge,
     LakeOptions,
+    Mode,
     S3Options,
     Subscribe,
     SubscribePattern,
@@ -99,6 +100,51 @@ def test_broker_options_are_refused_with_the_reason() -> None:
     message = refused({**REQUIRED, "kafka.bootstrap.servers": "a:1"})
     assert "no broker" in message
     assert "kafka.bootstrap.servers" in message
+
+
+# What Spark 4's KafkaSourceProvider reads of a source's options, besides kafka.* (its consumer's).
+TAKEN_BY_BOTH = {
+    "assign": '{"t": [0]}',
+    "subscribe": "t",
+    "subscribePattern": "t",
+    "startingOffsets": "earliest",
+    "endingOffsets": "latest",
+    "startingOffsetsByTimestamp": '{"t": {"0": 5}}',
+    "endingOffsetsByTimestamp": '{"t": {"0": 5}}',
+    "startingTimestamp": "5",
+    "endingTimestamp": "5",
+    "startingOffsetsByTimestampStrategy": "latest",
+    "failOnDataLoss": "false",
+    "minPartitions": "3",
+    "maxRecordsPerPartition": "3",
+    "maxOffsetsPerTrigger": "3",
+    "minOffsetsPerTrigger": "3",
+    "maxTriggerDelay": "15m",
+    "includeHeaders": "true",
+}
+SELECTIONS = ("assign", "subscribe", "subscribePattern")
+ABOUT_BROKERS = (
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+    "groupIdPrefix",
+    "kafka.bootstrap.servers",
+    "kafka.group.id",
+    "kafka.isolation.level",
+    "kafka.auto.offset.reset",
+)
+
+
+def test_every_option_of_sparks_kafka_source_is_taken_or_refused_with_a_reason() -> None:
+    for name, text in TAKEN_BY_BOTH.items():
+        selected = {} if name in SELECTIONS else {"subscribe": "t"}
+        mode = Mode.STREAM if "Trigger" in name else Mode.BATCH
+        LakeOptions.parse({"path": "s3://b", **selected, name: text}, mode)
+    for name in ABOUT_BROKERS:
+        assert "no meaning here" in refused({**REQUIRED, name: "3"}), name
+    # `topic` says where Spark's sink writes to; its source does not read it.
+    assert "nearest" in refused({**REQUIRED, "topic": "t"})
+    assert "isolationLevel" in refused({**REQUIRED, "kafka.isolation.level": "read_committed"})
 
 
 def test_exactly_one_selection_is_needed() -> None:
