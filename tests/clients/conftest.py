@@ -28,7 +28,7 @@ def make_topic(broker: BrokerProcess) -> Callable[..., str]:
         futures = admin.create_topics(
             [NewTopic(name, num_partitions=partitions, replication_factor=1, config=config or {})]
         )
-        futures[name].result(10)
+        futures[name].result(60)
         return name
 
     return create

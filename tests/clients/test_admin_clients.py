@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 def only(futures: Mapping[object, Future[T]]) -> T:
     (future,) = futures.values()
-    return future.result(10)
+    return future.result(60)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_topic_with_assigned_replicas_is_checked_and_then_created(admin: Admin
     name = "assigned"
     good = NewTopic(name, 2, replica_assignment=[[1], [1]], config={"retention.ms": "1000"})
     only(admin.create_topics([good], validate_only=True))
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=60).topics
     only(admin.create_topics([good]))
     described = only(admin.describe_topics(TopicCollection([name])))
     assert [[node.id for node in place.replicas] for place in described.partitions] == [[1], [1]]
@@ -70,13 +70,13 @@ def test_allowed_operations_are_told_when_they_are_asked_for(
     admin: AdminClient, make_topic: Callable[..., str]
 ) -> None:
     topic = make_topic(1)
-    cluster = admin.describe_cluster(include_authorized_operations=True).result(10)
+    cluster = admin.describe_cluster(include_authorized_operations=True).result(60)
     assert AclOperation.CREATE in cluster.authorized_operations
     wanted = TopicCollection([topic])
     asked = only(admin.describe_topics(wanted, include_authorized_operations=True))
     assert {AclOperation.READ, AclOperation.WRITE} <= set(asked.authorized_operations)
     assert only(admin.describe_topics(wanted)).authorized_operations is None
-    assert admin.describe_cluster().result(10).authorized_operations is None
+    assert admin.describe_cluster().result(60).authorized_operations is None
 
 
 def test_kafka_python_deletes_a_topic_by_its_id(

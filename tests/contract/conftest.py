@@ -22,7 +22,8 @@ from tests.contract.stores import (
     moto_command,
     store_kinds,
 )
-from tests.support.ministack import ServerProcess, free_port
+from tests.support.ministack import ServerProcess
+from tests.support.ports import ReservedPort
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +31,11 @@ def moto_server(
     tmp_path_factory: pytest.TempPathFactory, s3_credentials: None
 ) -> Iterator[ServerProcess]:
     """moto's S3 as a process of its own."""
-    port = free_port()
+    port = ReservedPort()
     log_path = tmp_path_factory.mktemp("moto") / "moto.log"
-    with ServerProcess(moto_command(port), port=port, log_path=log_path, environment={}) as server:
+    with ServerProcess(
+        moto_command(port.number), port=port, log_path=log_path, environment={}
+    ) as server:
         yield server
 
 

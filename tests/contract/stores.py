@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from strandline.storage.remote.object_store import ObjectStore
 
@@ -32,7 +33,8 @@ def store_kinds() -> list[str]:
 
 def moto_command(port: int) -> list[str]:
     """Starts moto's server with this interpreter."""
-    return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    program = Path(__file__).resolve().parents[1] / "support" / "run_moto.py"
+    return [sys.executable, "-P", str(program), "-H", "127.0.0.1", "-p", str(port)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ from strandline.storage.remote.s3 import S3Store
 from tests.conftest import S3Bucket
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.fault_proxy import Action, FaultProxy, Rule
-from tests.support.ministack import free_port
+from tests.support.ports import ReservedPort
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow]
 
@@ -261,8 +261,9 @@ def test_a_server_that_is_away_is_unavailable_and_comes_back(
 
 
 def test_nobody_listening_is_unavailable(s3_bucket: S3Bucket) -> None:
+    silent = ReservedPort()
     nowhere = open_store(
-        s3_bucket.url, endpoint_url=f"http://127.0.0.1:{free_port()}", deadlines=HASTY
+        s3_bucket.url, endpoint_url=f"http://127.0.0.1:{silent.number}", deadlines=HASTY
     )
     took_s(nowhere.check, TierUnavailable)
     nowhere.close()

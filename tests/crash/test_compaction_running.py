@@ -40,7 +40,7 @@ ROUNDS = 5
 
 def create(broker: BrokerProcess, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(60)
 
 
 def produce(broker: BrokerProcess, topic: str, first_round: int = 0) -> None:
@@ -147,7 +147,7 @@ def test_a_cleaner_that_dies_leaves_one_log_alone_and_cleans_the_others(tmp_path
         assert eventually(lambda: "log cannot be compacted" in broker.log_text())
         create(broker, "other", **COMPACTED)
         produce(broker, "other")
-        assert eventually(lambda: is_compacted(broker, "other"), timeout_s=40)
+        assert eventually(lambda: is_compacted(broker, "other"), timeout_s=60)
         assert len(consume(broker, "victim")) > len(KEYS)
         assert last_values(consume(broker, "victim")) == expected(ROUNDS - 1)
 

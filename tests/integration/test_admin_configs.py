@@ -348,12 +348,12 @@ def test_confluent_kafka_alters_topics(
     ]
     wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
     for future in admin.incremental_alter_configs([wanted]).values():
-        assert future.result(10) is None
+        assert future.result(60) is None
     assert own(client, topic) == {"retention.ms": "77", THROTTLED: "0:1"}
     (future,) = admin.alter_configs(
         [ConfigResource(ResourceType.TOPIC, topic, set_config={"flush.ms": "5"})]
     ).values()
-    assert future.result(10) is None
+    assert future.result(60) is None
     assert own(client, topic) == {"flush.ms": "5"}
 
 

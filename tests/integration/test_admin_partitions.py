@@ -388,7 +388,7 @@ def test_confluent_kafka_hears_that_no_election_is_needed(
 ) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     wanted = [ConfluentPartition(topic, 0)]
-    (error,) = admin.elect_leaders(ConfluentElection.PREFERRED, wanted).result(10).values()
+    (error,) = admin.elect_leaders(ConfluentElection.PREFERRED, wanted).result(60).values()
     assert error.code() == ELECTION_NOT_NEEDED
 
 

@@ -86,7 +86,7 @@ def descriptors() -> Iterator[None]:
 def connect(broker: BrokerProcess, count: int, first_bytes: bytes = b"") -> list[socket.socket]:
     connections = []
     for _ in range(count):
-        connected = socket.create_connection(("127.0.0.1", broker.port), timeout=15)
+        connected = socket.create_connection(("127.0.0.1", broker.port), timeout=60)
         if first_bytes:
             connected.sendall(first_bytes)
         connections.append(connected)
@@ -189,7 +189,7 @@ def test_all_who_come_faster_than_the_broker_accepts_are_served_in_the_end(
             ConfigEntry(f"listener.name.plaintext.{key}", value, incremental_operation=operation),
         ]
         (done,) = admin.incremental_alter_configs([resource]).values()
-        done.result(10)
+        done.result(60)
 
     alter("8")
     try:
@@ -214,7 +214,7 @@ def test_who_connects_too_often_is_held_and_let_go(broker: BrokerProcess) -> Non
     refused = 0
     for _ in range(8):
         with socket.create_connection(
-            ("127.0.0.1", broker.port), timeout=10, source_address=("127.0.0.7", 0)
+            ("127.0.0.1", broker.port), timeout=60, source_address=("127.0.0.7", 0)
         ) as connected:
             try:
                 connected.sendall(frame_of(software(), 3))
@@ -357,7 +357,7 @@ def test_health_and_readiness_are_told(broker: BrokerProcess) -> None:
 def test_what_is_no_request_for_metrics_is_refused(
     broker: BrokerProcess, sent: bytes, status: bytes
 ) -> None:
-    with socket.create_connection(("127.0.0.1", metrics_port(broker)), timeout=15) as connected:
+    with socket.create_connection(("127.0.0.1", metrics_port(broker)), timeout=60) as connected:
         connected.sendall(sent)
         assert connected.recv(12) == b"HTTP/1.1 " + status
         while connected.recv(65536):
@@ -366,12 +366,12 @@ def test_what_is_no_request_for_metrics_is_refused(
 
 def test_http_clients_that_do_not_go_on_harm_nobody(broker: BrokerProcess) -> None:
     address = ("127.0.0.1", metrics_port(broker))
-    silent = [socket.create_connection(address, timeout=15) for _ in range(8)]
-    unread = [socket.create_connection(address, timeout=15) for _ in range(7)]
+    silent = [socket.create_connection(address, timeout=60) for _ in range(8)]
+    unread = [socket.create_connection(address, timeout=60) for _ in range(7)]
     for connected in unread:
         connected.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
     assert get(broker, "/healthz") == "ok\n"
-    more = [socket.create_connection(address, timeout=15) for _ in range(4)]
+    more = [socket.create_connection(address, timeout=60) for _ in range(4)]
     # Above the bound they are told so at once.
     assert any(connected.recv(12) == b"HTTP/1.1 503" for connected in more[1:])
     assert_serves(broker.port)

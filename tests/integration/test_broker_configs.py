@@ -173,7 +173,7 @@ def test_connections_from_one_address_are_limited_but_for_overrides(
 
     def connect() -> socket.socket:
         return socket.create_connection(
-            ("127.0.0.1", broker.port), timeout=10, source_address=("127.0.0.9", 0)
+            ("127.0.0.1", broker.port), timeout=60, source_address=("127.0.0.9", 0)
         )
 
     with connect() as one, connect() as two:
@@ -228,9 +228,9 @@ def test_confluent_kafka_alters_brokers(broker: BrokerProcess, client: WireClien
     change = ConfigEntry("log.retention.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[change])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(10)
+        future.result(60)
     (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
-    entry = future.result(10)["log.retention.ms"]
+    entry = future.result(60)["log.retention.ms"]
     assert entry.value == "3600000"
     assert entry.source == ConfigSource.DYNAMIC_BROKER_CONFIG.value
     assert not entry.is_read_only

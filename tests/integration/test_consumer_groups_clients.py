@@ -74,7 +74,7 @@ def group_type(broker: BrokerProcess, group_id: str) -> ConsumerGroupType:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (found,) = [
         group
-        for group in admin.list_consumer_groups(request_timeout=10).result().valid
+        for group in admin.list_consumer_groups(request_timeout=60).result().valid
         if group.group_id == group_id
     ]
     return found.type
@@ -160,7 +160,7 @@ def test_the_partitions_of_members_that_crash_or_hang_are_taken_over(
     finally:
         for process in doomed:
             process.kill()
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
     member.stop()
 
 
@@ -182,7 +182,7 @@ def test_members_go_on_after_the_broker_was_killed(
             timeout_s=PATIENCE_S,
         )
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        described = admin.describe_consumer_groups([group_id], request_timeout=10)[group_id]
+        described = admin.describe_consumer_groups([group_id], request_timeout=60)[group_id]
         # The same two members, in the group as it was: nobody had to join again.
         assert described.result().state is ConsumerGroupState.STABLE
         assert len(described.result().members) == 2

@@ -201,6 +201,6 @@ def test_librdkafkas_admin_client_sets_and_sees_them(broker: BrokerProcess) -> N
         ConfigResource.Type.GROUP, "by-librdkafka", incremental_configs=[entry]
     )
     (done,) = admin.incremental_alter_configs([resource]).values()
-    done.result(10)
+    done.result(60)
     (found,) = admin.describe_configs([resource]).values()
-    assert found.result(10)[SESSION].value == "46000"
+    assert found.result(60)[SESSION].value == "46000"

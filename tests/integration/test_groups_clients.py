@@ -179,18 +179,18 @@ def test_operators_see_groups_with_librdkafkas_admin_client(
     admin = AdminClient({"bootstrap.servers": group_broker.bootstrap})
     (found,) = [
         group
-        for group in admin.list_consumer_groups(request_timeout=10).result().valid
+        for group in admin.list_consumer_groups(request_timeout=60).result().valid
         if group.group_id == group_id
     ]
     assert found.state is ConsumerGroupState.STABLE
-    described = admin.describe_consumer_groups([group_id], request_timeout=10)[group_id].result()
+    described = admin.describe_consumer_groups([group_id], request_timeout=60)[group_id].result()
     assert described.partition_assignor == "range"
     (one,) = described.members
     assert {p.partition for p in one.assignment.topic_partitions} == set(range(PARTITIONS))
     producer.finish()
     assert eventually(lambda: len(member.delivered) == RECORDS, timeout_s=PATIENCE_S)
     member.stop()
-    deleted = admin.delete_consumer_groups([group_id], request_timeout=10)
+    deleted = admin.delete_consumer_groups([group_id], request_timeout=60)
     deleted[group_id].result()
-    left = admin.list_consumer_groups(request_timeout=10).result().valid
+    left = admin.list_consumer_groups(request_timeout=60).result().valid
     assert group_id not in {group.group_id for group in left}

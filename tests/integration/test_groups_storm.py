@@ -52,7 +52,7 @@ class Bystander:
 
     def stop(self) -> None:
         self._stopping.set()
-        self._thread.join(20)
+        self._thread.join(60)
         assert self.failure is None, self.failure
 
 

@@ -130,7 +130,7 @@ def test_a_partition_moves_forth_and_back_while_it_is_written_and_read(two: TwoF
                 wait_until_in(client, topic, target)
         finally:
             stop.set()
-            writer.join(10)
+            writer.join(60)
         assert end_offset(client, topic) == sent
         before = read_all(client, topic)
         assert [record.offset for record in before] == list(range(sent))

@@ -127,7 +127,7 @@ def test_what_was_acknowledged_before_kill_9_is_there_once_and_in_order(
     eventually(lambda: all(len(writer.acknowledged) > 60 for writer in writers))
     mortal.kill()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     mortal.start()
     with WireClient(mortal.port) as client:
         for writer in writers:

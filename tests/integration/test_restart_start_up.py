@@ -30,7 +30,7 @@ def serve(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         command,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
     )
@@ -148,6 +148,6 @@ def test_a_log_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_the_ready_line_names_the_port_that_can_be_connected_to(first: BrokerProcess) -> None:
     """`BrokerProcess` reads it; it is all that a broker says on standard output."""
     assert first.port > 0
-    with socket.create_connection(("127.0.0.1", first.port), timeout=5):
+    with socket.create_connection(("127.0.0.1", first.port), timeout=60):
         pass
     assert_serves(first.port)

@@ -85,7 +85,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
             )
         ]
         for done in admin.alter_user_scram_credentials(wanted).values():
-            done.result(10)
+            done.result(60)
         with WireClient(running.port) as client:
             create_topic(client, "t")
         yield running
@@ -103,7 +103,7 @@ def ports(broker: BrokerProcess) -> dict[str, int]:
     """Of the listeners, by name."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (rows,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
-    listeners = rows.result(10)["listeners"].value.split(",")
+    listeners = rows.result(60)["listeners"].value.split(",")
     return {one.split(":")[0]: int(one.rsplit(":", 1)[1]) for one in listeners}
 
 
@@ -193,7 +193,7 @@ def test_clients_are_sent_to_the_listener_that_they_came_by(
     broker: BrokerProcess, ports: dict[str, int]
 ) -> None:
     admin = AdminClient(librdkafka(ports["CLIENTS"], BOB, PASSWORD))
-    (node,) = admin.describe_cluster().result(10).nodes
+    (node,) = admin.describe_cluster().result(60).nodes
     assert node.port == ports["CLIENTS"]
     with WireClient(broker.port) as client:
         (plain,) = client.ask(MetadataRequest(topics=()), MetadataResponse, 12).brokers
@@ -209,13 +209,13 @@ def test_users_are_described_deleted_and_kept_over_a_kill(tmp_path_factory: obje
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
         ]
         for one in both:
-            admin.alter_user_scram_credentials([one])["u"].result(10)
+            admin.alter_user_scram_credentials([one])["u"].result(60)
         deletion = UserScramCredentialDeletion("u", ScramMechanism.SCRAM_SHA_256)
-        admin.alter_user_scram_credentials([deletion])["u"].result(10)
+        admin.alter_user_scram_credentials([deletion])["u"].result(60)
         running.kill()
         running.start()
         again = AdminClient({"bootstrap.servers": running.bootstrap})
-        found = again.describe_user_scram_credentials(["u"])["u"].result(10)
+        found = again.describe_user_scram_credentials(["u"])["u"].result(60)
         assert [(one.mechanism, one.iterations) for one in found.scram_credential_infos] == [
             (ScramMechanism.SCRAM_SHA_512, 4096)
         ]
@@ -379,6 +379,6 @@ def test_a_listener_without_sasl_says_so(broker: BrokerProcess) -> None:
 def test_passwords_are_not_shown(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (rows,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
-    row = rows.result(10)["listener.name.clients.plain.sasl.jaas.config"]
+    row = rows.result(60)["listener.name.clients.plain.sasl.jaas.config"]
     assert (row.value, row.is_sensitive) == (None, True)
     assert [synonym.value for synonym in row.synonyms.values()] == [None]

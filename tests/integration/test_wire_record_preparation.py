@@ -385,7 +385,7 @@ def test_an_old_kafka_python_consumer_is_served(
     for codec in (Codec.NONE, Codec.GZIP):
         assert produce(client, topic, batch(20, codec=codec)).error_code == 0
     consumer = KafkaConsumer(
-        bootstrap_servers=broker.bootstrap, api_version=(0, 10, 1), consumer_timeout_ms=10_000
+        bootstrap_servers=broker.bootstrap, api_version=(0, 10, 1), consumer_timeout_ms=60_000
     )
     consumer.assign([TopicPartition(topic, 0)])
     consumer.seek_to_beginning()

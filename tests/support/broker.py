@@ -12,9 +12,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.ports import ReservedPort
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY = re.compile(r"^strandline ready: broker (\d+) at (\S+):(\d+)$")
-START_TIMEOUT_S = 30.0
+# Generous: on a loaded machine a start takes many times its second.
+START_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 120.0
 
 
 class BrokerProcess:
@@ -33,7 +37,9 @@ class BrokerProcess:
         self.folder = folder
         self.settings = dict(settings or {})
         self.environment = dict(environment or {})
-        self.port = 0
+        # The port of the first start is kept, so that clients find a restarted broker.
+        self._reserved = ReservedPort()
+        self.port = self._reserved.number
         self.log_path = folder / "broker.log"
         self._process: subprocess.Popen[str] | None = None
 
@@ -56,7 +62,6 @@ class BrokerProcess:
         settings = {
             "node.id": "1",
             "log.dirs": str(self.data),
-            # The port of the first start is kept, so that clients find a restarted broker.
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             **self.settings,
         }
@@ -105,11 +110,11 @@ class BrokerProcess:
 
     def kill(self) -> None:
         """kill -9: no clean-up, no clean marker."""
-        self._end(signal.SIGKILL, 10)
+        self._end(signal.SIGKILL, END_TIMEOUT_S)
 
     def stop(self) -> int:
         """SIGTERM and wait; the exit code."""
-        return self._end(signal.SIGTERM, 30)
+        return self._end(signal.SIGTERM, END_TIMEOUT_S)
 
     def wait_for_exit(self, timeout_s: float) -> int:
         assert self._process is not None
@@ -130,7 +135,7 @@ class BrokerProcess:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(END_TIMEOUT_S)
             raise
         self._close_pipe()
         return code
@@ -154,7 +159,7 @@ class BrokerProcess:
         raise AssertionError("no VmRSS")
 
 
-def eventually(check: object, *, timeout_s: float = 20.0, interval_s: float = 0.05) -> object:
+def eventually(check: object, *, timeout_s: float = 60.0, interval_s: float = 0.05) -> object:
     """Calls `check` until it returns something true; that value, or AssertionError in the end."""
     assert callable(check)
     deadline_s = time.monotonic() + timeout_s

@@ -11,7 +11,7 @@ from strandline.broker.protocol import codec
 from strandline.broker.protocol.schema import Request, Response
 
 ResponseT = TypeVar("ResponseT", bound=Response)
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
 
 
 class WireClient:

@@ -28,7 +28,7 @@ from tests.tiers.tiered_broker import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
-START_TIMEOUT_S = 40.0
+START_TIMEOUT_S = 120.0
 BATCHES = make_batches(size_bytes=3 * SEGMENT_BYTES // 2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from strandline.storage.errors import AccessDenied, ObjectCorrupt, TierError, Ti
 from strandline.storage.remote.object_store import open_store
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
-from tests.tiers.tiered_broker import SEGMENT_BYTES, TIERED, Archive, TieredBroker
+from tests.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S, Archive, TieredBroker
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.clients]
@@ -55,9 +56,10 @@ def consumed(broker: TieredBroker, ends: dict[int, int]) -> list[dict[str, Any]]
     consumer = Consumer(settings)
     consumer.assign([TopicPartition("t", partition, 0) for partition in ends])
     rows: list[dict[str, Any]] = []
+    given_up_s = time.monotonic() + WAIT_S
     while len(rows) < sum(ends.values()):
-        messages = consumer.consume(1000, timeout=20)
-        assert messages, f"{len(rows)} of {ends}"
+        messages = consumer.consume(1000, timeout=0.5)
+        assert messages or time.monotonic() < given_up_s, f"{len(rows)} of {ends}"
         for message in messages:
             assert message.error() is None, message.error()
             partition, offset = message.partition(), message.offset()

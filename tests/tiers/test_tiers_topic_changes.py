@@ -30,7 +30,7 @@ def alter(broker: TieredBroker, **properties: str) -> None:
     ]
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(15)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def check_cold(broker: TieredBroker, client: LogClient, batches: list[bytes]) -> int:
@@ -62,7 +62,7 @@ def test_partitions_that_a_tiered_topic_gets_later_are_archived_like_the_first(
         first.produce(BATCHES)
         check_cold(broker, first, BATCHES)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_partitions([NewPartitions(TOPIC, 2)])[TOPIC].result(15)
+        admin.create_partitions([NewPartitions(TOPIC, 2)])[TOPIC].result(60)
         second.produce(BATCHES)
         first.produce(MORE)
         check_cold(broker, second, BATCHES)

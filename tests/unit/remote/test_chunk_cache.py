@@ -257,7 +257,7 @@ def test_blocks_may_die_in_any_thread() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     del threads, thread
     gc.collect()
     assert memory.live_bytes == 0

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 PARTITION = TopicIdPartition("orders", uuid.UUID("00000000-0000-4000-8000-00000000002a"), 0)
 ALL_BYTES = 10**9
-WAIT_S_MAX = 10.0
+WAIT_S_MAX = 60.0
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_deleting_while_writing_does_not_lose_the_folder(tmp_path: Path) -> None
             store.delete([f"f/{number}"])
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(60)
 
 
 @pytest.mark.parametrize("name", ["%tmp", "%lock", "a%", "%2F", "ü b", "x" * 300, "é" * 100, ".."])
@@ -255,7 +255,7 @@ def test_a_gate_holds_an_operation_until_it_is_opened() -> None:
     thread.start()
     assert store.keys() == []
     gate.set()
-    thread.join(5)
+    thread.join(60)
     assert store.keys() == ["a"]
 
 

@@ -15,7 +15,7 @@ from strandline.storage.tiering.archive import list_partitions
 from strandline.storage.tiering.inspector import SegmentInspector
 from tests.unit.tiering.harness import TOPIC, Rig, asynchronous
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 
 
 @asynccontextmanager
