@@ -12,6 +12,12 @@ from pathlib import Path
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CPUCLOCK_SCHED = 2
 
+# A tenth of a core: a JVM does not become much quieter.
+QUIET_SHARE = 0.1
+# Longer than a broker's background tasks are apart in the benchmarks.
+QUIET_WINDOW_S = 1.5
+QUIET_WAIT_S_MAX = 60.0
+
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of `pid`, of its live children, and of those it has reaped."""
@@ -57,6 +63,22 @@ def _children(pid: int) -> list[int]:
         except FileNotFoundError:
             continue
     return [descendant for child in found for descendant in (child, *_children(child))]
+
+
+def await_quiet(pid: int) -> None:
+    """Returns when `pid` and its children have nothing left to do in the background.
+
+    A broker merges and copies after its log was archived, and loads its libraries after its start.
+    That work is not what is measured next, and on a machine of few cores it would be.
+    """
+    give_up_s = time.monotonic() + QUIET_WAIT_S_MAX
+    before_s = cpu_seconds(pid)
+    while time.monotonic() < give_up_s:
+        time.sleep(QUIET_WINDOW_S)
+        now_s = cpu_seconds(pid)
+        if now_s - before_s < QUIET_SHARE * QUIET_WINDOW_S:
+            return
+        before_s = now_s
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench.compact import run_compaction
-from bench.measure import Measured, measuring, resident_mib
+from bench.measure import Measured, await_quiet, measuring, resident_mib
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
 from strandline.storage.remote.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
@@ -212,6 +212,9 @@ def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[
                 ProduceLoad(topic="cold", count=total_bytes // RECORD_BYTES, batch_bytes=1_000_000),
             )
             yield _figure(f"{store}: tiered produce 1 MB", measured, total_bytes)
+            archived_manifest(client, broker, total_bytes)
+            await_quiet(broker.pid)
+            # Small segments may have been merged since.
             manifest = archived_manifest(client, broker, total_bytes)
             archived_bytes = manifest.size_bytes
             count = manifest.end_offset
@@ -232,6 +235,8 @@ def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[
                 broker.stop()
                 shutil.rmtree(broker.data / "remote-cache", ignore_errors=True)
                 broker.start()
+                # The plain client has its SDK loaded too, and is connected.
+                await_quiet(broker.pid)
 
 
 def archived_manifest(client: object, broker: BrokerProcess, total_bytes: int) -> Manifest:

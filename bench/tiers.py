@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from bench.measure import Measured, measuring
+from bench.measure import Measured, await_quiet, measuring
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, pacer, producers
 from bench.run import null_s3, s3_client
 from strandline.storage.errors import StrandlineError
@@ -228,6 +228,8 @@ def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Fig
             config = {**TIERED, "remote.storage.enable": "true", "local.retention.ms": "1000"}
             create_topic(broker, TOPIC, **config)
             produce(broker, TOPIC, total_bytes)
+            _wait_until_cold(client, broker, total_bytes, partitions=1)
+            await_quiet(broker.pid)
             (manifest,) = _wait_until_cold(client, broker, total_bytes, partitions=1)
             before = counts(endpoint)
             load = ConsumeLoad(topic=TOPIC, count=manifest.end_offset)

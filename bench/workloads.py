@@ -25,7 +25,7 @@ import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import limits
-from bench.measure import Measured, cpu_seconds, measuring, peak_mib, resident_mib
+from bench.measure import Measured, await_quiet, cpu_seconds, measuring, peak_mib, resident_mib
 from bench.peers import Kafka, Peer, Strandline, await_serving, kafka_java, until
 from bench.rdkafka import (
     ConsumeLoad,
@@ -330,6 +330,8 @@ def archived_topic(site: Site, row: Row, peer: Peer) -> Iterator[Archived]:
             timeout_s=TIER_TIMEOUT_S,
             interval_s=0.2,
         )
+        # What was archived may be put in order still: merged, or its index written.
+        await_quiet(peer.pid)
         (last,) = peer.local_segments(topic)
         yield Archived(topic=topic, cold_count=int(last.stem))
 
@@ -342,6 +344,7 @@ def cold(site: Site, row: Row, peer: Peer) -> Figures:
             peer.end()
             peer.start()
             await_led(peer, archived.topic, 1)
+            await_quiet(peer.pid)
         consumed = _consume(peer, ConsumeLoad(topic=archived.topic, count=archived.cold_count), 1)
     return _moved("consume", consumed, archived.cold_count * row.record_bytes)
 
