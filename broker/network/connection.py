@@ -4,7 +4,7 @@
     READING ────────► frame ► handle ──────────────────────────► queue answer ─► READING
        ▲                        │ answer comes later                 │ socket is full
        │                        ▼                                    ▼
-       └───────────────────── WAITING                             SENDING (until drained)
+       └───────────────────── WAITING                             SENDING (turn by turn)
 
 A client that took more than its quota gets its answer at once and is then muted: nothing more is
 read from it until its time is over (KIP-219).
@@ -12,6 +12,9 @@ read from it until its time is over (KIP-219).
 At most one request is in process: the next frame is looked at when the answer of the last one is
 in the socket, so answers keep their order, and the socket is the back-pressure. Answers that are
 ready together are sent together. File ranges go by `sendfile`, their header in front with MSG_MORE.
+
+The loop is everybody's: a large answer goes out in parts, each in a turn of the loop, so that small
+answers pass between them.
 
 The connection registers for readability once. While it is busy it lets the event pass, and only if
 one comes does it unregister: a client that waits for its answer costs no epoll call.
@@ -23,6 +26,7 @@ import asyncio
 import logging
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeAlias
@@ -50,6 +54,12 @@ SEND_BUFFERS_MAX = 512
 # A pipelining client may have thousands of small requests in one buffer; its answers are sent when
 # this many parts wait, and it gets no further ones while the socket is full.
 UNSENT_PARTS_MAX = 64
+# What one connection sends in one turn of the loop, more or less; then the others have theirs, who
+# may wait for a small answer. It is an answer of one partition as clients ask for it, and takes a
+# quarter of a millisecond.
+TURN_BYTES_MAX = 1024 * 1024
+# What may come on top, so that the end of an answer needs no turn of its own.
+SLACK_BYTES = 64 * 1024
 # Below this, joining buffers is cheaper than handing the kernel a vector.
 JOIN_BYTES_MAX = 16 * 1024
 _AT_ONCE = (list, tuple)
@@ -190,7 +200,8 @@ class Connection:
                     self._busy = True
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
-            self._flush()
+            # The answers of its earlier requests, as far as the socket takes them now.
+            self._flush(turn_bytes_max=sys.maxsize)
             self._refuse(error)
             return
         except Exception:
@@ -252,16 +263,21 @@ class Connection:
 
     # --- sending -----------------------------------------------------------------------------
 
-    def _flush(self) -> None:
-        """Sends until all is out or the socket is full."""
+    def _flush(self, turn_bytes_max: int = TURN_BYTES_MAX + SLACK_BYTES) -> None:
+        """Sends until all is out, the socket is full, or others are to have their turn."""
         if self.closed or not self._outgoing:
             return
+        left = turn_bytes_max
         try:
             while self._outgoing:
                 head = self._outgoing[0]
-                done = self._send_file(head) if isinstance(head, FileRange) else self._send_bytes()
-                if not done:
+                if isinstance(head, FileRange):
+                    asked, sent = self._send_file(head, left)
+                else:
+                    asked, sent = self._send_bytes(left)
+                if sent < asked:
                     break
+                left -= sent
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
@@ -281,8 +297,8 @@ class Connection:
         if not self._writing and not self.closed and not self._busy:
             self._resume()
 
-    def _send_bytes(self) -> bool:
-        """Sends the run of buffers at the head; False if the socket took only a part."""
+    def _send_bytes(self, bytes_max: int) -> tuple[int, int]:
+        """Sends the run of buffers at the head; how many bytes it offered and the socket took."""
         outgoing = self._outgoing
         run: list[Buffer] = []
         run_bytes = 0
@@ -293,17 +309,23 @@ class Connection:
                 break
             run.append(part)
             run_bytes += len(part)
-            if len(run) == SEND_BUFFERS_MAX:
+            if run_bytes > bytes_max or len(run) == SEND_BUFFERS_MAX:
                 break
+        offered = run
+        if run_bytes > bytes_max:
+            run_bytes = bytes_max - SLACK_BYTES
+            if run_bytes <= 0:
+                return 1, 0
+            offered = _first_bytes(run, run_bytes)
         flags = socket.MSG_MORE if file_follows else 0
-        if len(run) == 1:
-            sent = self._socket.send(run[0], flags)
+        if len(offered) == 1:
+            sent = self._socket.send(offered[0], flags)
         elif run_bytes <= JOIN_BYTES_MAX:
-            sent = self._socket.send(b"".join(run), flags)
+            sent = self._socket.send(b"".join(offered), flags)
         else:
-            sent = self._socket.sendmsg(run, (), flags)
+            sent = self._socket.sendmsg(offered, (), flags)
         self._drop_sent(run, sent)
-        return sent == run_bytes
+        return run_bytes, sent
 
     def _drop_sent(self, run: list[Buffer], sent: int) -> None:
         outgoing = self._outgoing
@@ -315,15 +337,19 @@ class Connection:
             sent -= size
             outgoing.popleft()
 
-    def _send_file(self, part: FileRange) -> bool:
-        sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, part.length)
+    def _send_file(self, part: FileRange, bytes_max: int) -> tuple[int, int]:
+        """Sends of a file; how many bytes it offered and the socket took."""
+        asked = part.length if part.length <= bytes_max else bytes_max - SLACK_BYTES
+        if asked <= 0:
+            return 1, 0
+        sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, asked)
         if sent == 0:
             raise OSError(5, "segment file is shorter than its index says")
         if sent == part.length:
             self._outgoing.popleft()
-            return True
-        self._outgoing[0] = FileRange(part.file, part.position + sent, part.length - sent)
-        return False
+        else:
+            self._outgoing[0] = FileRange(part.file, part.position + sent, part.length - sent)
+        return asked, sent
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -380,3 +406,15 @@ class Connection:
             self._pending.cancel()
             self._pending = None
         self._on_close(self)
+
+
+def _first_bytes(run: list[Buffer], byte_count: int) -> list[Buffer]:
+    """The beginning of a run that is longer."""
+    found: list[Buffer] = []
+    for part in run:
+        if len(part) >= byte_count:
+            found.append(memoryview(part)[:byte_count])
+            break
+        found.append(part)
+        byte_count -= len(part)
+    return found

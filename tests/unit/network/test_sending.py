@@ -1,0 +1,177 @@
+"""A large answer goes out in turns, whole and in order, and small ones pass between them."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import fcntl
+import random
+import socket
+import struct
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.answers import Answer, Parts
+from strandline.broker.network.connection import SLACK_BYTES, TURN_BYTES_MAX, Connection
+from strandline.storage.clock import SystemClock
+from strandline.storage.files import FileRange, OpenFile
+
+# Room for every answer of these tests: what stops a connection is its turn and not its socket.
+BUFFER_BYTES = 4 * 1024 * 1024
+CONTENT = random.Random(1).randbytes(3 * TURN_BYTES_MAX)
+REQUEST = struct.pack(">i", 1) + b"?"
+
+AsParts = Callable[[Path], Parts]
+
+
+def _one_buffer(_folder: Path) -> Parts:
+    return [CONTENT]
+
+
+def _many_buffers(_folder: Path) -> Parts:
+    step = 100_001
+    return [memoryview(CONTENT)[at : at + step] for at in range(0, len(CONTENT), step)]
+
+
+def _file(folder: Path) -> Parts:
+    return [CONTENT[:70], _range(folder, 70, len(CONTENT) - 3), CONTENT[-3:]]
+
+
+def _files(folder: Path) -> Parts:
+    """As of several partitions; with an empty buffer, as nobody should send but everybody may."""
+    parts: list[object] = []
+    for at in range(0, len(CONTENT), 500_000):
+        end = min(at + 500_000, len(CONTENT))
+        parts += [CONTENT[at : at + 10], b"", _range(folder, at + 10, end)]
+    return parts  # type: ignore[return-value]
+
+
+def _range(folder: Path, start: int, end: int) -> FileRange:
+    path = folder / "segment"
+    path.write_bytes(CONTENT)
+    return FileRange(OpenFile(path, writable=False), start, end - start)
+
+
+class Answers:
+    """Answers every request with the same."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
+        return list(self._parts)
+
+
+def _waiting_bytes(client: socket.socket) -> int:
+    """What has arrived and is not read yet."""
+    found = array.array("i", [0])
+    fcntl.ioctl(client, termios.FIONREAD, found)
+    return found[0]
+
+
+@contextmanager
+def connection_with(parts: Parts) -> Iterator[tuple[Connection, socket.socket]]:
+    ours, client = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    ours.setblocking(False)
+    client.setblocking(False)
+    connection = Connection(
+        ours,
+        peer="test:1",
+        listener="TEST",
+        handler=Answers(parts),
+        loop=asyncio.get_running_loop(),
+        spawn=asyncio.get_running_loop().create_task,
+        clock=SystemClock(),
+        frame_bytes_max=1000,
+        on_close=lambda _connection: None,
+        on_refused=lambda _peer, _reason: None,
+    )
+    try:
+        yield connection, client
+    finally:
+        connection.close("the test is over")
+        client.close()
+
+
+async def _receive(client: socket.socket, size: int) -> bytes:
+    received = b""
+    loop = asyncio.get_running_loop()
+    while len(received) < size:
+        received += await asyncio.wait_for(loop.sock_recv(client, size - len(received)), 10)
+    return received
+
+
+@pytest.mark.parametrize("as_parts", [_one_buffer, _many_buffers, _file, _files])
+def test_a_turn_of_the_loop_sends_a_bounded_part_of_an_answer(
+    as_parts: AsParts, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        with connection_with(as_parts(tmp_path)) as (connection, client):
+            client.send(REQUEST)
+            received = b""
+            while len(received) < len(CONTENT):
+                await asyncio.sleep(0)
+                waiting = _waiting_bytes(client)
+                assert waiting <= TURN_BYTES_MAX + SLACK_BYTES
+                while waiting > 0:
+                    received += client.recv(waiting)
+                    waiting = _waiting_bytes(client)
+            assert received == CONTENT
+            await asyncio.sleep(0)
+            assert not connection.is_sending
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("as_parts", [_one_buffer, _many_buffers, _file, _files])
+def test_answers_in_turns_are_whole_and_the_connection_goes_on(
+    as_parts: AsParts, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        with connection_with(as_parts(tmp_path)) as (connection, client):
+            # Both at once: the second is answered when the first is out.
+            client.send(REQUEST + REQUEST)
+            assert await _receive(client, 2 * len(CONTENT)) == 2 * CONTENT
+            client.send(REQUEST)
+            assert await _receive(client, len(CONTENT)) == CONTENT
+            assert connection.requests_total == 3
+
+    asyncio.run(main())
+
+
+def test_a_small_answer_passes_a_large_one() -> None:
+    async def main() -> None:
+        with (
+            connection_with([CONTENT]) as (_, patient),
+            connection_with([b"at once"]) as (_, hasty),
+        ):
+            patient.send(REQUEST)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert 0 < _waiting_bytes(patient) < len(CONTENT)
+            hasty.send(REQUEST)
+            assert await _receive(hasty, 7) == b"at once"
+            assert _waiting_bytes(patient) < len(CONTENT)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("records_bytes", [TURN_BYTES_MAX - 80, TURN_BYTES_MAX])
+def test_an_answer_of_a_partition_goes_in_one_turn(records_bytes: int, tmp_path: Path) -> None:
+    """With its head and its tail: no turn is spent on three bytes."""
+
+    async def main() -> None:
+        parts = [CONTENT[:75], _range(tmp_path, 0, records_bytes), b"end"]
+        with connection_with(parts) as (connection, client):
+            client.send(REQUEST)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert _waiting_bytes(client) == records_bytes + 78
+            assert not connection.is_sending
+
+    asyncio.run(main())
