@@ -243,10 +243,15 @@ class Broker:
         """Makes this broker as the metadata says: what depends on others comes after them."""
         self._running.follow(image)
         self._quotas.follow(image)
+        current = self._running.current
         if self._tiering is not None:
-            altered = tiering_config(self._running.current)
-            self._tiering.copy_quota.limits = altered.copy_quota
-            self._tiering.fetch_quota.limits = altered.fetch_quota
+            self._tiering.reconfigure(tiering_config(current))
+        if self._cold_reader is not None:
+            self._workers.resize(current)
+            self._cold_reader.resize(
+                parallel_downloads_max=current.remote_log_reader_threads,
+                index_bytes_max=current.remote_log_index_file_cache_total_size_bytes,
+            )
         await self._replicas.follow(image)
 
     def _open_log_dirs(self) -> LogDirs:
@@ -279,7 +284,9 @@ class Broker:
             store,
             reader=self._cold_reader,
             executors=TieringExecutors(
-                copies=self._workers.copier, metadata=self._workers.manifests
+                copies=self._workers.copier,
+                metadata=self._workers.manifests,
+                deletes=self._workers.expiration,
             ),
             clock=self._clock,
             config=tiering,
@@ -444,6 +451,7 @@ class Broker:
             tiering_counters=self._tiering_counters,
             cold_reader=self._cold_reader,
             store_requests=lambda: store_requests(self._store),
+            pool_sizes=self._workers.remote_sizes,
             cleaner=self._cleaner.figures,
         )
         self._metrics = await serve_metrics(address, sources, self._why_not_ready)

@@ -130,7 +130,9 @@ class BrokerConfig:
     remote_s3_region: str | None
     remote_log_manager_task_interval_ms: int
     remote_log_manager_copier_thread_pool_size: int
+    remote_log_manager_expiration_thread_pool_size: int
     remote_log_reader_threads: int
+    remote_log_index_file_cache_total_size_bytes: int
     remote_log_reader_max_pending_tasks: int
     remote_log_manager_copy_max_bytes_per_second: int
     remote_log_manager_copy_quota_window_num: int

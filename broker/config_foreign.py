@@ -84,10 +84,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
         pattern="log.flush.start.offset.checkpoint.interval.ms",
         reason="checkpoints are written every 5 seconds",
     ),
-    ForeignKeys(
-        pattern="remote.log.index.file.cache.total.size.bytes",
-        reason="the indexes of the 512 segments read last are kept",
-    ),
     ForeignKeys(pattern="log.message.format.version", reason="Kafka ignores it since 4.0"),
     ForeignKeys(pattern="log.message.downconversion.enable", reason="Kafka ignores it since 4.0"),
     ForeignKeys(pattern="log.dir.failure.timeout.ms", reason=_OWN_METADATA),
@@ -100,10 +96,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="rlmm.config.", reason=_OWN_TIER),
     ForeignKeys(
         pattern="remote.log.manager.thread.pool.size", reason="the copier's pool does all copying"
-    ),
-    ForeignKeys(
-        pattern="remote.log.manager.expiration.thread.pool.size",
-        reason="deleting needs no pool of its own",
     ),
     ForeignKeys(pattern="remote.log.manager.follower.thread.pool.size", reason=_ONE_BROKER),
 )

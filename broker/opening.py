@@ -74,6 +74,7 @@ def make_cold_reader(store: ObjectStore, config: BrokerConfig, workers: Workers)
         workers.reader,
         chunk_bytes=config.remote_chunk_bytes,
         parallel_downloads_max=config.remote_log_reader_threads,
+        index_bytes_max=config.remote_log_index_file_cache_total_size_bytes,
         memory_bytes_max=config.remote_cache_memory_bytes,
         disk_bytes_max=config.remote_cache_disk_bytes,
         disk_directory=config.remote_cache_directory if config.remote_cache_disk_bytes else None,

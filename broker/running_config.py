@@ -29,6 +29,13 @@ from strandline.storage.log_config import LogConfig, nearest_name
 
 log = logging.getLogger(__name__)
 
+# Pools of threads whose size can be altered.
+POOL_SIZES = (
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.reader.threads",
+)
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -141,11 +148,14 @@ def check_broker_change(
     """
     for name, text in properties.items():
         _check_one(name, text)
-    stored = {**image.broker_properties, node_id: properties}
-    both = {**stored.get(None, {}), **stored.get(static.node_id, {})}
+    before = _stored_for(static.node_id, image.broker_properties)
+    after = _stored_for(static.node_id, {**image.broker_properties, node_id: properties})
     try:
-        usable = {name: text for name, text in both.items() if broker_config(name)}
-        defaults = altered(static, usable).topic_defaults()
+        wanted = altered(
+            static, {name: text for name, text in after.items() if broker_config(name)}
+        )
+        _check_pool_sizes(altered(static, _usable(before)), wanted)
+        defaults = wanted.topic_defaults()
         # As if they were a topic's own, so that they are also held against each other.
         LogConfig.resolve(defaults)
     except InvalidConfig as error:
@@ -157,6 +167,26 @@ def check_broker_change(
             raise Refusal(
                 ErrorCode.INVALID_REQUEST, f"topic {topic.name} could not run with it: {error}"
             ) from None
+
+
+def _stored_for(node_id: int, stored: Mapping[int | None, Mapping[str, str]]) -> Mapping[str, str]:
+    return {**stored.get(None, _NOTHING), **stored.get(node_id, _NOTHING)}
+
+
+def _check_pool_sizes(before: BrokerConfig, after: BrokerConfig) -> None:
+    """As Kafka's DynamicThreadPool: one step at most doubles a pool, or halves it.
+
+    Raises InvalidConfig.
+    """
+    for name in POOL_SIZES:
+        definition = broker_config(name)
+        assert definition is not None, name
+        size: int = getattr(before, definition.field_name)
+        wanted: int = getattr(after, definition.field_name)
+        if not size // 2 <= wanted <= size * 2:
+            raise InvalidConfig(
+                f"{name}={wanted}: must be at least half and at most double the current {size}"
+            )
 
 
 def _check_one(name: str, text: str) -> None:

@@ -3,11 +3,12 @@
     disk (1)       log folders, checkpoints
     syncs (8)      flushes of logs; those of different logs share the device
     metadata (1)   appends to the metadata log
-    manifests (4)  manifests, deletes, the mirror of the metadata log
+    manifests (4)  manifests, the mirror of the metadata log
     lookups (2)    offsets by time
     records (2)    appends that need decompression or a look at each record
     copier (remote.log.manager.copier.thread.pool.size)  uploads
     reader (remote.log.reader.threads)  cold reads
+    expiration (remote.log.manager.expiration.thread.pool.size)  deletes in the archive
     cleaner (log.cleaner.threads)  talks to a compacting child process each
     decoding (1)   large requests
     moves (1)      copies of partitions for another log folder
@@ -17,12 +18,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from strandline.broker.config import BrokerConfig
+from strandline.broker.resizable_pool import ResizablePool
 from strandline.storage.values import dataclass
 
-# Manifests, deletes and topic.json are small: a few at a time, and never behind a copy.
+# Manifests and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
 # ListOffsets by time decompresses a batch of each partition.
 LOOKUP_THREADS = 2
@@ -40,11 +42,12 @@ class Workers:
     disk: ThreadPoolExecutor
     syncs: ThreadPoolExecutor
     metadata: ThreadPoolExecutor
-    copier: ThreadPoolExecutor
+    copier: ResizablePool
     lookups: ThreadPoolExecutor
     records: ThreadPoolExecutor
     manifests: ThreadPoolExecutor
-    reader: ThreadPoolExecutor
+    reader: ResizablePool
+    expiration: ResizablePool
     cleaner: ThreadPoolExecutor
     decoding: ThreadPoolExecutor
     moves: ThreadPoolExecutor
@@ -55,24 +58,42 @@ class Workers:
             disk=ThreadPoolExecutor(1, "disk"),
             syncs=ThreadPoolExecutor(SYNC_THREADS, "syncs"),
             metadata=ThreadPoolExecutor(1, "metadata"),
-            copier=ThreadPoolExecutor(config.remote_log_manager_copier_thread_pool_size, "copier"),
+            copier=ResizablePool(config.remote_log_manager_copier_thread_pool_size, "copier"),
             lookups=ThreadPoolExecutor(LOOKUP_THREADS, "lookups"),
             records=ThreadPoolExecutor(RECORD_THREADS, "records"),
             manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
-            reader=ThreadPoolExecutor(config.remote_log_reader_threads, "reader"),
+            reader=ResizablePool(config.remote_log_reader_threads, "reader"),
+            expiration=ResizablePool(
+                config.remote_log_manager_expiration_thread_pool_size, "expiration"
+            ),
             cleaner=ThreadPoolExecutor(max(1, config.log_cleaner_threads), "cleaner"),
             decoding=ThreadPoolExecutor(1, "decoding"),
             moves=ThreadPoolExecutor(1, "moves"),
         )
 
+    def resize(self, config: BrokerConfig) -> None:
+        """Takes over the sizes that may change while the broker runs."""
+        self.copier.resize(config.remote_log_manager_copier_thread_pool_size)
+        self.reader.resize(config.remote_log_reader_threads)
+        self.expiration.resize(config.remote_log_manager_expiration_thread_pool_size)
+
+    def remote_sizes(self) -> dict[str, int]:
+        """How many jobs may run at a time in the pools of the remote tier, by name."""
+        return {
+            "copier": self.copier.size,
+            "reader": self.reader.size,
+            "expiration": self.expiration.size,
+        }
+
     def stop(self) -> None:
         """Ends the threads without waiting: what still runs is given up."""
-        pools = (
+        pools: tuple[Executor, ...] = (
             self.decoding,
             self.reader,
             self.lookups,
             self.records,
             self.copier,
+            self.expiration,
             self.cleaner,
             self.manifests,
             self.moves,

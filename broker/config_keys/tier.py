@@ -52,18 +52,41 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         "remote.log.manager.copier.thread.pool.size",
         ConfigType.INT,
         10,
-        "Segments copied at the same time.",
+        "Segments copied at the same time. Altered to between half and twice what it is.",
         minimum=1,
         maximum=1000,
+        dynamic=True,
+    )
+    yield key(
+        TIER,
+        "remote.log.manager.expiration.thread.pool.size",
+        ConfigType.INT,
+        10,
+        "Deletes in the archive at the same time, for as many partitions. Altered to between half"
+        " and twice what it is.",
+        minimum=1,
+        maximum=1000,
+        dynamic=True,
     )
     yield key(
         TIER,
         "remote.log.reader.threads",
         ConfigType.INT,
         10,
-        "Requests to the object store at the same time on behalf of readers.",
+        "Requests to the object store at the same time on behalf of readers. Altered to between"
+        " half and twice what it is.",
         minimum=1,
         maximum=1000,
+        dynamic=True,
+    )
+    yield key(
+        TIER,
+        "remote.log.index.file.cache.total.size.bytes",
+        ConfigType.LONG,
+        1024 * MIB,
+        "Memory for indexes of remote segments, the least used dropped first; of 4,096 at most.",
+        minimum=1,
+        dynamic=True,
     )
     yield key(
         TIER,

@@ -98,6 +98,7 @@ class Sources:
     tiering_counters: MetricRegistry | None = None
     cold_reader: ColdReader | None = None
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
+    pool_sizes: Callable[[], Mapping[str, int]] = dict
     cleaner: CleanerFigures | None = None
 
 
@@ -312,9 +313,15 @@ class _Page:
             yield single("strandline_remote_failed_attempts_total", failed)
         if sources.cold_reader is None:
             return
+        sizes = sources.pool_sizes()
+        yield row_of(
+            "strandline_remote_pool_size", [Sample(size, (name,)) for name, size in sizes.items()]
+        )
         found = sources.cold_reader.statistics()
         yield single("strandline_cold_cache_bytes", found.live_bytes_now)
         yield single("strandline_cold_running_downloads", found.running_downloads_now)
+        yield single("strandline_cold_index_bytes", found.index_bytes_now)
+        yield single("strandline_cold_index_evictions_total", found.evicted_indexes)
         yield row_of(
             "strandline_cold_chunks_total",
             [
@@ -437,6 +444,7 @@ class _Page:
 _TIER_GAUGES: Mapping[str, Callable[[PartitionStatistics], int]] = {
     "remotecopylagbytes": lambda s: s.copy_lag_bytes,
     "remotecopylagsegments": lambda s: s.copy_lag_segments,
+    "remotedeletelagbytes": lambda s: s.deleting_bytes,
     "remotedeletelagsegments": lambda s: s.deleting_segments,
     "remotelogsizebytes": lambda s: s.remote_bytes,
     "remotelogmetadatacount": lambda s: s.remote_segments,

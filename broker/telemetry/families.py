@@ -124,6 +124,13 @@ TIERS = (
         _TOPIC,
     ),
     _family(
+        "kafka_server_brokertopicmetrics_remotedeletelagbytes",
+        _G,
+        "Bytes of objects in the archive that nothing refers to any more and that are not deleted"
+        " yet: of segments that retention has given up, and of what others took the place of.",
+        _TOPIC,
+    ),
+    _family(
         "kafka_server_brokertopicmetrics_remotedeletelagsegments",
         _G,
         "Segments in the archive that retention has given up and that are not deleted yet.",
@@ -171,6 +178,19 @@ TIERS = (
     ),
     _family("strandline_cold_cache_bytes", _G, "Memory of chunks of archived segments."),
     _family("strandline_cold_running_downloads", _G, "Chunks that are being fetched."),
+    _family("strandline_cold_index_bytes", _G, "Memory of indexes of archived segments."),
+    _family(
+        "strandline_cold_index_evictions_total",
+        _C,
+        "Indexes dropped because of remote.log.index.file.cache.total.size.bytes.",
+    ),
+    _family(
+        "strandline_remote_pool_size",
+        _G,
+        "Jobs that may run at a time: remote.log.manager.copier.thread.pool.size,"
+        " remote.log.manager.expiration.thread.pool.size, remote.log.reader.threads.",
+        ("pool",),
+    ),
     _family(
         "strandline_cold_chunks_total",
         _C,

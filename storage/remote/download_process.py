@@ -109,6 +109,11 @@ class DownloadProcess:
         self._forgotten: deque[int] = deque(maxlen=1024)
         self.fetched_count = 0
 
+    def resize(self, parallel_max: int) -> None:
+        """The next child takes so many downloads at a time; with this one, others wait or are
+        done without it."""
+        self._channel_count = min(parallel_max, CHANNELS_MAX)
+
     @property
     def pid(self) -> int | None:
         """The child's, while there is one."""

@@ -105,6 +105,13 @@ class ChunkDownloads:
         self._is_pump_due = False
         self._is_closed = False
 
+    def resize(self, parallel_max: int) -> None:
+        """Another number of downloads at the same time; those under way go on."""
+        self._parallel_max = parallel_max
+        if self.process is not None:
+            self.process.resize(parallel_max)
+        self._pump()
+
     @property
     def running_count(self) -> int:
         return len(self._running)

@@ -183,7 +183,12 @@ class Manifest:
             )
         kept = {part.key for part in parts}
         marks = tuple(
-            DeletedEntry(log_key=part.key, meta_key=part.key, marked_ms=marked_ms)
+            DeletedEntry(
+                log_key=part.key,
+                meta_key=part.key,
+                marked_ms=marked_ms,
+                size_bytes=part.size_bytes,
+            )
             for part in self.tail
             if part.key not in kept
         )
@@ -215,7 +220,12 @@ class Manifest:
             if entry.base_offset != first_offset:
                 raise ValueError(f"segment at {entry.base_offset} is not first: {first_offset}")
             marks.append(
-                DeletedEntry(log_key=entry.log_key, meta_key=entry.meta_key, marked_ms=marked_ms)
+                DeletedEntry(
+                    log_key=entry.log_key,
+                    meta_key=entry.meta_key,
+                    marked_ms=marked_ms,
+                    size_bytes=entry.size_bytes,
+                )
             )
             if not pages:
                 segments.pop(0)

@@ -74,6 +74,8 @@ class DeletedEntry:
     log_key: str
     meta_key: str
     marked_ms: TimestampMs
+    # Of the batches in them; 0 for a page, and if nobody wrote it down.
+    size_bytes: int = 0
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -92,7 +94,15 @@ def replaced_marks(
     for entry in old:
         gone = [key for key in (entry.log_key, entry.meta_key) if key not in kept]
         if gone:
-            marks.append(DeletedEntry(log_key=gone[0], meta_key=gone[-1], marked_ms=marked_ms))
+            size_bytes = entry.size_bytes if entry.log_key in gone else 0
+            marks.append(
+                DeletedEntry(
+                    log_key=gone[0],
+                    meta_key=gone[-1],
+                    marked_ms=marked_ms,
+                    size_bytes=size_bytes,
+                )
+            )
     return tuple(marks)
 
 
@@ -172,7 +182,12 @@ def page_from(fields: Fields) -> PageRef:
 
 def deleted_fields(mark: DeletedEntry) -> dict[str, Json]:
     """What a manifest says of objects that go."""
-    return {"log_key": mark.log_key, "meta_key": mark.meta_key, "marked_ms": mark.marked_ms}
+    fields: dict[str, Json] = {
+        "log_key": mark.log_key,
+        "meta_key": mark.meta_key,
+        "marked_ms": mark.marked_ms,
+    }
+    return {**fields, "size_bytes": mark.size_bytes} if mark.size_bytes else fields
 
 
 def deleted_from(fields: Fields) -> DeletedEntry:
@@ -181,4 +196,5 @@ def deleted_from(fields: Fields) -> DeletedEntry:
         log_key=fields.text("log_key"),
         meta_key=fields.text("meta_key"),
         marked_ms=fields.integer("marked_ms"),
+        size_bytes=fields.optional_integer("size_bytes") or 0,
     )

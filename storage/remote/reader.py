@@ -23,11 +23,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import field
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from strandline.storage.errors import (
     CorruptRecords,
@@ -41,6 +40,15 @@ from strandline.storage.records.any_batch import iter_batches, iter_records
 from strandline.storage.remote.chunk_cache import Chunk, RecordBytes
 from strandline.storage.remote.download_process import DownloadProcess
 from strandline.storage.remote.downloads import ChunkDownloads, open_disk_cache
+from strandline.storage.remote.index_cache import (
+    BYTES_MAX as INDEX_BYTES_MAX,
+)
+from strandline.storage.remote.index_cache import (
+    CachedIndexes,
+    IndexCache,
+    segment_index_bytes,
+    transactions_bytes,
+)
 from strandline.storage.remote.index_loading import load_index, load_txn_index
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
@@ -55,12 +63,8 @@ READ_AHEAD_FIRST = 2
 READ_AHEAD_CHUNKS = 9
 # The default of `remote.log.reader.threads`.
 PARALLEL_DOWNLOADS_MAX = 10
-# An index of a 1 GiB segment takes 24 KiB, so all of them stay under 12 MiB.
-INDEXES_MAX = 512
 # Consumers whose next offset is remembered; one that is forgotten starts without read-ahead again.
 STREAMS_MAX = 1024
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,9 @@ class ColdReaderStatistics:
     corrupt_chunks: int
     failed_downloads: int
     evicted_chunks: int
+    indexes_now: int
+    index_bytes_now: int
+    evicted_indexes: int
 
 
 class ColdReader:
@@ -107,6 +114,7 @@ class ColdReader:
         disk_directory: Path | None = None,
         read_ahead_chunks: int = READ_AHEAD_CHUNKS,
         parallel_downloads_max: int = PARALLEL_DOWNLOADS_MAX,
+        index_bytes_max: int = INDEX_BYTES_MAX,
     ) -> None:
         """Opens the disk cache, if there is one (blocking). Raises DiskError if that fails."""
         self._store = store
@@ -120,10 +128,20 @@ class ColdReader:
             memory_bytes_max=memory_bytes_max,
             disk=open_disk_cache(disk_directory, disk_bytes_max),
         )
-        self._indexes: _Loaded[SegmentIndex] = _Loaded(executor)
-        self._txn_indexes: _Loaded[tuple[AbortedTransaction, ...]] = _Loaded(executor)
+        self._cached_indexes = IndexCache(bytes_max=index_bytes_max)
+        self._indexes: CachedIndexes[SegmentIndex] = CachedIndexes(
+            self._cached_indexes, "batches", executor, size_of=segment_index_bytes
+        )
+        self._txn_indexes: CachedIndexes[tuple[AbortedTransaction, ...]] = CachedIndexes(
+            self._cached_indexes, "transactions", executor, size_of=transactions_bytes
+        )
         # (partition folder, next offset) of recent reads -> how far ahead of it was read.
         self._streams: OrderedDict[tuple[str, Offset], int] = OrderedDict()
+
+    def resize(self, *, parallel_downloads_max: int, index_bytes_max: int) -> None:
+        """Other bounds, at once; downloads that are under way go on."""
+        self._downloads.resize(parallel_downloads_max)
+        self._cached_indexes.bytes_max = index_bytes_max
 
     def statistics(self) -> ColdReaderStatistics:
         counters = self._downloads.counters
@@ -141,6 +159,9 @@ class ColdReader:
             corrupt_chunks=counters.corrupt,
             failed_downloads=counters.failed,
             evicted_chunks=self._downloads.cache.evicted_count,
+            indexes_now=len(self._cached_indexes),
+            index_bytes_now=self._cached_indexes.bytes_now,
+            evicted_indexes=self._cached_indexes.evicted_count,
         )
 
     @property
@@ -403,44 +424,6 @@ class ColdReader:
             for aborted in known
             if aborted.last_offset >= start_offset and aborted.first_offset < end_offset
         ]
-
-
-class _Loaded(Generic[T]):
-    """Small things that are loaded once in the executor and kept, the least used dropped first."""
-
-    def __init__(self, executor: Executor, *, count_max: int = INDEXES_MAX) -> None:
-        self._executor = executor
-        self._count_max = count_max
-        self._values: OrderedDict[str, T] = OrderedDict()
-        self._loading: dict[str, asyncio.Future[T]] = {}
-
-    def find(self, key: str) -> T | None:
-        if key not in self._values:
-            return None
-        self._values.move_to_end(key)
-        return self._values[key]
-
-    def peek(self, key: str) -> T | None:
-        """As `find`, without a trace."""
-        return self._values.get(key)
-
-    def start(self, key: str, load: Callable[[], T]) -> asyncio.Future[T]:
-        """The future of `load()`, shared by all who ask while it runs. Await it shielded."""
-        loading = self._loading.get(key)
-        if loading is None:
-            loop = asyncio.get_running_loop()
-            loading = self._loading[key] = loop.run_in_executor(self._executor, load)
-            loading.add_done_callback(lambda done: self._loaded(key, done))
-        return loading
-
-    def _loaded(self, key: str, done: asyncio.Future[T]) -> None:
-        del self._loading[key]
-        # Asking for the exception also tells the loop that somebody has seen it.
-        if done.cancelled() or done.exception() is not None:
-            return
-        self._values[key] = done.result()
-        while len(self._values) > self._count_max:
-            self._values.popitem(last=False)
 
 
 def _folder(entry: SegmentEntry) -> str:

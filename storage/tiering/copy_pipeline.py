@@ -36,12 +36,13 @@ class CopySlots:
     """
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        # May be changed at any time; copies under way go on.
+        self.count = count
         self._taken = 0
 
     @property
     def is_free(self) -> bool:
-        return self._taken < self._count
+        return self._taken < self.count
 
     def take(self, copying: Copying) -> None:
         """Counts the copy until it ends."""

@@ -51,6 +51,7 @@ from strandline.storage.tiering.tiering_tools import TieringTools
 from strandline.storage.tiering.topic_purge import TopicPurge
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.tiering.work_crew import WorkCrew
 from strandline.storage.tiering.work_queue import WorkQueue
 from strandline.storage.values import dataclass
 
@@ -127,6 +128,7 @@ class TieringManager:
             ),
             copy_slots=CopySlots(config.workers),
             executor=executors.metadata,
+            deletes=executors.deletes or executors.metadata,
             clock=clock,
             metrics=metrics or MetricRegistry(),
             retry=config.retry,
@@ -151,6 +153,7 @@ class TieringManager:
         # Detached partitions whose last step may still run.
         self._leaving: dict[TopicId, list[PartitionTiering]] = {}
         self._queue: WorkQueue[WorkKey] = WorkQueue()
+        self._crew = WorkCrew(config.workers, self._queue, self._step)
         self._tombstones_read = False
         self._abort_uploads_s = 0.0
         # Not at the start, when there is enough to do.
@@ -238,7 +241,7 @@ class TieringManager:
                 topic_info,
                 leaving=self._leaving.pop(topic_info.topic_id, ()),
                 store=self._store,
-                executor=self._executors.metadata,
+                executor=self._tools.deletes,
                 clock=self._clock,
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
@@ -319,17 +322,18 @@ class TieringManager:
     async def run(self) -> None:
         """Works until it is cancelled."""
         if self._config.follows:
-            await asyncio.gather(
-                self._schedule(),
-                self._watch_store(),
-                *(self._work() for _ in range(self._config.workers)),
-            )
+            await asyncio.gather(self._schedule(), self._watch_store(), self._crew.run())
         await asyncio.gather(
-            self._schedule(),
-            self._watch_store(),
-            self._keep_house(),
-            *(self._work() for _ in range(self._config.workers)),
+            self._schedule(), self._watch_store(), self._keep_house(), self._crew.run()
         )
+
+    def reconfigure(self, config: TieringConfig) -> None:
+        """Takes over what may change while it works: quotas, copies and reads at a time."""
+        self.copy_quota.limits = config.copy_quota
+        self.fetch_quota.limits = config.fetch_quota
+        self._gate.reads_max = config.reads_max
+        self._crew.count = config.workers
+        self._tools.copy_slots.count = config.workers
 
     async def _schedule(self) -> None:
         while True:
@@ -368,18 +372,6 @@ class TieringManager:
             self._queue.add(topic_partition)
         for topic_id in self._purges:
             self._queue.add(topic_id)
-
-    async def _work(self) -> None:
-        while True:
-            key = await self._queue.take()
-            try:
-                more = await self._step(key)
-            finally:
-                self._queue.done(key)
-            if more:
-                self._queue.add(key)
-            # A step with nothing to do never waits, and a thousand of them would hold the loop.
-            await asyncio.sleep(0)
 
     async def _step(self, key: WorkKey) -> bool:
         if isinstance(key, TopicPartition):

@@ -34,6 +34,7 @@ class PartitionStatistics:
     local_segments: int
     remote_segments: int
     deleting_segments: int
+    deleting_bytes: int
     pending: tuple[PendingSegment, ...]
     copy_lag_bytes: int
     copy_lag_segments: int
@@ -68,6 +69,9 @@ def statistics_of(
         local_segments=len(unified_log.local.segments),
         remote_segments=0 if manifest is None else manifest.segment_count,
         deleting_segments=0 if manifest is None else len(manifest.deleting),
+        deleting_bytes=0
+        if manifest is None
+        else sum(mark.size_bytes for mark in manifest.deleting),
         pending=pending,
         copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
         copy_lag_segments=len(lagging),

@@ -555,7 +555,8 @@ class PartitionTiering:
         if not due:
             return
         keys = [key for mark in due for key in mark.keys]
-        await self._run(partial(self._tools.store.delete, keys))
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._tools.deletes, self._tools.store.delete, keys)
         crash_point(DELETE_AFTER_OBJECTS)
         await self.commit(self.owned(manifest).without_deleting(due))
         self._counters.deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))

@@ -120,7 +120,8 @@ class ReadGate:
 
     def __init__(self, *, reads_max: int, quota: TierQuota) -> None:
         self.quota = quota
-        self._reads_max = reads_max
+        # May be changed at any time; reads under way go on.
+        self.reads_max = reads_max
         self._reads = 0
         self.refused_count = 0
 
@@ -135,7 +136,7 @@ class ReadGate:
         if wait_s > 0:
             self.quota.note_throttled(wait_s)
             raise QuotaExceeded(subject, "read", f"over the fetch quota for {wait_s:.2f} s")
-        if self._reads >= self._reads_max:
+        if self._reads >= self.reads_max:
             self.refused_count += 1
             raise TierUnavailable(subject, "read", f"{self._reads} remote reads are under way")
         self._reads += 1
@@ -150,4 +151,4 @@ class ReadGate:
         return self.quota.throttle_s() <= 0
 
     def __repr__(self) -> str:
-        return f"<ReadGate {self._reads} of {self._reads_max} {self.quota!r}>"
+        return f"<ReadGate {self._reads} of {self.reads_max} {self.quota!r}>"

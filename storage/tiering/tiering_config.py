@@ -45,8 +45,10 @@ class TieringConfig:
 class TieringExecutors:
     """Threads for blocking calls. `copies` has one per parallel copy; `metadata` a few.
 
-    They are apart so that a manifest is never behind a long upload.
+    They are apart so that a manifest is never behind a long upload, nor behind deletes that are
+    many; without `deletes`, `metadata` does those.
     """
 
     copies: Executor
     metadata: Executor
+    deletes: Executor | None = None

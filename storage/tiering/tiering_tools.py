@@ -20,12 +20,13 @@ from strandline.storage.values import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieringTools:
-    """What every partition's tiering works with. `executor` runs manifests and deletes."""
+    """What every partition's tiering works with. `executor` runs manifests."""
 
     store: ObjectStore
     copier: SegmentCopier
     copy_slots: CopySlots
     executor: Executor
+    deletes: Executor
     clock: Clock
     metrics: MetricRegistry
     retry: RetryPolicy

@@ -216,6 +216,42 @@ def test_what_cannot_be_applied_is_refused_and_changes_nothing(
     assert described(client, "") == {}
 
 
+@pytest.mark.parametrize("name", ["1", ""])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "remote.log.manager.copier.thread.pool.size",
+        "remote.log.manager.expiration.thread.pool.size",
+        "remote.log.reader.threads",
+    ],
+)
+def test_a_pool_of_threads_is_doubled_or_halved_in_one_step_and_no_more(
+    client: WireClient, key: str, name: str
+) -> None:
+    (before,) = described(client, "1", key).values()
+    assert before.value == "10"
+    assert not before.read_only
+    for size in ("21", "4", "0", "1001"):
+        result = alter(client, name, (key, SET, size))
+        assert result.error_code == INVALID_REQUEST, size
+        assert key in (result.error_message or "")
+    for size in ("20", "40", "20", "10", "5"):
+        assert alter(client, name, (key, SET, size)).error_code == 0, size
+        assert described(client, "1", key)[key].value == size
+    # Back to the default of 10.
+    assert alter(client, name, (key, DELETE, None)).error_code == 0
+
+
+def test_the_cache_of_remote_indexes_is_altered(client: WireClient) -> None:
+    key = "remote.log.index.file.cache.total.size.bytes"
+    (before,) = described(client, "1", key).values()
+    assert before.value == str(1 << 30)
+    assert not before.read_only
+    assert alter(client, "", (key, SET, "0")).error_code == INVALID_REQUEST
+    assert alter(client, "", (key, SET, "1000")).error_code == 0
+    assert described(client, "1", key)[key].value == "1000"
+
+
 def test_what_is_only_validated_is_not_set(client: WireClient) -> None:
     result = alter(client, "", ("max.connections", SET, "1"), validate_only=True)
     assert result.error_code == 0

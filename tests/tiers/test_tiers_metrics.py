@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.broker.protocol.messages.incremental_alter_configs import ConfigOperation
+from tests.integration.test_broker_configs import alter
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.metrics import METRICS_ON, metric, samples
+from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
-from tests.tiers.log_client import LATEST, make_batches
-from tests.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S
+from tests.tiers.log_client import EARLIEST_LOCAL, LATEST, make_batches
+from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, WAIT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
@@ -52,3 +55,55 @@ def test_a_lag_and_its_reason_are_there_exactly_while_copying_fails(
         fault_proxy.clear()
         assert eventually(lambda: samples(broker, FAILING) == {}, timeout_s=2 * WAIT_S)
         assert eventually(lambda: lag_segments() == 0, timeout_s=WAIT_S)
+
+
+def test_pools_and_the_index_cache_follow_what_is_altered(make_broker: MakeBroker) -> None:
+    pool_size = "strandline_remote_pool_size"
+    broker = make_broker(settings=METRICS_ON)
+    with broker, broker.client(TOPIC) as client, WireClient(broker.port) as wire:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(make_batches(size_bytes=9 * SEGMENT_BYTES // 2))
+        broker.wait_until_archived(client)
+        assert eventually(lambda: client.offset_at(EARLIEST_LOCAL) > 0, timeout_s=WAIT_S)
+        client.read(0, client.offset_at(EARLIEST_LOCAL))
+        bytes_before = metric(broker, "strandline_cold_index_bytes")
+        assert bytes_before > 0
+        assert metric(broker, "strandline_cold_index_evictions_total") == 0
+
+        for key, value in (
+            ("remote.log.manager.copier.thread.pool.size", "20"),
+            ("remote.log.manager.expiration.thread.pool.size", "6"),
+            ("remote.log.reader.threads", "5"),
+            ("remote.log.index.file.cache.total.size.bytes", str(int(bytes_before) // 2)),
+        ):
+            assert alter(wire, "", (key, ConfigOperation.SET, value)).error_code == 0
+        assert metric(broker, pool_size, pool="copier") == 20
+        assert metric(broker, pool_size, pool="reader") == 5
+        assert metric(broker, pool_size, pool="expiration") == 6
+        assert metric(broker, "strandline_cold_index_bytes") <= bytes_before // 2
+        assert metric(broker, "strandline_cold_index_evictions_total") > 0
+        # Both pools do their work as before.
+        client.read(0, client.offset_at(EARLIEST_LOCAL))
+        assert metric(broker, "strandline_cold_index_bytes") <= bytes_before // 2
+        end = client.offset_at(LATEST)
+        client.produce(make_batches(base_offset=end, size_bytes=5 * SEGMENT_BYTES // 2))
+        broker.wait_until_archived(client)
+
+
+def test_what_waits_to_be_deleted_is_a_lag_until_it_is_deleted(make_broker: MakeBroker) -> None:
+    settings = {**METRICS_ON, "strandline.remote.delete.grace.ms": "5000"}
+    broker = make_broker(settings=settings)
+    with broker, broker.client(TOPIC) as client:
+        client.create_topic(TIERED)
+        client.produce(make_batches(size_bytes=7 * SEGMENT_BYTES // 2))
+        broker.wait_until_archived(client)
+
+        def lag(unit: str) -> float:
+            return metric(broker, f"{BROKER_TOPIC}remotedeletelag{unit}", topic=TOPIC)
+
+        assert eventually(lambda: lag("bytes") == 0 == lag("segments"), timeout_s=WAIT_S)
+        archived_bytes = metric(broker, f"{BROKER_TOPIC}remotelogsizebytes", topic=TOPIC)
+        client.delete_records(client.offset_at(LATEST))
+        assert eventually(lambda: lag("segments") >= 2, timeout_s=WAIT_S)
+        assert lag("bytes") == archived_bytes
+        assert eventually(lambda: lag("bytes") == 0 == lag("segments"), timeout_s=WAIT_S)

@@ -1,0 +1,96 @@
+"""A bounded pool of threads whose bound may change while it works, as Kafka's thread pools.
+
+    submit --> waiting ──► at most `size` drains, each a job of the pool beneath, which makes
+                           threads as they are needed and keeps them
+
+A pool that shrinks lets what runs end; no more than `size` jobs run from then on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# The largest that any pool of threads may be configured to.
+SIZE_MAX = 1000
+
+
+class ResizablePool(Executor):
+    """See the top of this file. Thread-safe."""
+
+    def __init__(self, size: int, name: str) -> None:
+        assert 1 <= size <= SIZE_MAX, size
+        self._threads = ThreadPoolExecutor(SIZE_MAX, name)
+        self._size = size
+        self._drains = 0
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def size(self) -> int:
+        """How many jobs may run at the same time."""
+        return self._size
+
+    def resize(self, size: int) -> None:
+        """Takes effect at once for jobs that wait; what runs goes on."""
+        assert 1 <= size <= SIZE_MAX, size
+        with self._lock:
+            self._size = size
+            if not self._is_closed:
+                self._start_drains(len(self._waiting))
+
+    def submit(self, fn: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> Future[T]:
+        """As `Executor.submit`. Raises RuntimeError after `shutdown`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            self._waiting.append((future, partial(fn, *arguments, **named)))
+            self._start_drains(1)
+        return future
+
+    def _start_drains(self, count_max: int) -> None:
+        """With the lock held. One that finds nothing to do ends."""
+        for _ in range(min(count_max, self._size - self._drains)):
+            self._drains += 1
+            self._threads.submit(self._drain)
+
+    def _drain(self) -> None:
+        while True:
+            with self._lock:
+                if self._drains > self._size or not self._waiting:
+                    self._drains -= 1
+                    return
+                future, call = self._waiting.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = call()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+            # Neither is to live until the next job comes.
+            del future, call
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `Executor.shutdown`."""
+        with self._lock:
+            self._is_closed = True
+            cancelled = list(self._waiting) if cancel_futures else []
+            if cancel_futures:
+                self._waiting.clear()
+        for future, _ in cancelled:
+            future.cancel()
+        self._threads.shutdown(wait=wait)
+
+    def __repr__(self) -> str:
+        return f"<ResizablePool {self._drains} of {self._size} run, {len(self._waiting)} wait>"

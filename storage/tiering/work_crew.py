@@ -1,0 +1,75 @@
+"""Workers side by side over one queue, whose number may change while they work.
+
+    0 1 2 ... count-1 | parked ...        a worker with a number from `count` on waits until the
+                                          crew grows; what it holds it ends, or gives back
+
+Workers are added when they are first needed, so many at a time that their nesting stays flat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from strandline.storage.tiering.work_queue import WorkQueue
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+class WorkCrew(Generic[KeyT]):
+    """Calls `step` for what the queue gives, `count` at a time. Used on the event loop only."""
+
+    def __init__(
+        self, count: int, queue: WorkQueue[KeyT], step: Callable[[KeyT], Awaitable[bool]]
+    ) -> None:
+        """`step` tells whether there is more to do for its key."""
+        assert count >= 1, count
+        self._count = count
+        self._queue = queue
+        self._step = step
+        self._resized = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    @count.setter
+    def count(self, count: int) -> None:
+        """Takes effect at once; steps that are under way go on."""
+        assert count >= 1, count
+        self._count = count
+        self._resized.set()
+        self._resized = asyncio.Event()
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        await self._run_from(0)
+
+    async def _run_from(self, first: int) -> None:
+        end = max(self._count, 2 * first)
+        await asyncio.gather(*map(self._work, range(first, end)), self._grow_from(end))
+
+    async def _grow_from(self, end: int) -> None:
+        while self._count <= end:
+            await self._resized.wait()
+        await self._run_from(end)
+
+    async def _work(self, number: int) -> None:
+        while True:
+            while number >= self._count:
+                await self._resized.wait()
+            key = await self._queue.take()
+            if number >= self._count:
+                # It waited when the crew became smaller: somebody else is to have it.
+                self._queue.done(key)
+                self._queue.add(key)
+                continue
+            try:
+                more = await self._step(key)
+            finally:
+                self._queue.done(key)
+            if more:
+                self._queue.add(key)
+            # A step with nothing to do never waits, and a thousand of them would hold the loop.
+            await asyncio.sleep(0)

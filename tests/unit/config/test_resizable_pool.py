@@ -1,0 +1,110 @@
+"""A pool of threads whose bound changes while it works."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+
+import pytest
+
+from strandline.broker.resizable_pool import ResizablePool
+
+WAIT_S = 10.0
+
+
+class Jobs:
+    """Jobs that last until they are told to end, and how many ran at once."""
+
+    def __init__(self, pool: ResizablePool) -> None:
+        self._pool = pool
+        self._changed = threading.Condition()
+        self._running = 0
+        self._ends = 0
+        self.most = 0
+
+    def start(self, count: int) -> list[Future[None]]:
+        return [self._pool.submit(self._last) for _ in range(count)]
+
+    def end(self, count: int) -> None:
+        with self._changed:
+            self._ends += count
+            self._changed.notify_all()
+
+    def await_running(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._running == count, WAIT_S), self._running
+
+    def _last(self) -> None:
+        with self._changed:
+            self._running += 1
+            self.most = max(self.most, self._running)
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._ends > 0, WAIT_S)
+            self._ends -= 1
+            self._running -= 1
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def pool() -> Iterator[ResizablePool]:
+    made = ResizablePool(2, "tried")
+    yield made
+    made.shutdown(cancel_futures=True)
+
+
+def test_no_more_jobs_run_than_the_pool_has_room_for(pool: ResizablePool) -> None:
+    jobs = Jobs(pool)
+    futures = jobs.start(5)
+    jobs.await_running(2)
+    jobs.end(5)
+    for future in futures:
+        future.result(WAIT_S)
+    assert jobs.most == 2
+
+
+def test_a_pool_that_grows_starts_what_waits_at_once(pool: ResizablePool) -> None:
+    jobs = Jobs(pool)
+    futures = jobs.start(5)
+    jobs.await_running(2)
+    pool.resize(4)
+    jobs.await_running(4)
+    jobs.end(5)
+    for future in futures:
+        future.result(WAIT_S)
+    assert jobs.most == 4
+
+
+def test_a_pool_that_shrinks_ends_what_runs_and_holds_the_new_bound(pool: ResizablePool) -> None:
+    jobs = Jobs(pool)
+    futures = jobs.start(6)
+    jobs.await_running(2)
+    pool.resize(1)
+    jobs.end(2)
+    jobs.await_running(1)
+    jobs.most = 0
+    jobs.end(4)
+    for future in futures:
+        future.result(WAIT_S)
+    assert jobs.most <= 1
+
+
+def test_a_job_that_fails_tells_who_asked_and_takes_no_room(pool: ResizablePool) -> None:
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(lambda: 1 // 0).result(WAIT_S)
+    assert pool.submit(lambda: 7).result(WAIT_S) == 7
+
+
+def test_what_waits_is_cancelled_by_a_shutdown_that_says_so() -> None:
+    pool = ResizablePool(1, "ended")
+    jobs = Jobs(pool)
+    running, waiting = jobs.start(2)
+    jobs.await_running(1)
+    pool.shutdown(wait=False, cancel_futures=True)
+    with pytest.raises(CancelledError):
+        waiting.result(WAIT_S)
+    jobs.end(1)
+    running.result(WAIT_S)
+    with pytest.raises(RuntimeError):
+        pool.submit(lambda: None)
