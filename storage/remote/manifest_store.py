@@ -281,31 +281,42 @@ def write_page(
     return page_ref(key, entries, crc32c=checksum(content))
 
 
-def with_replaced_run(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """Adjacent entries, and the one of their range that takes their place."""
+
+    old: tuple[SegmentEntry, ...]
+    new: SegmentEntry
+
+
+def with_replaced_runs(
     store: ObjectStore,
     manifest: Manifest,
-    old: Sequence[SegmentEntry],
-    new: SegmentEntry,
+    runs: Sequence[Replacement],
     *,
     marked_ms: TimestampMs,
 ) -> Manifest:
-    """`new` in the place of adjacent entries of the root, or of one page, which is written anew.
+    """Runs of the root replaced, or runs of one page, which is written anew once for all of them.
 
-    Raises ValueError if they are not there any more as they were, and as the store does.
+    Raises ValueError if one is not there any more as it was, and as the store does.
     """
-    page = manifest.find_page(old[0].base_offset)
+    page = manifest.find_page(runs[0].old[0].base_offset)
     if page is None:
-        return manifest.with_replacement(old, new, marked_ms=marked_ms)
-    entries = ManifestPages(store, pages_max=1).entries(page)
-    first = next((i for i, entry in enumerate(entries) if entry == old[0]), -1)
-    if first < 0 or entries[first : first + len(old)] != tuple(old):
-        raise ValueError(f"entries from {old[0].base_offset} on are not what they were")
-    changed = [*entries[:first], new, *entries[first + len(old) :]]
-    ref = write_page(store, manifest.topic_id_partition, changed)
-    marks = (
-        *replaced_marks(old, [new], marked_ms=marked_ms),
-        page_mark(page, marked_ms=marked_ms),
-    )
+        for run in runs:
+            manifest = manifest.with_replacement(run.old, run.new, marked_ms=marked_ms)
+        return manifest
+    entries = list(read_page(store, page))
+    marks: list[DeletedEntry] = []
+    for run in runs:
+        first = bisect.bisect_left(
+            entries, run.old[0].base_offset, key=lambda entry: entry.base_offset
+        )
+        if tuple(entries[first : first + len(run.old)]) != run.old:
+            raise ValueError(f"entries from {run.old[0].base_offset} on are not what they were")
+        entries[first : first + len(run.old)] = [run.new]
+        marks += replaced_marks(run.old, [run.new], marked_ms=marked_ms)
+    ref = write_page(store, manifest.topic_id_partition, entries)
+    marks.append(page_mark(page, marked_ms=marked_ms))
     return manifest.with_replaced_page(page, ref, marks)
 
 

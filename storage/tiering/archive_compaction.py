@@ -15,6 +15,7 @@ What came later made older records superfluous, and they lie in the bucket.
       2c verify      size and checksum of both           crash point compact.before-commit
       2d commit      the manifest; in the same step the old objects are marked for deletion
                                                          crash point compact.after-commit
+                     (runs in a sealed page: some together, as it is written anew for them)
     3 commit   the mark: clean up to here                crash point compact.after-mark
 
 It is a merge with fewer records, and is committed like one: a crash before 2d leaves orphans, one
@@ -30,6 +31,7 @@ A tombstone stays until no tier has had anything older of its key for delete.ret
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -59,9 +61,14 @@ from strandline.storage.model import (
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest_store import Replacement
 from strandline.storage.remote.object_store import ObjectOptions, ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section
-from strandline.storage.tiering.merging import PublishPoints, SegmentMerger
+from strandline.storage.tiering.merging import (
+    RUN_SEGMENTS_MAX,
+    PublishPoints,
+    SegmentMerger,
+)
 from strandline.storage.values import dataclass
 
 DOWNLOAD_BYTES = 8 * 1024 * 1024
@@ -69,6 +76,8 @@ DOWNLOAD_BYTES = 8 * 1024 * 1024
 IO_BYTES = 1024 * 1024
 KEY_BYTES_MAX = 128 * 1024 * 1024
 LOAD_FACTOR = 0.9
+# One step reads so many indexes of aborted transactions: a bound on its requests.
+INDEXES_PER_STEP = 32
 
 _POINTS = PublishPoints(after_log=COMPACT_AFTER_LOG, after_meta=COMPACT_AFTER_META)
 
@@ -90,12 +99,15 @@ def is_worth_compacting(manifest: Manifest, config: LogConfig) -> bool:
 
 
 def borders_of(manifest: Manifest, entries: Sequence[SegmentEntry]) -> frozenset[Offset]:
-    """Where a run must not go on: at the edges of pages, and behind what was deleted."""
+    """Where a run must not go on: at the edges of pages, behind what was deleted, and now and then.
+
+    The last makes a run one of a bounded number of segments, however small they are.
+    """
     edges = {page.base_offset for page in manifest.pages}
     if manifest.segments:
         edges.add(manifest.segments[0].base_offset)
     gaps = {b.base_offset for a, b in pairwise(entries) if a.end_offset != b.base_offset}
-    return frozenset(edges | gaps)
+    return frozenset(edges | gaps | {e.base_offset for e in entries[::RUN_SEGMENTS_MAX]})
 
 
 # --- doing -----------------------------------------------------------------------------------
@@ -111,14 +123,6 @@ class CompactionJob:
     borders: frozenset[Offset]
     cleaned_offset: Offset
     horizon_end_offset: Offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
-    """A verified, uncommitted segment that may take the place of a run."""
-
-    run: tuple[SegmentEntry, ...]
-    entry: SegmentEntry
 
 
 class CompactionRound:
@@ -142,6 +146,8 @@ class CompactionRound:
         self._clock = clock
         self._key_bytes_max = key_bytes_max
         self._entries = {entry.base_offset: entry for entry in job.entries}
+        self._unread = deque(entry for entry in job.entries if entry.has_transactions)
+        self._aborted: set[AbortedTransaction] = set()
         self._scratch = tempfile.TemporaryDirectory(dir=scratch, prefix="compact-")
         self._directory = Path(self._scratch.name)
         self._fetched: Path | None = None
@@ -149,12 +155,17 @@ class CompactionRound:
 
     def advance(
         self, *, leader_epoch: Epoch, options: ObjectOptions
-    ) -> Rewritten | CleaningStatistics | None:
-        """One download, or one run: then it is to be committed before `go_on`; or the end.
+    ) -> Replacement | CleaningStatistics | None:
+        """A few indexes, one download, or one run; or the end.
+
+        A run has to be taken over before `go_on`: its files are removed then.
 
         Raises ObjectCorrupt if a segment is not what the manifest says, CorruptRecords, ChildFailed
         and what disk and store raise.
         """
+        if self._unread:
+            self._read_some_aborted()
+            return None
         if not self._is_begun:
             self._process.begin(self._request())
             self._is_begun = True
@@ -168,8 +179,9 @@ class CompactionRound:
         return self._published(answer, leader_epoch, options)
 
     def go_on(self) -> None:
-        """What `advance` gave is committed, or needs no commit. Raises ChildFailed."""
-        self._process.proceed()
+        """What `advance` gave is taken over, or was nothing. Raises ChildFailed."""
+        if self._is_begun:
+            self._process.proceed()
 
     def close(self) -> None:
         """Ends the round; the child too, if it is in the middle of it."""
@@ -187,7 +199,7 @@ class CompactionRound:
             first_uncleanable_offset=job.entries[-1].end_offset,
             # A restore takes the producers from the `.meta`, not from the records.
             producers=(),
-            aborted=self._aborted(),
+            aborted=tuple(self._aborted),
             now_ms=self._clock.now_ms(),
             key_bytes_max=self._key_bytes_max,
             load_factor=LOAD_FACTOR,
@@ -199,15 +211,13 @@ class CompactionRound:
             group_starts=job.borders,
         )
 
-    def _aborted(self) -> tuple[AbortedTransaction, ...]:
-        aborted: set[AbortedTransaction] = set()
-        for entry in self.job.entries:
-            if entry.has_transactions:
-                reader = MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
-                found = reader.read(Section.TXN_INDEX)
-                if found is not None:
-                    aborted.update(segment_meta.decode_txn_index(found, source=entry.meta_key))
-        return tuple(aborted)
+    def _read_some_aborted(self) -> None:
+        for _ in range(min(INDEXES_PER_STEP, len(self._unread))):
+            entry = self._unread.popleft()
+            reader = MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
+            found = reader.read(Section.TXN_INDEX)
+            if found is not None:
+                self._aborted.update(segment_meta.decode_txn_index(found, source=entry.meta_key))
 
     def _fetch(self, entry: SegmentEntry) -> None:
         """The segment as a file; the one before is not needed any more."""
@@ -231,7 +241,8 @@ class CompactionRound:
 
     def _published(
         self, group: CleanedGroup, leader_epoch: Epoch, options: ObjectOptions
-    ) -> Rewritten | None:
+    ) -> Replacement | None:
+        """A verified, uncommitted segment that may take the place of a run."""
         self._forget_fetched()
         if group.facts is None:
             return None
@@ -247,7 +258,7 @@ class CompactionRound:
             aborted=self._still_aborted(base_offset),
         )
         remove_cleaned(self._directory, base_offset)
-        return Rewritten(run=run, entry=entry)
+        return Replacement(old=run, new=entry)
 
     def _still_aborted(self, base_offset: Offset) -> Sequence[AbortedTransaction]:
         """The aborted transactions whose markers the rewritten segment has.

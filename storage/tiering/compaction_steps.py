@@ -2,16 +2,22 @@
 
     begin      every entry from the log start on, if enough of them is dirty
     go on      one download or one rewritten run at a time, committed like a merge
+    wait       while too much of what was replaced before is waiting for its grace time
     end        the mark of how far the archive is clean, or nothing if the world changed
 
 `archive_compaction.py` has the round itself. Between two steps the partition is copied and
 deleted as ever; what was rewritten of a run that is gone meanwhile is an orphan.
+
+However large the archive is, a step costs the same, and so does a commit: the root is bounded by
+the bound on marks, and a page of thousands of entries is written once for many runs, unless these
+take so long that it does not matter (docs/decisions/0028).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -26,10 +32,10 @@ from strandline.storage.model import Epoch
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_store import Replacement
 from strandline.storage.tiering.archive_compaction import (
     CompactionJob,
     CompactionRound,
-    Rewritten,
     borders_of,
     is_worth_compacting,
 )
@@ -39,6 +45,14 @@ from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringT
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
+
+# A mark is some 300 bytes of the root, and every commit writes all of them. A round waits when it
+# has replaced so many within the grace time.
+MARKS_MAX = 2000
+# A page may be 2 MiB: it is written anew once for so many runs, or once in so many seconds. What a
+# crash makes orphans of is bounded by the same.
+RUNS_PER_COMMIT_MAX = 64
+COMMIT_S_MAX = 5.0
 
 
 class Owner(Protocol):
@@ -67,12 +81,18 @@ class CompactionSteps:
         self._owner = owner
         self._tools = tools
         self._counters = counters
+        # Rewritten runs of one page that are committed together, and since when they wait.
+        self._pending: list[Replacement] = []
+        self._pending_since_s = 0.0
 
     async def step(self) -> bool:
         """Begins a round over the archive of a compacted log, or goes on with it."""
         under_way = self._under_way
         if under_way is None:
             return await self._begin_compacting()
+        manifest = self._owner.remote.manifest
+        if manifest is not None and len(manifest.deleting) >= MARKS_MAX:
+            return False
         is_over = True
         try:
             is_over = await self._go_on_compacting(under_way)
@@ -99,6 +119,7 @@ class CompactionSteps:
         return None if under_way is None else self._end(under_way)
 
     def _end(self, under_way: CompactionRound) -> asyncio.Future[None]:
+        self._pending.clear()
         end = partial(self._tools.compactor.end, under_way)
         return asyncio.get_running_loop().run_in_executor(self._tools.copies, end)
 
@@ -110,15 +131,18 @@ class CompactionSteps:
         if self._tools.compactor.is_busy or not is_worth_compacting(manifest, config):
             return False
         start_offset = manifest.log_start_offset
-        entries = [entry async for entry in self._owner.remote.entries_from(start_offset)]
+        entries = await self._owner.remote.all_from(start_offset)
+        borders = await asyncio.get_running_loop().run_in_executor(
+            self._tools.executor, borders_of, manifest, entries
+        )
         if self._owner.is_detached or self._tools.compactor.is_busy or not entries:
             return False
         mark, now_ms = manifest.compaction, self._tools.clock.now_ms()
         job = CompactionJob(
             partition=self._owner.remote.partition,
             config=config,
-            entries=tuple(entries),
-            borders=borders_of(manifest, entries),
+            entries=entries,
+            borders=borders,
             cleaned_offset=0 if mark is None else mark.cleaned_offset,
             horizon_end_offset=0
             if mark is None
@@ -145,26 +169,55 @@ class CompactionSteps:
         if self._owner.is_detached or manifest is None or not is_wanted:
             return True
         if isinstance(done, CleaningStatistics):
+            if not await self._commit_pending():
+                return True
+            manifest = self._owner.manifest()
             await self._owner.commit(
                 self._owner.owned(manifest.with_compaction(self._next_mark(done)))
             )
             crash_point(COMPACT_AFTER_MARK)
             self._report_compacted(under_way, done)
             return True
-        if isinstance(done, Rewritten) and not await self._commit_rewritten(manifest, done):
+        if isinstance(done, Replacement):
+            self._take(done)
+        if self._is_commit_due(manifest) and not await self._commit_pending():
             return True
         await loop.run_in_executor(copies, under_way.go_on)
         return False
 
-    async def _commit_rewritten(self, manifest: Manifest, done: Rewritten) -> bool:
-        """Whether the run was still there; if not, what was made of it is an orphan."""
-        self._tools.copy_quota.record(done.entry.size_bytes)
+    def _take(self, done: Replacement) -> None:
+        self._tools.copy_quota.record(done.new.size_bytes)
+        if not self._pending:
+            self._pending_since_s = self._tools.clock.monotonic_s()
+        self._pending.append(done)
+
+    def _is_commit_due(self, manifest: Manifest) -> bool:
+        if not self._pending:
+            return False
+        is_in_root = manifest.find_page(self._pending[-1].old[0].base_offset) is None
+        waited_s = self._tools.clock.monotonic_s() - self._pending_since_s
+        is_many = len(self._pending) >= RUNS_PER_COMMIT_MAX
+        return is_in_root or is_many or waited_s >= COMMIT_S_MAX
+
+    async def _commit_pending(self) -> bool:
+        """Whether the runs were still there; if not, what was made of them are orphans."""
+        while self._pending:
+            manifest = self._owner.manifest()
+            page = manifest.find_page(self._pending[0].old[0].base_offset)
+            runs = [
+                run for run in self._pending if manifest.find_page(run.old[0].base_offset) == page
+            ]
+            if not await self._commit_runs(manifest, runs):
+                return False
+            self._pending = [run for run in self._pending if run not in runs]
+        return True
+
+    async def _commit_runs(self, manifest: Manifest, runs: Sequence[Replacement]) -> bool:
         replaced = partial(
-            manifest_store.with_replaced_run,
+            manifest_store.with_replaced_runs,
             self._tools.store,
             manifest,
-            done.run,
-            done.entry,
+            runs,
             marked_ms=self._tools.clock.now_ms(),
         )
         try:
@@ -176,7 +229,7 @@ class CompactionSteps:
         crash_point(COMPACT_BEFORE_COMMIT)
         await self._owner.commit(self._owner.owned(new))
         crash_point(COMPACT_AFTER_COMMIT)
-        self._counters.compacted_segments.add(len(done.run))
+        self._counters.compacted_segments.add(sum(len(run.old) for run in runs))
         return True
 
     def _next_mark(self, done: CleaningStatistics) -> CompactionMark:

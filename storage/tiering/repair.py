@@ -52,9 +52,8 @@ def repair_meta(
             manifest_key(partition), "repair", f"{base_offset} is no segment that can be repaired"
         )
     new = _with_new_meta(store, partition, old, scratch)  # 1, 2
-    changed = manifest_store.with_replaced_run(
-        store, manifest, [old], new, marked_ms=clock.now_ms()
-    )
+    run = manifest_store.Replacement(old=(old,), new=new)
+    changed = manifest_store.with_replaced_runs(store, manifest, [run], marked_ms=clock.now_ms())
     manifest_store.commit(store, stored, changed)  # 3
     return new.meta_key
 

@@ -16,6 +16,7 @@ how they meet the clients is up to the machine.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import shutil
@@ -30,6 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from strandline.storage.errors import ObjectNotFound
 from tests.soak.healing import heal
 from tests.soak.model import Violations
 from tests.soak.plan import Step, steps
@@ -119,10 +121,13 @@ def note(folder: Path, step: Step, at_s: float) -> None:
 
 def keep_objects(world: World, folder: Path) -> None:
     """The bucket as files, for whoever looks for the reason."""
-    for key, content in world.archive.contents().items():
-        path = folder / "bucket" / key
+    store = world.archive.store
+    for info in store.list(""):
+        path = folder / "bucket" / info.key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        # The broker may live, and delete what it replaced.
+        with contextlib.suppress(ObjectNotFound):
+            path.write_bytes(store.get(info.key))
 
 
 def report(outcome: Outcome, console: Console) -> None:

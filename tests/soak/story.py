@@ -12,7 +12,6 @@ from tests.soak.clients import LIBRARIES, KeenProducer, Member, Probe, Reader
 from tests.soak.model import GroupProgress, PartitionModel
 from tests.soak.plan import Event, Step
 from tests.soak.world import CHURN, MAIN, PROBE, SWITCHED, World
-from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, Rule
 from tests.support.wire import WireClient
 from tests.tiers.tiered_broker import WAIT_S
@@ -299,7 +298,7 @@ class Story:
         is_covered = step.choice < 0.5
         if is_covered:
             world.set_rules([])
-            eventually(self._is_covered, timeout_s=WAIT_S)
+            self._wait_until_covered()
         world.kill()
         # What the broker was told to do last may still be under way in the store.
         time.sleep(0.2)
@@ -325,11 +324,19 @@ class Story:
         for group in MEMBERS:
             self._join(group)
 
-    def _is_covered(self) -> bool:
-        return all(
-            self.in_bucket(model)[1] >= model.acknowledged_end
-            for model in self.world.models.values()
-        )
+    def _wait_until_covered(self) -> None:
+        """However much there is to copy: it is too long when nothing comes any more."""
+        ends: list[int] = []
+        moved_s = time.monotonic()
+        models = list(self.world.models.values())
+        while (
+            any(end < m.acknowledged_end for end, m in zip(ends, models, strict=False)) or not ends
+        ):
+            found = [self.in_bucket(model)[1] for model in models]
+            if found != ends:
+                ends, moved_s = found, time.monotonic()
+            assert time.monotonic() - moved_s < WAIT_S, f"nothing is copied any more: {ends}"
+            time.sleep(0.2)
 
     def in_bucket(self, model: PartitionModel) -> tuple[int, int]:
         """What a restore and a replica must find: log start and end."""

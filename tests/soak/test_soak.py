@@ -20,8 +20,8 @@ from tests.soak.model import (
 from tests.soak.plan import BROKER_POINTS, DECK, Event, steps
 from tests.soak.run import run
 
-# Its first steps: a death in an upload of the open segment, a move between log folders, a store that
-# hangs, the end of the replica, a death in a move, a lost disk. A slow machine does fewer of them.
+# Its first steps: a death in an upload of the open segment, a move between log folders, a store
+# that hangs, the end of the replica, a death in a move, a lost disk. A slow machine does fewer.
 SEED = 70912
 STEPS = 6
 LIFE_S = 45.0

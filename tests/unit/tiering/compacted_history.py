@@ -60,9 +60,10 @@ EVENTS = [
     *["transaction"] * 2,
     *["seal", "clean"] * 3,
     *["settle"] * 2,
+    *["round"] * 3,
     *["steps"] * 6,
     *["read"] * 4,
-    *["wait"] * 2,
+    *["wait"] * 3,
     *["fault", "crash", "crash inside"],
 ]
 PRODUCER_ID = 7
@@ -176,6 +177,13 @@ class History(CompactedRig):
                 await self.clean()
             case "settle":
                 await self.settle()
+            case "round":
+                self.put(*self._some_rows(number))
+                self.seal()
+                await self.clean()
+                self.pass_ms(draw.choice([0, 700]))
+                self.check()
+                await self.settle()
             case "steps":
                 for _ in range(draw.randint(1, 5)):
                     await self.manager.step_each()
@@ -195,6 +203,8 @@ class History(CompactedRig):
                 self._expect_orphans()
             case "crash":
                 await self.crash()
+                # Runs of a page wait for each other, and then for nobody.
+                self._expect_orphans()
             case "crash inside":
                 with suppress(SimulatedCrash), simulated_crash(draw.choice(CRASHES)):
                     await self.settle()
@@ -373,7 +383,7 @@ class History(CompactedRig):
         } - (named | marked | self.known_orphans)
         if self._may_leave:
             self.known_orphans |= stray
-        else:
+        elif not self.manager._compactor.is_busy:
             assert not stray, stray
         self.known_orphans -= named
         if not self.memory._faults:
