@@ -157,7 +157,7 @@ def check_broker_change(
         _check_pool_sizes(altered(static, _usable(before)), wanted)
         defaults = wanted.topic_defaults()
         # As if they were a topic's own, so that they are also held against each other.
-        LogConfig.resolve(defaults)
+        LogConfig.resolve(defaults).check_local_retention()
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
     for topic in image.topics.values():

@@ -206,12 +206,10 @@ class LogConfig:
                 f"({self.min_compaction_lag_ms}) > max.compaction.lag.ms "
                 f"({self.max_compaction_lag_ms})"
             )
-        if "local.retention.ms" in named:
-            _check_local_not_beyond_total("ms", self.local_retention_ms, self.retention_ms)
-        if "local.retention.bytes" in named:
-            _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
         _check_tags(self.strandline_remote_object_tags)
         if self.remote_storage_enable:
+            if {"local.retention.ms", "local.retention.bytes"} & named.keys():
+                self.check_local_retention()
             _check_copy_lag("ms", self.remote_copy_lag_ms, self.effective_local_retention_ms)
             _check_copy_lag(
                 "bytes", self.remote_copy_lag_bytes, self.effective_local_retention_bytes
@@ -220,13 +218,23 @@ class LogConfig:
             _check_local_same_as_total("ms", self.local_retention_ms, self.retention_ms)
             _check_local_same_as_total("bytes", self.local_retention_bytes, self.retention_bytes)
 
+    def check_local_retention(self) -> None:
+        """Raises InvalidConfig if more is kept locally than at all, whoever said so.
+
+        Kafka's rule for tiered topics when they are made or altered, and for the broker's defaults.
+        A topic that is there already is not refused for defaults that changed.
+        """
+        _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)
+        _check_local_not_beyond_total("ms", self.local_retention_ms, self.retention_ms)
+
 
 def _check_local_not_beyond_total(unit: str, local: int, total: int) -> None:
     if local == SAME_AS_TOTAL or total == UNLIMITED:
         return
     if local == UNLIMITED or local > total:
         raise InvalidConfig(
-            f"local.retention.{unit}={local} must not exceed retention.{unit}={total}"
+            f"Invalid value {local} for configuration local.retention.{unit}: it must not exceed"
+            f" retention.{unit}={total}"
         )
 
 

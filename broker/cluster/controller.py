@@ -414,6 +414,8 @@ def set_topic_properties(
 def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) -> None:
     try:
         config = LogConfig.resolve(properties, defaults.properties)
+        if config.remote_storage_enable:
+            config.check_local_retention()
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from None
     if config.remote_storage_enable and not defaults.tiering_enabled:

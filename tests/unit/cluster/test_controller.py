@@ -216,8 +216,9 @@ def test_leaders_go_round_the_brokers() -> None:
         ({"segment.bytes": "10"}, "segment.bytes=10: must be at least 1048576"),
         ({"retention.ms": None}, "Null value not supported for topic configs: retention.ms"),
         (
-            {"retention.ms": "5", "local.retention.ms": "6"},
-            "local.retention.ms=6 must not exceed retention.ms=5",
+            {"retention.ms": "5", "local.retention.ms": "6", "remote.storage.enable": "true"},
+            "Invalid value 6 for configuration local.retention.ms: it must not exceed"
+            " retention.ms=5",
         ),
         (
             {"remote.storage.enable": "true"},

@@ -186,7 +186,7 @@ def test_what_a_broker_could_not_run_with_is_refused(
             topic="tiered",
             topic_id=uuid.UUID(int=1),
             replicas=((1,),),
-            properties={"local.retention.ms": "5"},
+            properties={"local.retention.ms": "5", "remote.storage.enable": "true"},
         )
     )
     with pytest.raises(Refusal, match=complaint) as caught:
