@@ -44,6 +44,7 @@ from strandline.spark_lake.options import (
     COLUMNS,
     CORRUPT_COLUMN,
     HEADERS_COLUMN,
+    Engine,
     LakeOptions,
     Mode,
 )
@@ -133,6 +134,11 @@ class StrandlineDataSource(DataSource):
 
     def _parsed(self, mode: Mode) -> LakeOptions:
         options = LakeOptions.parse(self.options, mode)
+        if options.engine is Engine.JVM:
+            raise InvalidConfig(
+                f'option engine is jvm, but format("{FORMAT_NAME}") is read in Python: use'
+                " strandline.spark_lake.load, or register_views"
+            )
         if options.scan_report is not None:
             report_folder(options.scan_report)
         return options

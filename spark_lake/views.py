@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from strandline.spark_lake.arrow_scan import OptionValue
 from strandline.spark_lake.catalog import Catalog
+from strandline.spark_lake.frames import load
 from strandline.spark_lake.given_options import option_text
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import LakeOptions
+from strandline.spark_lake.options import Engine, LakeOptions
 from strandline.spark_lake.source import FORMAT_NAME, register
 from strandline.storage.errors import InvalidConfig
 
@@ -33,7 +34,9 @@ def register_views(
     """Makes a view of each of these topics, or of all; the topics by the names of their views.
 
     `options` are those of the source, for every view. A view is planned anew for each query, so it
-    shows what is archived then. Raises InvalidConfig, and what the bucket answers.
+    shows what is archived then, and filters prune. With `engine=jvm` it is the frame of `load`:
+    planned once, now, and read inside the JVM, which is the faster way to most of the rows.
+    Raises InvalidConfig, and what the bucket answers.
     """
     given = {name: option_text(value) for name, value in (options or {}).items()}
     # Any selection will do for the checks; each view has its own.
@@ -45,6 +48,9 @@ def register_views(
     topic_of = _names(topics)
     register(spark)
     for name, topic in topic_of.items():
+        if parsed.engine is Engine.JVM:
+            load(spark, path, topic, options=options).createOrReplaceTempView(name)
+            continue
         reader = spark.read.format(FORMAT_NAME).options(**given).option("subscribe", topic)
         reader.load(path).createOrReplaceTempView(name)
     return topic_of
