@@ -17,7 +17,7 @@ name must not become rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -222,8 +222,24 @@ class LogReader:
         self._ahead = ahead
         self._window_bytes = window_bytes
 
-    def blocks(self, part: ChunkRange) -> Iterator[Block]:
-        """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised."""
+    def first_window(self, part: ChunkRange) -> Future[bytes | bytearray] | None:
+        """Has the first window of a range fetched ahead, for `blocks`."""
+        if self._ahead is None:
+            return None
+        end = min(part.start_position + self._window_bytes, part.end_position)
+        return self._ahead.submit(self._fetch, part.start_position, end)
+
+    def blocks(
+        self,
+        part: ChunkRange,
+        *,
+        first: Future[bytes | bytearray] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> Iterator[Block]:
+        """The whole range in order. Raises ObjectCorrupt unless it is exactly what was promised.
+
+        `first` is what `first_window` gave; `then` is called when the last window has come.
+        """
         expected = _Expected(
             position=part.start_position,
             end_position=part.end_position,
@@ -233,7 +249,7 @@ class LogReader:
         record_count = 0
         crc = 0
         torn = b""
-        for window in self._windows(part):
+        for window in self._windows(part, first, then):
             block = self._checked(torn + window if torn else window, expected)
             consumed = block.batches[-1].end_position if block.batches else 0
             crc = crc32c.crc32c(block.content[:consumed], crc)
@@ -255,15 +271,22 @@ class LogReader:
         if is_whole and crc != self._entry.log_crc32c:
             raise self._corrupt(0, "checksum of the whole object differs from the manifest's")
 
-    def _windows(self, part: ChunkRange) -> Iterator[bytes | bytearray]:
+    def _windows(
+        self,
+        part: ChunkRange,
+        first: Future[bytes | bytearray] | None,
+        then: Callable[[], None] | None,
+    ) -> Iterator[bytes | bytearray]:
         edges = [*range(part.start_position, part.end_position, self._window_bytes)]
         edges.append(part.end_position)
-        waiting: Future[bytes | bytearray] | None = None
+        waiting = first
         for number, (start, end) in enumerate(pairwise(edges)):
             window = waiting.result() if waiting else self._fetch(start, end)
             waiting = None
             if self._ahead is not None and number + 2 < len(edges):
                 waiting = self._ahead.submit(self._fetch, end, edges[number + 2])
+            elif then is not None and number + 2 == len(edges):
+                then()
             yield window
 
     def _fetch(self, start: Position, end: Position) -> bytes | bytearray:

@@ -27,6 +27,7 @@ from strandline.spark_lake.open_segment import PIECE_BYTES_MAX
 from strandline.spark_lake.options import CORRUPT_COLUMN
 from strandline.spark_lake.planner import OffsetRange
 from strandline.spark_lake.pruning import Keys, prune
+from strandline.spark_lake.read_ahead import LogRange, ReadAhead
 from strandline.spark_lake.row_filter import RowFilter
 from strandline.spark_lake.segments import Block, LogReader, SegmentMeta, joined, whole_segment
 from strandline.spark_lake.splits import Candidate, OpenPiece, SegmentSlice, Split
@@ -102,13 +103,23 @@ class SplitScan:
         Raises a TierError or CorruptRecords that names the object and what to do about it.
         """
         with ThreadPoolExecutor(1, thread_name_prefix="lake-window") as ahead:
-            for piece in self._split.slices:
-                yield from self._slice(piece, ahead)
+            todo = ReadAhead(
+                one for piece in self._split.slices for one in self._ranges(piece, ahead)
+            )
+            while (one := todo.take()) is not None:
+                yield from self._read(one, todo)
 
-    def _slice(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[Any]:
+    def _ranges(self, piece: SegmentSlice, ahead: ThreadPoolExecutor) -> Iterator[LogRange]:
+        """What is to be read of a slice; asks its `.meta` for it."""
         entry = piece.entry
         if isinstance(entry, OpenPiece):
-            yield from self._open_piece(entry)
+            yield LogRange(
+                entry=entry,
+                log=LogReader(self._reader, entry, ahead=ahead, window_bytes=PIECE_BYTES_MAX),
+                part=whole_segment(entry),
+                aborted=entry.aborted,
+                chunks=1,
+            )
             return
         meta = SegmentMeta(self._reader, entry)
         pruned = prune(meta, piece, self._split.limits, self._keys)
@@ -116,28 +127,37 @@ class SplitScan:
         if not pruned.ranges:
             self.counts.segments_skipped.append(entry.log_key)
             return
-        self.counts.chunks_read += len(pruned.ranges)
-        self.counts.segments_read.append(entry.log_key)
         aborted = self._aborted(entry, meta)
         log = LogReader(self._reader, entry, ahead=ahead)
-        for part in joined(pruned.ranges):
-            for block in log.blocks(part):
-                yield from self._encoded(entry, block, aborted)
+        for number, part in enumerate(joined(pruned.ranges)):
+            chunks = None if number else len(pruned.ranges)
+            yield LogRange(entry=entry, log=log, part=part, aborted=aborted, chunks=chunks)
+
+    def _read(self, one: LogRange, todo: ReadAhead) -> Iterator[Any]:
+        if isinstance(one.entry, OpenPiece):
+            yield from self._open_piece(one, one.entry, todo)
+            return
+        self._count(one)
+        for block in one.log.blocks(one.part, first=one.first, then=todo.look):
+            yield from self._encoded(one.entry, block, one.aborted)
+
+    def _count(self, one: LogRange) -> None:
+        if one.chunks is not None:
+            self.counts.chunks_read += one.chunks
+            self.counts.segments_read.append(one.entry.log_key)
 
     # --- pieces of the open segment ----------------------------------------------------------
 
-    def _open_piece(self, piece: OpenPiece) -> Iterator[Any]:
-        log = LogReader(self._reader, piece, ahead=None, window_bytes=PIECE_BYTES_MAX)
+    def _open_piece(self, one: LogRange, piece: OpenPiece, todo: ReadAhead) -> Iterator[Any]:
         try:
             # All of it is in memory and checked before the first row is given out.
-            blocks = list(log.blocks(whole_segment(piece)))
+            blocks = list(one.log.blocks(one.part, first=one.first, then=todo.look))
         except ObjectNotFound as error:
             yield from self._replaced(piece, error)
             return
-        self.counts.chunks_read += 1
-        self.counts.segments_read.append(piece.log_key)
+        self._count(one)
         for block in blocks:
-            yield from self._encoded(piece, block, piece.aborted)
+            yield from self._encoded(piece, block, one.aborted)
 
     def _replaced(self, piece: OpenPiece, error: ObjectNotFound) -> Iterator[Any]:
         """The same offsets from what was uploaded since; raises `error` if they are not there."""

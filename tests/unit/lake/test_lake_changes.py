@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from strandline.spark_lake.arrow_scan import make_query
 from strandline.spark_lake.catalog import Catalog
+from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.query import Query
 from strandline.storage.errors import ObjectNotFound
@@ -112,3 +115,43 @@ def test_a_topic_without_an_archive_yet_is_empty(archive: ArchiveBuilder) -> Non
     archive.add_topic("new", partitions=2)
     query = make_query(archive.url, "new")
     assert query.plan(query.open()).splits == ()
+
+
+def test_the_next_segment_is_on_its_way_while_the_last_window_of_one_is_decoded(
+    archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, threading.Event] = {}
+    get_range = ObjectReader.get_range
+    keys = [entry.log_key for entry in archive.manifest("t").segments]
+
+    def noted(self: ObjectReader, key: str, start: int, end: int) -> bytes | bytearray:
+        asked.setdefault(key, threading.Event()).set()
+        return get_range(self, key, start, end)
+
+    for key in keys:
+        asked[key] = threading.Event()
+    monkeypatch.setattr(ObjectReader, "get_range", noted)
+    query, plan = planned(archive)
+    (split,) = plan.splits
+    rows = query.read(split, query.open())
+    next(rows)
+    next(rows)
+    next(rows)  # the first of the segments behind the page
+    assert asked[keys[0]].is_set()
+    assert asked[keys[1]].wait(30)
+    assert not asked[keys[2]].is_set()
+    rows.close()
+
+
+def test_rows_before_a_missing_segment_come_before_the_error(archive: ArchiveBuilder) -> None:
+    query, plan = planned(archive)
+    archive.object_path(archive.manifest("t").segments[1].log_key).unlink()
+    rows = (
+        offset
+        for split in plan.splits
+        for batch in query.read(split, query.open())
+        for offset in batch.column("offset").to_pylist()
+    )
+    assert list(itertools.islice(rows, 300)) == list(range(300))
+    with pytest.raises(ObjectNotFound, match="run the query again"):
+        next(rows)
