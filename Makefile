@@ -127,8 +127,19 @@ bench-lake: $(DEV) java $(LAKE_JARS) ## measure Spark over the archive beside it
 	@$(PY) -m bench.lake $(BENCH_ARGS)
 
 .PHONY: test-spark
-test-spark: $(DEV) java ## Spark in one process and on a cluster of processes, an executor killed
-	$(PYTEST) tests/spark tests/spark/check_cluster.py --durations=10
+test-spark: $(DEV) java ## Spark in one process and on a cluster, with an executor and drivers killed
+	$(PYTEST) tests/spark tests/spark/check_cluster.py tests/spark/check_stream_kills.py --durations=10
+
+# The four jars of Spark's Kafka source, of those that `make bench-lake` takes.
+KAFKA_SOURCE_JARS := bench-data/kafka-source/.installed
+
+$(KAFKA_SOURCE_JARS): bench/lake-pom.xml
+	@scripts/java-libraries bench/lake-pom.xml bench-data/kafka-source spark-sql-kafka-0-10_2.13,spark-token-provider-kafka-0-10_2.13,kafka-clients,commons-pool2
+	@touch $@
+
+.PHONY: check-kafka-source
+check-kafka-source: $(DEV) $(MINISTACK) java $(KAFKA_SOURCE_JARS) ## the lake beside Spark's Kafka source: the same rows, the same mistakes
+	$(PYTEST) tests/spark/check_kafka_source.py --durations=5
 
 .PHONY: notebook
 notebook: $(DEV) ## run every cell of docs/lake.ipynb on a small archive of flights

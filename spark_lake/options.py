@@ -217,6 +217,16 @@ class LakeOptions:
     trigger: TriggerLimits = field(default_factory=TriggerLimits)
     s3: S3Options = field(default_factory=S3Options)
 
+    def __post_init__(self) -> None:
+        """Raises InvalidConfig for a partition that would end before it begins."""
+        for partition, start in self.start.named.items():
+            end = self.end.named.get(partition)
+            if _is_behind(start, end):
+                raise InvalidConfig(
+                    f"options {self.start.option} and {self.end.option}: {partition.topic}"
+                    f" partition {partition.partition} would end before it begins"
+                )
+
     @property
     def open_for(self) -> Isolation | None:
         """How pieces of open segments are read; None: not at all."""
@@ -277,6 +287,18 @@ _STREAM_ONLY = (
     "maxTriggerDelay",
 )
 _BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+
+
+def _is_behind(start: Bound, end: Bound | None) -> bool:
+    """Whether nothing can be between them; offsets and times cannot be compared."""
+    match start, end:
+        case AtOffset(first), AtOffset(last):
+            return first > last
+        case AtTimestamp(first), AtTimestamp(last):
+            return first > last
+    return False
+
+
 # --- the parts --------------------------------------------------------------------------------
 
 

@@ -367,18 +367,31 @@ def test_decisions_are_numbered_without_gaps_and_say_what_would_change_them() ->
         assert [heading for heading in headings if heading in wanted] == wanted, page.name
 
 
+def names_of_tests(pattern: str) -> set[str]:
+    return {
+        node.name
+        for path in sorted((ROOT / "tests").rglob(pattern))
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_the_page_of_lake_scenarios_names_tests_that_exist_and_marks_those_of_other_targets() -> (
+    None
+):
+    text = (ROOT / "docs" / "lake-scenarios.md").read_text()
+    marked = set(re.findall(r"`(test_\w+)` †", text))
+    named = set(re.findall(r"`(test_\w+)`(?! †)", text))
+    assert named - names_of_tests("test_*.py") == set()
+    assert marked - names_of_tests("check_*.py") == set()
+
+
 def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_the_archive() -> (
     None
 ):
     text = (ROOT / "docs" / "tiered-scenarios.md").read_text()
-    tests = {
-        node.name
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
     named = set(re.findall(r"`(test_\w+)`", text))
-    assert named - tests == set()
+    assert named - names_of_tests("test_*.py") == set()
     # Steps of compaction on the disk and of moves between folders have tests beside their code.
     steps = {
         point

@@ -102,6 +102,17 @@ def test_broker_options_are_refused_with_the_reason() -> None:
     assert "kafka.bootstrap.servers" in message
 
 
+def test_an_end_before_its_start_is_refused() -> None:
+    for which in ("Offsets", "OffsetsByTimestamp"):
+        given = {f"starting{which}": '{"t": {"0": 20}}', f"ending{which}": '{"t": {"0": 10}}'}
+        message = refused({**REQUIRED, **given})
+        assert f"starting{which}" in message
+        assert "t partition 0" in message
+    parse(startingOffsets='{"t": {"0": 20}}', endingOffsets='{"t": {"0": -1}}')
+    parse(startingOffsets='{"t": {"0": 20}}', endingOffsets='{"t": {"0": 20}}')
+    parse(startingOffsetsByTimestamp='{"t": {"0": 20}}', endingOffsets='{"t": {"0": 10}}')
+
+
 # What Spark 4's KafkaSourceProvider reads of a source's options, besides kafka.* (its consumer's).
 TAKEN_BY_BOTH = {
     "assign": '{"t": [0]}',
