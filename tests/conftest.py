@@ -10,10 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ministack import ServerProcess
 from tests.support.ministack import ministack as ministack_server
+
+# How long an example takes says something about the machine only.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

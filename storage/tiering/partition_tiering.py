@@ -344,6 +344,8 @@ class PartitionTiering:
             await self._ensure_manifest()
             if await self.is_throttled():
                 return True
+            if self._detached:
+                return False
         self._begin_copies(wanted)
         copied = await self._copies.finish(head)
         # The world went on while the copy was made.

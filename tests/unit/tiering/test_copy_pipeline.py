@@ -118,14 +118,22 @@ async def test_a_deleted_topic_is_purged_when_its_last_upload_has_ended(
 
 
 @pytest.mark.parametrize("copies", [1, 4])
+@pytest.mark.parametrize("committed_before", [0, 1])
 @asynchronous
-async def test_a_partition_may_go_while_its_copy_is_committed(tmp_path: Path, copies: int) -> None:
-    """The task that tiers all partitions outlives it."""
+async def test_a_partition_may_go_while_it_commits(
+    tmp_path: Path, copies: int, committed_before: int
+) -> None:
+    """The task that tiers all partitions outlives it. The first commit names nothing."""
     async with Rig(tmp_path, copies=copies) as rig:
         rig.produce_segments(3)
         gate = threading.Event()
         fault = rig.memory.add_fault(
-            Fault(operation="put", key_pattern=r"manifest\.json$", gate=gate)
+            Fault(
+                operation="put",
+                key_pattern=r"manifest\.json$",
+                gate=gate,
+                skip=committed_before,
+            )
         )
         settling = asyncio.ensure_future(rig.manager.run_once())
         await until(lambda: fault.hit_count)
@@ -133,7 +141,9 @@ async def test_a_partition_may_go_while_its_copy_is_committed(tmp_path: Path, co
         gate.set()
         await settling
         # What was on its way to the bucket arrived, and nothing after it.
-        assert rig.archived == [(0, 10)]
+        assert rig.archived == [(0, 10)][:committed_before]
+        if not committed_before:
+            assert rig.data_keys() == []
         rig.attach()
         await rig.settle()
         assert rig.archived == [(0, 10), (10, 20), (20, 30)]
