@@ -20,7 +20,7 @@ from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Offset, Position
 from strandline.storage.records import any_batch
 from strandline.storage.records import batch as batch_format
-from strandline.storage.records.old_messages import is_old, message_bytes
+from strandline.storage.records.old_messages import MAGIC_POSITION, is_old, message_bytes
 
 # The head of a batch up to the last offset delta; see records/batch.py for the whole.
 _BATCH_HEAD = struct.Struct(">qiibIhi")
@@ -72,32 +72,23 @@ class BatchWalk:
         read_head, checksum = _BATCH_HEAD.unpack_from, crc32c.crc32c
         crc_start, overhead_bytes = batch_format.CRC_START, batch_format.LOG_OVERHEAD_BYTES
         header_bytes, length_min = batch_format.HEADER_BYTES, batch_format.BATCH_LENGTH_MIN
+        batch_magic = batch_format.MAGIC
         position, expected_offset = 0, self._expected_offset
         self.missing_bytes = 0
         while position < end:
-            # The magic of all formats lies in the same place.
-            if end - position < header_bytes and not is_last:
-                self.missing_bytes = header_bytes
-                break
-            if is_old(view, position):
-                batch_end = position + message_bytes(view, position)
-                if batch_end > end and start + batch_end <= self._size_bytes:
-                    self.missing_bytes = batch_end - position
+            if end - position < header_bytes:
+                if not is_last:
+                    self.missing_bytes = header_bytes
                     break
-                header = any_batch.read_header(view, position)
-                any_batch.check_crc(view, header, position)
-                offset, next_offset = header.base_offset, header.next_offset
-                if offset < expected_offset:
-                    raise CorruptRecords(f"offset {offset} follows {expected_offset}")
-            else:
-                if end - position < header_bytes:
+                if not is_old(view, position):
                     raise CorruptRecords(f"{end - position} bytes after the last batch")
+                magic = view[position + MAGIC_POSITION]
+            else:
                 offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
+            if magic == batch_magic:
                 batch_end = position + overhead_bytes + length
-                if magic != batch_format.MAGIC or length < length_min:
-                    raise CorruptRecords(
-                        f"no batch at {start + position}: magic {magic}, length {length}"
-                    )
+                if length < length_min:
+                    raise CorruptRecords(f"no batch at {start + position}: length {length}")
                 if batch_end > end:
                     beyond_bytes = start + batch_end - self._size_bytes
                     if beyond_bytes <= 0:
@@ -115,10 +106,23 @@ class BatchWalk:
                     raise CorruptRecords(f"begins with offset {offset}, not {self._base_offset}")
                 if last_offset_delta < 0 or offset < expected_offset:
                     raise CorruptRecords(f"offset {offset} follows {expected_offset}")
-                next_offset = offset + last_offset_delta + 1
-            expected_offset, position = next_offset, batch_end
+                expected_offset = offset + last_offset_delta + 1
+            elif is_old(view, position):
+                batch_end = position + message_bytes(view, position)
+                if batch_end > end and start + batch_end <= self._size_bytes:
+                    self.missing_bytes = batch_end - position
+                    break
+                header = any_batch.read_header(view, position)
+                any_batch.check_crc(view, header, position)
+                offset = header.base_offset
+                if offset < expected_offset:
+                    raise CorruptRecords(f"offset {offset} follows {expected_offset}")
+                expected_offset = header.next_offset
+            else:
+                raise CorruptRecords(f"no batch at {start + position}: magic {magic}")
+            position = batch_end
             base_offsets.append(offset)
-            next_offsets.append(next_offset)
+            next_offsets.append(expected_offset)
             positions.append(start + batch_end)
         self._expected_offset = expected_offset
         self.position = start + position

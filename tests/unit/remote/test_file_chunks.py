@@ -17,6 +17,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, CorruptRecords, ObjectCorrupt, ObjectNotFound
 from strandline.storage.files import FileRange
 from strandline.storage.model import TimestampOffset
+from strandline.storage.records.record import encode_batch
 from strandline.storage.remote import file_check, file_chunks
 from strandline.storage.remote.batch_index import BatchWalk, index_batches
 from strandline.storage.remote.chunk_cache import Chunk
@@ -33,6 +34,8 @@ from tests.support.archived_segments import (
     archive_segment,
     make_log,
 )
+from tests.support.old_formats import message_set
+from tests.unit.records.test_old_messages import SHAPES, some_records
 from tests.unit.remote.test_cold_reader import (
     ALL_BYTES,
     PARTITION,
@@ -373,6 +376,26 @@ def test_windows_of_any_size_find_the_same_batches(cuts: list[int], records_per_
         size = max(next(sizes), walk.missing_bytes)
         walk.add(memoryview(log)[walk.position : walk.position + size])
     assert walk.index == index_batches(memoryview(log), 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(1, 600), min_size=1, max_size=30))
+def test_windows_cut_old_messages_as_well(cuts: list[int]) -> None:
+    parts = []
+    for number, (magic, codec) in enumerate(SHAPES):
+        records = some_records(magic, first=5 * number)
+        parts.append(message_set(records, magic=magic, codec=codec))
+    parts.append(encode_batch(some_records(1, first=5 * len(SHAPES))))
+    # An old message may be shorter than a batch's header, at the end too.
+    parts.append(message_set(some_records(0, first=5 * len(SHAPES) + 5, count=1), magic=0))
+    log = b"".join(parts)
+    expected = index_batches(memoryview(log), 0)
+    assert expected.positions[-1] == len(log)
+    walk, sizes = BatchWalk(len(log), 0), iter(cuts * 1000)
+    while not walk.is_done:
+        size = max(next(sizes), walk.missing_bytes)
+        walk.add(memoryview(log)[walk.position : walk.position + size])
+    assert walk.index == expected
 
 
 @pytest.mark.parametrize("window_bytes", [61, 100, 700, 100_000])
