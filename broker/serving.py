@@ -10,6 +10,9 @@ from collections.abc import Callable
 from strandline.broker.app import Broker
 from strandline.storage.crash_points import check_environment
 
+# A start loads only what it needs.
+AFTER_START_S = 1.0
+
 
 async def serve(make_broker: Callable[[], Broker]) -> int:
     """Runs the broker until SIGTERM or SIGINT; the exit code.
@@ -25,6 +28,7 @@ async def serve(make_broker: Callable[[], Broker]) -> int:
     broker = make_broker()
     try:
         await broker.start()
+        loop.call_later(AFTER_START_S, _get_in_soon)
         await broker.run(stopping)
     finally:
         await broker.stop()
@@ -36,3 +40,14 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _get_in_soon() -> None:
+    """Lets the loop have a core soon after it wakes up: everybody waits for it.
+
+    Many turns of it are shorter than the slice of a process that computes, and a broker shares its
+    machine with those, its own children among them.
+    """
+    from strandline.storage.scheduling import SHORT_SLICE_NS, ask_for_slice
+
+    ask_for_slice(SHORT_SLICE_NS)
