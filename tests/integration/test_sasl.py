@@ -78,11 +78,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("sasl"), settings=SETTINGS) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         wanted = [
-            UserScramCredentialUpsertion(user, info(mechanism), PASSWORD.encode())
-            for user, mechanism in (
-                (BOB, ScramMechanism.SCRAM_SHA_256),
-                (CAROL, ScramMechanism.SCRAM_SHA_512),
-            )
+            UserScramCredentialUpsertion(user, scram_info(MECHANISM_OF[user]), PASSWORD.encode())
+            for user in (BOB, CAROL)
         ]
         for done in admin.alter_user_scram_credentials(wanted).values():
             done.result(60)
@@ -94,13 +91,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert PASSWORD not in log
 
 
-def info(mechanism: ScramMechanism) -> ScramCredentialInfo:
-    return ScramCredentialInfo(mechanism, 4096)
+def scram_info(mechanism: str) -> ScramCredentialInfo:
+    return ScramCredentialInfo(ScramMechanism[mechanism.replace("-", "_")], 4096)
 
 
 @pytest.fixture(scope="module")
 def ports(broker: BrokerProcess) -> dict[str, int]:
-    """Of the listeners, by name."""
+    return listener_ports(broker)
+
+
+def listener_ports(broker: BrokerProcess) -> dict[str, int]:
+    """Ports of the listeners, by name."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     (rows,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
     listeners = rows.result(60)["listeners"].value.split(",")
@@ -205,8 +206,8 @@ def test_users_are_described_deleted_and_kept_over_a_kill(tmp_path_factory: obje
     with BrokerProcess(tmp_path_factory.mktemp("users")) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         both = [
-            UserScramCredentialUpsertion("u", info(mechanism), b"secret")
-            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+            UserScramCredentialUpsertion("u", scram_info(mechanism), b"secret")
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512")
         ]
         for one in both:
             admin.alter_user_scram_credentials([one])["u"].result(60)
