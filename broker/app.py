@@ -451,7 +451,7 @@ class Broker:
             tiering_counters=self._tiering_counters,
             cold_reader=self._cold_reader,
             store_requests=lambda: store_requests(self._store),
-            pool_sizes=self._workers.remote_sizes,
+            remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,
         )
         self._metrics = await serve_metrics(address, sources, self._why_not_ready)

@@ -39,6 +39,16 @@ class ResizablePool(Executor):
         """How many jobs may run at the same time."""
         return self._size
 
+    @property
+    def idle_part(self) -> float:
+        """The part of it that has no work just now, 0 to 1."""
+        return max(0.0, 1 - self._drains / self._size)
+
+    @property
+    def waiting_count(self) -> int:
+        """Jobs that wait for room."""
+        return len(self._waiting)
+
     def resize(self, size: int) -> None:
         """Takes effect at once for jobs that wait; what runs goes on."""
         assert 1 <= size <= SIZE_MAX, size

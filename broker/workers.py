@@ -77,13 +77,9 @@ class Workers:
         self.reader.resize(config.remote_log_reader_threads)
         self.expiration.resize(config.remote_log_manager_expiration_thread_pool_size)
 
-    def remote_sizes(self) -> dict[str, int]:
-        """How many jobs may run at a time in the pools of the remote tier, by name."""
-        return {
-            "copier": self.copier.size,
-            "reader": self.reader.size,
-            "expiration": self.expiration.size,
-        }
+    def remote_pools(self) -> dict[str, ResizablePool]:
+        """The pools of the remote tier, by name."""
+        return {"copier": self.copier, "reader": self.reader, "expiration": self.expiration}
 
     def stop(self) -> None:
         """Ends the threads without waiting: what still runs is given up."""

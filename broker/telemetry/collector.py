@@ -24,6 +24,7 @@ from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.protocol.api import api_name
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.resizable_pool import ResizablePool
 from strandline.broker.telemetry.exposition import (
     Format,
     Sample,
@@ -45,7 +46,7 @@ from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
-from strandline.storage.values import dataclass
+from strandline.storage.values import dataclass, field
 
 if TYPE_CHECKING:
     from strandline.storage.remote.reader import ColdReader
@@ -98,7 +99,7 @@ class Sources:
     tiering_counters: MetricRegistry | None = None
     cold_reader: ColdReader | None = None
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
-    pool_sizes: Callable[[], Mapping[str, int]] = dict
+    remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None
 
 
@@ -301,6 +302,27 @@ class _Page:
             if topic in sums:
                 yield Sample(sums[topic], (topic,))
 
+    def _pools(self, pools: Mapping[str, ResizablePool]) -> Iterator[Row]:
+        if not pools:
+            return
+        reader = pools["reader"]
+        yield single(
+            "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
+            pools["copier"].idle_part,
+        )
+        yield single(
+            "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
+            reader.waiting_count,
+        )
+        yield single(
+            "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
+            reader.idle_part,
+        )
+        yield row_of(
+            "strandline_remote_pool_size",
+            [Sample(pool.size, (name,)) for name, pool in pools.items()],
+        )
+
     def _cold_reads(self) -> Iterator[Row]:
         sources = self._sources
         requests = sources.store_requests()
@@ -313,10 +335,7 @@ class _Page:
             yield single("strandline_remote_failed_attempts_total", failed)
         if sources.cold_reader is None:
             return
-        sizes = sources.pool_sizes()
-        yield row_of(
-            "strandline_remote_pool_size", [Sample(size, (name,)) for name, size in sizes.items()]
-        )
+        yield from self._pools(sources.remote_pools)
         found = sources.cold_reader.statistics()
         yield single("strandline_cold_cache_bytes", found.live_bytes_now)
         yield single("strandline_cold_running_downloads", found.running_downloads_now)

@@ -185,6 +185,21 @@ TIERS = (
         "Indexes dropped because of remote.log.index.file.cache.total.size.bytes.",
     ),
     _family(
+        "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
+        _G,
+        "Part of the copier's pool that has no work just now, 0 to 1.",
+    ),
+    _family(
+        "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
+        _G,
+        "Requests for readers that wait for a thread of remote.log.reader.threads.",
+    ),
+    _family(
+        "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
+        _G,
+        "Part of the readers' pool that has no work just now, 0 to 1.",
+    ),
+    _family(
         "strandline_remote_pool_size",
         _G,
         "Jobs that may run at a time: remote.log.manager.copier.thread.pool.size,"

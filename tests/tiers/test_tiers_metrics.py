@@ -82,6 +82,13 @@ def test_pools_and_the_index_cache_follow_what_is_altered(make_broker: MakeBroke
         assert metric(broker, pool_size, pool="expiration") == 6
         assert metric(broker, "strandline_cold_index_bytes") <= bytes_before // 2
         assert metric(broker, "strandline_cold_index_evictions_total") > 0
+        for pool in (
+            "remotelogmanager_remotelogmanagertasksavgidlepercent",
+            "remotestoragethreadpool_remotelogreaderavgidlepercent",
+        ):
+            assert 0 <= metric(broker, f"kafka_log_remote_{pool}") <= 1
+        queue = "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize"
+        assert metric(broker, queue) >= 0
         # Both pools do their work as before.
         client.read(0, client.offset_at(EARLIEST_LOCAL))
         assert metric(broker, "strandline_cold_index_bytes") <= bytes_before // 2

@@ -63,6 +63,20 @@ def test_no_more_jobs_run_than_the_pool_has_room_for(pool: ResizablePool) -> Non
     assert jobs.most == 2
 
 
+def test_what_waits_and_what_is_idle_is_told(pool: ResizablePool) -> None:
+    jobs = Jobs(pool)
+    assert pool.idle_part == 1
+    futures = jobs.start(5)
+    jobs.await_running(2)
+    assert (pool.waiting_count, pool.idle_part) == (3, 0)
+    pool.resize(8)
+    jobs.await_running(5)
+    assert (pool.waiting_count, pool.idle_part) == (0, 3 / 8)
+    jobs.end(5)
+    for future in futures:
+        future.result(WAIT_S)
+
+
 def test_a_pool_that_grows_starts_what_waits_at_once(pool: ResizablePool) -> None:
     jobs = Jobs(pool)
     futures = jobs.start(5)
