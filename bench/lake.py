@@ -47,6 +47,14 @@ from strandline.storage.remote.manifest_page import encode_page, page_ref
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
 
 MIB = 1024 * 1024
+# What issue 7 asks for, below which a figure must stay.
+GOALS = {
+    "bytes read for one hour": 1.0,
+    "all": 3.0,
+    "one percent": 3.0,
+    # Ten times the segment in about the same memory: it is bounded by windows, not by segments.
+    "segment of 1000 MB over one of 100 MB": 1.2,
+}
 HOUR_MS = 3_600_000
 
 
@@ -184,6 +192,7 @@ print(rows, next(int(line.split()[1]) // 1024 for line in lines if line.startswi
 
 def run_memory(folder: Path) -> Iterator[Figure]:
     """One task over one segment, of 1 GB and of a tenth of it."""
+    peaks: list[int] = []
     for size_mb in (100, 1000):
         archive = ArchiveBuilder(folder / f"memory-{size_mb}")
         archive.add_topic("t")
@@ -210,7 +219,14 @@ def run_memory(folder: Path) -> Iterator[Figure]:
             value=peak_mib,
             unit="MiB",
         )
+        peaks.append(peak_mib)
         shutil.rmtree(archive.path)
+    yield Figure(
+        part="memory",
+        name="segment of 1000 MB over one of 100 MB",
+        value=peaks[1] / peaks[0],
+        unit="times",
+    )
 
 
 # --- report -----------------------------------------------------------------------------------
@@ -218,7 +234,17 @@ def run_memory(folder: Path) -> Iterator[Figure]:
 
 def report(figures: list[Figure], console: Console) -> None:
     """Rates with the CPU they took in the same row, in seconds for a million records."""
-    columns = ("part", "what", "median", "min - max", "JVM", "Python", "of Kafka's", "of Parquet's")
+    columns = (
+        "part",
+        "what",
+        "median",
+        "min - max",
+        "JVM",
+        "Python",
+        "of Kafka's",
+        "of Parquet's",
+        "goal",
+    )
     table = Table(*columns)
     grouped: dict[tuple[str, str], list[float]] = {}
     units: dict[tuple[str, str], str] = {}
@@ -240,8 +266,16 @@ def report(figures: list[Figure], console: Console) -> None:
             f"{min(values):.2f} - {max(values):.2f}",
             *(f"{one:.2f}" if one is not None else "" for one in cpu),
             *(f"{median / peer:.2f}" if peer else "" for peer in peers),
+            _goal(name, median),
         )
     console.print(table)
+
+
+def _goal(name: str, median: float) -> str:
+    goal = GOALS.get(name)
+    if goal is None:
+        return ""
+    return f"< {goal:g}: {'yes' if median < goal else 'NO'}"
 
 
 def main() -> None:
