@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import field
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,7 +38,9 @@ from strandline.storage.errors import (
 from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint, folder
 from strandline.storage.local.epoch_cache import LeaderEpochCache
+from strandline.storage.local.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.producer_state import CompletedTransaction, ProducerState
+from strandline.storage.local.recovery_report import RecoveryReport
 from strandline.storage.local.scan import ScannedBatch, scan_batches
 from strandline.storage.local.segment import (
     LOG_SUFFIX,
@@ -58,27 +59,6 @@ from strandline.storage.records.any_batch import BATCH_BYTES_MIN
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class RecoveryReport:
-    """What opening a log found and did; filled in while it runs, read-only afterwards."""
-
-    clean_shutdown: bool
-    segments_checked: int = 0
-    batches_checked: int = 0
-    bytes_checked: int = 0
-    bytes_cut: int = 0
-    segments_removed: int = 0
-    indexes_rebuilt: int = 0
-    files_removed: int = 0
-    producer_batches_replayed: int = 0
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def lost_data(self) -> bool:
-        """Whether bytes were cut; after kill -9 that is an unacknowledged torn tail at most."""
-        return self.bytes_cut > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,18 +105,6 @@ def aborted_entry(
     )
 
 
-def reload_producers(
-    directory: Path, segments: Sequence[LogSegment], end_offset: int
-) -> ProducerState:
-    """The producers at `end_offset` of a log that was truncated; drops snapshots behind it."""
-    report = RecoveryReport(clean_shutdown=True)
-    loader = _Loader(directory, LogConfig(), 0, report)
-    loader.snapshot_offsets = folder.snapshot_offsets(directory)
-    loader.segments = list(segments)
-    loader.drop_snapshots(end_offset + 1)
-    return loader.producers_at(end_offset)
-
-
 class _LateOpener:
     """Opens the trusted segments of a log when they are needed, in any thread, one at a time."""
 
@@ -177,7 +145,7 @@ class _Loader:
         # Set when a single segment is opened after the start.
         self.late_opener: _LateOpener | None = None
         self.segments: list[LogSegment] = []
-        self.snapshot_offsets: set[int] = set()
+        self.snapshots = ProducerSnapshots(directory, report)
         # The segments with a transaction index, as the folder said.
         self.transactional_bases: frozenset[int] = frozenset()
         self.epochs = LeaderEpochCache(f"{directory}/{checkpoint.LEADER_EPOCHS}")
@@ -187,7 +155,7 @@ class _Loader:
     def load(self, recovery_point: int, log_start_offset: int) -> LoadedLog:
         content = folder.tidy(self.directory)
         self.report.files_removed = content.files_removed
-        self.snapshot_offsets = set(content.snapshot_offsets)
+        self.snapshots.offsets = set(content.snapshot_offsets)
         self.transactional_bases = content.transactional_bases
         self._open_epochs(log_is_empty=not content.segment_bases)
         if not content.segment_bases:
@@ -211,7 +179,7 @@ class _Loader:
         if content.segment_bases and end_offset < recovery_point:
             self._problem(f"offsets up to {recovery_point} were safe, the log ends at {end_offset}")
         self._finish_epochs()
-        self._remove_stray_snapshots()
+        self.snapshots.drop_strays(self.segments)
         return LoadedLog(
             segments=tuple(self.segments),
             leader_epochs=self.epochs,
@@ -220,7 +188,7 @@ class _Loader:
         )
 
     def _begin(self, base_offset: int) -> ProducerState:
-        self.drop_snapshots(0)
+        self.snapshots.drop_from(0)
         self.segments.append(
             LogSegment.create(self.directory, base_offset, config=self.config, now_ms=self.now_ms)
         )
@@ -232,9 +200,9 @@ class _Loader:
             active = self._open_clean_tail(bases[0])
             if active is not None:
                 self.segments.append(active)
-                return self.producers_at(active.end_offset)
-        producers = self.producers_at(bases[0])
-        self.drop_snapshots(bases[0] + 1)
+                return self.snapshots.producers_at(self.segments, active.end_offset)
+        producers = self.snapshots.producers_at(self.segments, bases[0])
+        self.snapshots.drop_from(bases[0] + 1)
         for i, base_offset in enumerate(bases):
             if i > 0:
                 previous = self.segments[-1]
@@ -268,7 +236,7 @@ class _Loader:
 
     def _snapshot_ms(self, base_offset: int) -> int:
         """When a segment was begun: the snapshot at its base is written then and never again."""
-        if self.late_opener is None and base_offset not in self.snapshot_offsets:
+        if self.late_opener is None and base_offset not in self.snapshots.offsets:
             return self.now_ms
         modified_ms = files.modified_ms(self._text(base_offset, SNAPSHOT_SUFFIX))
         return self.now_ms if modified_ms is None else modified_ms
@@ -309,7 +277,7 @@ class _Loader:
         """Builds the indexes of a sealed segment from its log, as far as that is readable."""
         if self.late_opener is not None:
             self._find_what_lies_before(base_offset, self.late_opener)
-        producers = self.producers_at(base_offset)
+        producers = self.snapshots.producers_at(self.segments, base_offset)
         segment = self._empty_for_rebuild(base_offset)
         try:
             for batch in self._batches(segment, 0, segment.log.size_bytes(), verify_crc=False):
@@ -325,7 +293,7 @@ class _Loader:
 
     def _find_what_lies_before(self, base_offset: int, opener: _LateOpener) -> None:
         """The snapshots and segments that tell the producers at `base_offset`, by their names."""
-        self.snapshot_offsets = folder.snapshot_offsets(self.directory)
+        self.snapshots.offsets = folder.snapshot_offsets(self.directory)
         bases = [base for base in folder.segment_bases(self.directory) if base <= base_offset]
         self.segments = [
             UnopenedSegment(self.directory, base, end, opener.open) for base, end in pairwise(bases)
@@ -407,7 +375,7 @@ class _Loader:
         """Seals a checked segment behind which another one follows."""
         segment.seal()
         files.write_atomically(segment.snapshot_path, producers.encode_snapshot(), sync=False)
-        self.snapshot_offsets.add(segment.end_offset)
+        self.snapshots.offsets.add(segment.end_offset)
 
     def _batches(
         self, segment: LogSegment, position: int, end_position: int, *, verify_crc: bool
@@ -456,62 +424,6 @@ class _Loader:
             for suffix in reversed(SEGMENT_SUFFIXES):
                 files.remove(self.directory / file_name(base_offset, suffix))
 
-    # --- producers ---------------------------------------------------------------------------
-
-    def producers_at(self, offset: int) -> ProducerState:
-        """The producers as they were at `offset`: the nearest good snapshot, then the batches."""
-        producers = ProducerState()
-        replay_from = 0
-        for snapshot_offset in sorted(self.snapshot_offsets, reverse=True):
-            if snapshot_offset <= offset and self._load_snapshot(snapshot_offset, producers):
-                replay_from = snapshot_offset
-                break
-        for segment in self.segments:
-            if segment.end_offset > replay_from and segment.base_offset < offset:
-                self._replay(segment, replay_from, offset, producers)
-        return producers
-
-    def _load_snapshot(self, offset: int, producers: ProducerState) -> bool:
-        try:
-            producers.load_snapshot(files.read_whole(self._text(offset, SNAPSHOT_SUFFIX)))
-        except (CorruptFile, UnsupportedFormat) as error:
-            self._problem(f"{file_name(offset, SNAPSHOT_SUFFIX)} is not used: {error}")
-            self._drop_snapshot(offset)
-            return False
-        return True
-
-    def _replay(
-        self, segment: LogSegment, start_offset: int, end_offset: int, producers: ProducerState
-    ) -> None:
-        try:
-            start = segment.locate(start_offset)
-            for batch in segment.scan(start.position if start else segment.size_bytes):
-                if batch.header.base_offset >= end_offset:
-                    return
-                if batch.header.base_offset >= start_offset:
-                    producers.replay(batch.header, batch.marker)
-                    self.report.producer_batches_replayed += 1
-        except (CorruptRecords, CorruptFile) as error:
-            self._problem(f"producers of segment {segment.base_offset} are incomplete: {error}")
-
-    def _drop_snapshot(self, offset: int) -> None:
-        self.snapshot_offsets.remove(offset)
-        files.remove(self.directory / file_name(offset, SNAPSHOT_SUFFIX))
-        self.report.files_removed += 1
-
-    def drop_snapshots(self, from_offset: int) -> None:
-        for offset in [offset for offset in self.snapshot_offsets if offset >= from_offset]:
-            self._drop_snapshot(offset)
-
-    def _remove_stray_snapshots(self) -> None:
-        """Keeps the snapshots at segment borders and the newest one."""
-        end_offset = self.segments[-1].end_offset
-        self.drop_snapshots(end_offset + 1)
-        borders = {segment.base_offset for segment in self.segments}
-        for offset in sorted(self.snapshot_offsets)[:-1]:
-            if offset not in borders:
-                self._drop_snapshot(offset)
-
     # --- leader epochs -----------------------------------------------------------------------
 
     def _open_epochs(self, *, log_is_empty: bool) -> None:
@@ -542,7 +454,4 @@ class _Loader:
             self.epochs.write(sync=False)
 
     def _problem(self, text: str) -> None:
-        self.report.problems.append(text)
-        log.warning(
-            "log repaired", extra={"fields": {"folder": str(self.directory), "problem": text}}
-        )
+        self.report.note_problem(self.directory, text)

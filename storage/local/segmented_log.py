@@ -25,7 +25,9 @@ from strandline.storage.errors import DiskError, OffsetOutOfRange, StorageError
 from strandline.storage.files import OpenFile
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedFacts
-from strandline.storage.local.recovery import LoadedLog, RecoveryReport, reload_producers
+from strandline.storage.local.producer_snapshots import reload_producers
+from strandline.storage.local.recovery import LoadedLog
+from strandline.storage.local.recovery_report import RecoveryReport
 from strandline.storage.local.segment import (
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,

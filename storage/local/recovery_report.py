@@ -1,0 +1,36 @@
+"""What opening a log found and did."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from strandline.storage.values import dataclass, field
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveryReport:
+    """What opening a log found and did; filled in while it runs, read-only afterwards."""
+
+    clean_shutdown: bool
+    segments_checked: int = 0
+    batches_checked: int = 0
+    bytes_checked: int = 0
+    bytes_cut: int = 0
+    segments_removed: int = 0
+    indexes_rebuilt: int = 0
+    files_removed: int = 0
+    producer_batches_replayed: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def lost_data(self) -> bool:
+        """Whether bytes were cut; after kill -9 that is an unacknowledged torn tail at most."""
+        return self.bytes_cut > 0
+
+    def note_problem(self, directory: Path, text: str) -> None:
+        """Keeps it, and says it in the log."""
+        self.problems.append(text)
+        log.warning("log repaired", extra={"fields": {"folder": str(directory), "problem": text}})
