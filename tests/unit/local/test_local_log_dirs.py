@@ -155,6 +155,44 @@ def test_logs_come_back_as_they_were_after_a_clean_stop(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.parametrize("threads", [1, 3, 40])
+def test_every_log_is_opened_once_however_many_threads_load(tmp_path: Path, threads: int) -> None:
+    wanted = {TopicPartition("t", partition) for partition in range(30)}
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    for partition in wanted:
+        dirs.create_log(partition, TOPIC_ID, CONFIG)
+    dirs.close()
+    again = open_dirs(tmp_path / "a", tmp_path / "b")
+    asked: list[TopicPartition] = []
+
+    def config_for(partition: TopicPartition, _topic_id: TopicId) -> LogConfig:
+        asked.append(partition)
+        return CONFIG
+
+    assert again.load(config_for, threads_per_directory=threads).keys() == wanted
+    assert sorted(asked) == sorted(wanted)
+    again.close()
+
+
+@pytest.mark.parametrize("error", [IndexError, CorruptFile])
+def test_a_log_that_cannot_be_loaded_is_not_passed_over(
+    tmp_path: Path, error: type[Exception]
+) -> None:
+    dirs = open_dirs(tmp_path)
+    for partition in (T0, T1, T2):
+        dirs.create_log(partition, TOPIC_ID, CONFIG)
+    dirs.close()
+    again = open_dirs(tmp_path)
+
+    def config_for(partition: TopicPartition, _topic_id: TopicId) -> LogConfig:
+        if partition == T1:
+            raise error("odd")
+        return CONFIG
+
+    with pytest.raises(error, match="odd"):
+        again.load(config_for, threads_per_directory=2)
+
+
 def test_a_start_takes_the_clean_mark_away_so_that_a_kill_is_noticed(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     fill(dirs.create_log(T0, TOPIC_ID, CONFIG), 20)
