@@ -22,7 +22,6 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from strandline.broker.answers import (
     Answer,
@@ -54,6 +53,7 @@ from strandline.broker.protocol.messages.sasl_handshake import (
 from strandline.broker.protocol.schema import Response
 from strandline.broker.security.mechanism import AuthenticationFailed, Exchange
 from strandline.storage.clock import Clock
+from strandline.storage.values import dataclass
 
 _API_KEY = struct.Struct(">h")
 _SASL = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
