@@ -175,3 +175,34 @@ def test_an_answer_of_a_partition_goes_in_one_turn(records_bytes: int, tmp_path:
             assert not connection.is_sending
 
     asyncio.run(main())
+
+
+def test_a_segment_that_is_deleted_while_it_is_sent_arrives_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        with connection_with([_range(tmp_path, 0, len(CONTENT))]) as (_, client):
+            client.send(REQUEST)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert 0 < _waiting_bytes(client) < len(CONTENT)
+            (tmp_path / "segment").unlink()
+            assert await _receive(client, len(CONTENT)) == CONTENT
+
+    asyncio.run(main())
+
+
+def test_a_segment_that_is_cut_while_it_is_sent_ends_the_connection(tmp_path: Path) -> None:
+    """A client must never take what follows for the rest of an answer."""
+
+    async def main() -> None:
+        cut = _range(tmp_path, 0, len(CONTENT))
+        with connection_with([cut, b"next"]) as (connection, client):
+            client.send(REQUEST)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            (tmp_path / "segment").write_bytes(CONTENT[: 2 * TURN_BYTES_MAX])
+            assert await _receive(client, 2 * TURN_BYTES_MAX) == CONTENT[: 2 * TURN_BYTES_MAX]
+            loop = asyncio.get_running_loop()
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 10) == b""
+            assert connection.closed
+
+    asyncio.run(main())
