@@ -90,10 +90,13 @@ def is_worth_compacting(manifest: Manifest, config: LogConfig) -> bool:
 
     So a byte is rewritten about as often as the archive grows by that share, however long it lives.
     """
-    if not config.is_compacted or manifest.segment_count < 2:
+    if not config.is_compacted or manifest.is_empty:
         return False
     parts: list[PageRef | SegmentEntry] = [*manifest.pages, *manifest.segments]
     cleaned_offset = 0 if manifest.compaction is None else manifest.compaction.cleaned_offset
+    if manifest.segment_count < 2 and not parts[0].base_offset < cleaned_offset:
+        # One segment was compacted before it was copied, unless a merge made it of several.
+        return False
     dirty_bytes = sum(part.size_bytes for part in parts if part.end_offset > cleaned_offset)
     return dirty_bytes > config.min_cleanable_dirty_ratio * manifest.size_bytes
 

@@ -37,7 +37,7 @@ EVENTS = 100
 SEEDS = range(8)
 # A fault has to show in one of so many.
 SEARCHED = range(100, 116)
-SMALL_PAGES = {"root_entries_max": 4, "page_entries": 3}
+SMALL_PAGES = {"root_entries_max": 5, "page_entries": 4}
 
 
 def run_history(folder: Path, seed: int, patch: Patch) -> None:
@@ -47,9 +47,11 @@ def run_history(folder: Path, seed: int, patch: Patch) -> None:
         COMPACTED,
         segment_bytes=400,
         delete_retention_ms=DELETE_RETENTION_MS,
+        # With 1 the disk has nothing but the open segment, and tombstones depend on the bucket.
+        local_retention_ms=draw.choice([1, 1, 1000]),
         min_cleanable_dirty_ratio=draw.choice([0.0, 0.0, 0.3]),
     )
-    merge = draw.choice([0, 0, 800])
+    merge = draw.choice([0, 800])
     if draw.random() < 0.4:
         patch.setattr(manifest_store, "commit", partial(manifest_store.commit, **SMALL_PAGES))
 
@@ -315,7 +317,10 @@ def test_the_model_finds(
         with monkeypatch.context() as pages:
             try:
                 run_history(tmp_path / str(seed), seed, pages)
-            except Exception as error:
-                print(f"seed {seed}: {type(error).__name__}: {str(error)[:200]}")
+            except AssertionError as error:
+                print(f"seed {seed}: {str(error)[:200]}")
                 return
+            except TimeoutError:
+                # A slow machine shows nothing.
+                continue
     pytest.fail(f"no history shows it: {fault.__name__}")

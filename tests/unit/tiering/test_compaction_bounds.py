@@ -11,11 +11,16 @@ from strandline.storage.local.txn_index import encode_entries
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote import manifest_store
+from strandline.storage.remote.compaction_mark import CompactionMark
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.tiering import compaction_steps
-from strandline.storage.tiering.archive_compaction import INDEXES_PER_STEP, borders_of
+from strandline.storage.tiering.archive_compaction import (
+    INDEXES_PER_STEP,
+    borders_of,
+    is_worth_compacting,
+)
 from strandline.storage.tiering.merging import RUN_SEGMENTS_MAX
 from tests.support.archived_segments import archive_segment
 from tests.unit.tiering.compacted_rig import COMPACTED, CompactedRig
@@ -147,4 +152,21 @@ def test_a_run_is_of_a_bounded_number_of_segments(tmp_path: Path) -> None:
     manifest = Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=tuple(entries))
     borders = sorted(borders_of(manifest, entries))
     assert borders == [n * RUN_SEGMENTS_MAX for n in range(5)]
+    rig.executors.shutdown()
+
+
+def test_one_segment_is_compacted_again_if_a_merge_put_new_records_into_it(tmp_path: Path) -> None:
+    rig = make_rig(tmp_path)
+    log = encode_batch([Record(offset=0, timestamp_ms=0, key=b"1", value=b"x")])
+    first = archive_segment(rig.memory, ID_PARTITION, log).entry
+    entry = replace(first, base_offset=0, end_offset=10)
+    manifest = Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=(entry,))
+
+    def is_worth(cleaned_offset: int) -> bool:
+        mark = CompactionMark(cleaned_offset=cleaned_offset, horizon_offset=0, horizon_ms=0)
+        return is_worth_compacting(manifest.with_compaction(mark), rig.config)
+
+    # Copied as the cleaner left it; merged over the border of what was clean; and clean.
+    assert [is_worth(cleaned_offset) for cleaned_offset in (0, 5, 10)] == [False, True, False]
+    assert not is_worth_compacting(manifest, rig.config)
     rig.executors.shutdown()

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, errors, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from strandline.storage.remote import manifest_store
 from strandline.storage.remote.manifest import Manifest
-from strandline.storage.tiering import local_restart
+from strandline.storage.tiering import copier, local_restart, merging, tail_copy
 from strandline.storage.tiering.lifecycle import PartitionView
 from strandline.storage.tiering.partition_tiering import PartitionTiering
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -105,6 +106,11 @@ def retention_takes_one_segment_too_many(patch: Patch) -> None:
     patch.setattr(UnifiedLog, "move_log_start", further)
 
 
+def every_attempt_has_the_same_name(patch: Patch) -> None:
+    for module in (copier, merging, tail_copy, manifest_store):
+        patch.setattr(module, "new_unique", lambda: "0" * 32)
+
+
 FAULTS: list[Callable[[Patch], None]] = [
     no_reload_after_a_commit_of_unknown_outcome,
     a_log_start_in_memory_is_taken_as_durable,
@@ -115,6 +121,7 @@ FAULTS: list[Callable[[Patch], None]] = [
     the_open_segment_does_not_come_back,
     a_merge_leaves_out_its_last_segment,
     retention_takes_one_segment_too_many,
+    every_attempt_has_the_same_name,
 ]
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import tempfile
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,10 @@ IN_PROCESS = [
 T = TypeVar("T")
 
 
+# Segments, their indexes, pieces of the open one, and sealed pages.
+NEVER_AGAIN = re.compile(r"\.(log|meta|tail)$|/manifest/")
+
+
 class TieredPartition(RuleBasedStateMachine):
     """See the top of this file."""
 
@@ -64,6 +69,8 @@ class TieredPartition(RuleBasedStateMachine):
         self._folder = tempfile.TemporaryDirectory()
         self._loop = asyncio.new_event_loop()
         self._promised = self._asked = 0
+        self._requests_seen = 0
+        self._named: set[str] = set()
         self._rig: Rig
 
     def _run(self, work: Awaitable[T]) -> T:
@@ -332,6 +339,18 @@ class TieredPartition(RuleBasedStateMachine):
     def the_manifest_names_what_exists(self) -> None:
         if hasattr(self, "_rig"):
             assert keys_of(self._rig.manifest) <= set(self._rig.memory.keys())
+
+    @invariant()
+    def no_name_of_an_object_is_used_twice(self) -> None:
+        """Not even for a second attempt: the first may still arrive, or be read."""
+        if not hasattr(self, "_rig"):
+            return
+        requests = self._rig.memory.requests
+        for request in requests[self._requests_seen :]:
+            if request.operation == "put" and NEVER_AGAIN.search(request.key):
+                assert request.key not in self._named, request.key
+                self._named.add(request.key)
+        self._requests_seen = len(requests)
 
     @invariant()
     def nothing_is_freed_that_is_nowhere_else(self) -> None:
