@@ -28,7 +28,7 @@ from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.tiering.orphans import delete_orphans
 from tests.conftest import make_bucket
-from tests.crash.test_crash_points import Saved, check_uploads, orphan_keys, wait_for_death
+from tests.crash.test_crash_points import Saved, orphan_keys, wait_for_death
 from tests.support.broker import eventually
 from tests.support.ministack import ServerProcess
 from tests.tiers.conftest import MakeBroker
@@ -233,7 +233,7 @@ def test_a_compaction_in_the_bucket_that_dies_at_a_step_is_made_again_and_loses_
 
     check_healed(broker, archive)
     assert record_count(archive) < sum(entry.record_count for entry in before)
-    check_uploads(archive)
+    archive.check_uploads(TOPIC)
     # Nothing but what the dead attempt uploaded is left over.
     assert orphan_keys(archive) == dead
     check_restored(broker, archive)
