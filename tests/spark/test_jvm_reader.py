@@ -452,7 +452,7 @@ def test_a_view_may_be_read_inside_the_jvm(spark: SparkSession, archive: Archive
     register_views(spark, archive.url, ["t"], options={**HEADERS, "engine": "jvm"})
     found = spark.sql("select count(*) n, sum(size(headers)) h from t where partition = 1")
     plan = found._jdf.queryExecution().executedPlan().toString()
-    assert "ColumnarToRow" in plan
+    assert "BatchScan strandline" in plan
     assert "value#" not in plan
     assert found.collect()[0]["n"] == 9
     with pytest.raises(PySparkException, match="is read in Python: use strandline"):
