@@ -358,6 +358,7 @@ RECORD = encode_batch([Record(offset=0, timestamp_ms=0, key=b"key", value=b"valu
         (4, b"\x03"),  # a length of -2
         (8, b"\x7e"),
         (-1, b"\x02"),  # a header that is not there
+        (8, b"\x08valu\x00"),  # a byte behind the headers
         (0, b"\xff" * 11),  # a varint of more than 64 bits
     ],
 )
