@@ -23,7 +23,8 @@ class FileCheck:
     """Checks ranges of files one after the other; keeps its buffer. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray(WINDOW_BYTES)
+        # Made by the first check: the download process has one for each channel.
+        self._buffer = bytearray()
 
     def check(
         self, descriptor: int, position: Position, size_bytes: int, *, base_offset: Offset
@@ -36,7 +37,8 @@ class FileCheck:
         try:
             while not walk.is_done:
                 left_bytes = size_bytes - walk.position
-                wanted_bytes = min(max(len(self._buffer), walk.missing_bytes), left_bytes)
+                kept_bytes = max(len(self._buffer), WINDOW_BYTES)
+                wanted_bytes = min(max(kept_bytes, walk.missing_bytes), left_bytes)
                 if wanted_bytes > len(self._buffer):
                     self._buffer = bytearray(wanted_bytes)
                 with memoryview(self._buffer) as whole, whole[:wanted_bytes] as window:
@@ -44,7 +46,7 @@ class FileCheck:
                     walk.add(window)
         finally:
             if len(self._buffer) > KEPT_BYTES_MAX:
-                self._buffer = bytearray(WINDOW_BYTES)
+                self._buffer = bytearray()
         return walk.index
 
     @staticmethod
