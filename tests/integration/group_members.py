@@ -18,7 +18,7 @@ PARTITIONS = 6
 RECORDS = 3000
 # Long enough for every member to join and leave while records still come.
 PRODUCE_S = 9.0
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 
 Delivery = tuple[int, int]
 

@@ -129,7 +129,7 @@ def test_ten_thousand_groups_come_back_after_a_restart(tmp_path: Path) -> None:
         with WireClient(broker.port) as client:
             assert eventually(
                 lambda: client.ask(ListGroupsRequest(), ListGroupsResponse, 4).error_code == 0,
-                timeout_s=30.0,
+                timeout_s=60.0,
             )
             assert len(client.ask(ListGroupsRequest(), ListGroupsResponse, 4).groups) == 10_000
             assert committed(client, "group-4711", "t", 9) == 4711
