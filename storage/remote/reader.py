@@ -137,6 +137,7 @@ class ColdReader:
         )
         # (partition folder, next offset) of recent reads -> how far ahead of it was read.
         self._streams: OrderedDict[tuple[str, Offset], int] = OrderedDict()
+        self._is_closed = False
 
     def resize(self, *, parallel_downloads_max: int, index_bytes_max: int) -> None:
         """Other bounds, at once; downloads that are under way go on."""
@@ -170,7 +171,8 @@ class ColdReader:
         return self._downloads.process
 
     def close(self) -> None:
-        """Fails waiting reads with TierUnavailable and forgets all chunks."""
+        """Fails waiting reads with TierUnavailable and forgets all chunks; guesses nothing more."""
+        self._is_closed = True
         self._downloads.close()
 
     def __repr__(self) -> str:
@@ -348,7 +350,10 @@ class ColdReader:
 
         # The next index is fetched long before it is needed: it stands in the way of all chunks.
         def go_on(loaded: asyncio.Future[SegmentIndex]) -> None:
-            if left > 0 and not loaded.cancelled() and loaded.exception() is None:
+            if loaded.cancelled() or loaded.exception() is not None:
+                return
+            # Behind the end of the threads there is nobody to load the index after it.
+            if left > 0 and not self._is_closed:
                 self._read_ahead(loaded.result(), 0, left, rest)
 
         self._start_index(entry).add_done_callback(go_on)

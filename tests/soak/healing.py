@@ -66,9 +66,14 @@ def heal(world: World, story: Story, say: Callable[[str], None]) -> None:
 
 
 def within(seconds: float, check: Callable[[], str]) -> str:
-    """Asks `check` until it has nothing to say; what it said last."""
-    give_up_s = time.monotonic() + seconds
-    while (left := check()) and time.monotonic() < give_up_s:
+    """Asks `check` until it has nothing to say, or has said the same for so long; what it said."""
+    since_s, before = time.monotonic(), ""
+    while left := check():
+        if left != before:
+            # It gets on: how fast is up to the machine.
+            since_s, before = time.monotonic(), left
+        if time.monotonic() - since_s > seconds:
+            break
         time.sleep(0.2)
     return left
 

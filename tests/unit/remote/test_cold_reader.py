@@ -307,6 +307,36 @@ def test_read_ahead_goes_on_into_the_next_segment(
     assert store.count_requests("get", second.entry.log_key) == 1
 
 
+def test_read_ahead_ends_with_the_reader(store: MemoryStore) -> None:
+    """An index that arrives while the broker stops asks for no further one: no thread is left."""
+    executor = ThreadPoolExecutor(2)
+    segments = [archive(store, base_offset=32 * n, batch_count=8) for n in range(4)]
+    reader = make_reader(store, executor, read_ahead_chunks=8)
+    complaints: list[str] = []
+
+    async def stop_while_reading() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: complaints.append(str(context)))
+        gate = threading.Event()
+        key = segments[1].entry.meta_key
+        fault = store.add_fault(Fault(operation="get", key_pattern=key, gate=gate))
+        later = [segment.entry for segment in segments[1:]]
+        offset = 0
+        for _ in range(3):
+            found = await reader.read(segments[0].entry, offset, bytes_max=500, next_entries=later)
+            offset = found.next_offset
+        await eventually(lambda: fault.hit_count > 0)
+        reader.close()
+        executor.shutdown(wait=False)
+        gate.set()
+        await asyncio.to_thread(executor.shutdown)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    run(stop_while_reading())
+    assert complaints == []
+
+
 def test_the_next_index_is_there_long_before_it_is_needed(
     store: MemoryStore, executor: ThreadPoolExecutor
 ) -> None:
