@@ -47,7 +47,7 @@ from strandline.storage.remote.manifest_page import encode_page, page_ref
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
 
 MIB = 1024 * 1024
-# What issue 7 asks for, below which a figure must stay.
+# A figure must stay below its goal.
 GOALS = {
     "bytes read for one hour": 1.0,
     "all": 3.0,
