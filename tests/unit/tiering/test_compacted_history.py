@@ -36,7 +36,7 @@ Patch = pytest.MonkeyPatch
 EVENTS = 100
 SEEDS = range(8)
 # A fault has to show in one of so many.
-SEARCHED = range(100, 116)
+SEARCHED = range(100, 150)
 SMALL_PAGES = {"root_entries_max": 5, "page_entries": 4}
 
 
