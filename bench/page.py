@@ -71,10 +71,9 @@ METHOD = """\
 - **Spark's Kafka source** reads from strandline beside its own archive in `make bench-lake`; here
   it would measure Spark.
 - **Pacing.** Where the system's congestion control is BBR (the first lines say which it is),
-  loopback connections are paced. strandline takes the pacing off for clients of its own machine
-  (decision 26), Kafka has no such thing; a good part of the difference in what consuming costs is
-  this. After `sysctl net.ipv4.tcp_congestion_control=reno` neither is paced: decision 26 has those
-  figures.
+  loopback connections are paced. strandline takes the pacing off for clients of its own machine,
+  Kafka has no such thing. After `sysctl net.ipv4.tcp_congestion_control=reno` neither is paced:
+  decision 26 has three rows of such a run.
 - **No fsync.** Both brokers leave writing back to the system, as Kafka does by default.
 
 One thing is varied in each row; the rest is as in the first: records of 1 KB, batches of 16 KB, no
