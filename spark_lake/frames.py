@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from strandline.spark_lake.arrow_scan import FilterTuple, OptionValue, make_query
-from strandline.spark_lake.jvm_engine import choose_engine, is_for_jvm, jvm_frame
+from strandline.spark_lake.jvm_engine import choose_engine, divided, jvm_frame
 from strandline.spark_lake.options import Engine
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.source import spark_schema
@@ -47,8 +47,8 @@ def load(
     choice = choose_engine(spark, query, plan)
     query.tell_plan(plan, reader, choice.fields())
     if choice.engine is Engine.JVM:
-        frame = jvm_frame(spark, query, plan, reader)
-        others = [split for split in plan.splits if not is_for_jvm(split)]
+        inside, others = divided(plan, reader)
+        frame = jvm_frame(spark, query, plan, inside, reader)
         return frame.unionAll(_mapped(spark, query, others)) if others else frame
     return _mapped(spark, query, plan.splits)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.spark_lake.jvm_jar import NoJvmReader, jar_of
 from strandline.spark_lake.jvm_plan import encode_plan
 from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.old_segments import may_be_old, old_partitions
 from strandline.spark_lake.options import Engine
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator
@@ -152,13 +153,27 @@ def _first_line(error: Exception) -> str:
 # --- the frame ---------------------------------------------------------------------------------
 
 
-def is_for_jvm(split: Split) -> bool:
-    """Not a piece of an open segment: tasks in Python follow one that is replaced meanwhile."""
-    return not any(piece.is_open for piece in split.slices)
+def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Split]]:
+    """The splits that the JVM reads, and those that tasks in Python have to.
+
+    Of the latter are pieces of an open segment, which may be replaced meanwhile, and messages of
+    the formats before Kafka 0.11. Asks for the first bytes of a partition's first segment where
+    they may be of that age. Raises as `ObjectReader.get_range` does.
+    """
+    old = old_partitions(plan.splits, reader)
+    inside: list[Split] = []
+    others: list[Split] = []
+    for split in plan.splits:
+        is_old = split.topic_partition in old and any(map(may_be_old, split.slices))
+        is_open = any(piece.is_open for piece in split.slices)
+        (others if is_open or is_old else inside).append(split)
+    return inside, others
 
 
-def jvm_frame(spark: SparkSession, query: Query, plan: ScanPlan, reader: ObjectReader) -> DataFrame:
-    """The rows of the splits that are `is_for_jvm`; Spark evaluates what filters are left."""
+def jvm_frame(
+    spark: SparkSession, query: Query, plan: ScanPlan, inside: Sequence[Split], reader: ObjectReader
+) -> DataFrame:
+    """The rows of the splits `inside` of a plan; Spark evaluates what filters are left."""
     tests = list(query.residual)
     if query.predicate.keys is not None:
         tests.append(Comparison("key", Operator.IN, sorted(query.predicate.keys)))
@@ -169,7 +184,7 @@ def jvm_frame(spark: SparkSession, query: Query, plan: ScanPlan, reader: ObjectR
     encoded = encode_plan(
         query,
         plan,
-        [split for split in plan.splits if is_for_jvm(split)],
+        inside,
         lambda key: reader.address(key, expires_s),
         columns=tuple(dict.fromkeys([*query.columns, *(one.column for one in tests)])),
         signed_until_ms=signed_until_ms,

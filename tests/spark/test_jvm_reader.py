@@ -18,13 +18,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from strandline.spark_lake import load, register_views, scan
-from strandline.spark_lake.arrow_scan import FilterTuple
+from strandline.spark_lake.arrow_scan import FilterTuple, make_query
+from strandline.spark_lake.jvm_engine import divided
 from strandline.storage.errors import InvalidConfig, StrandlineError
 from strandline.storage.model import AbortedTransaction, TimestampType
 from strandline.storage.records.batch import HEADER, HEADER_BYTES
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Header, Record, encode_batch, with_crc
+from strandline.storage.tiering.inspection import plain_walk
+from tests.support.old_formats import CODECS
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
+from tests.unit.lake.test_lake_old_messages import RECORDS, archive_as_the_copier_does, old_and_new
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -421,6 +425,26 @@ def test_a_damaged_or_unknown_meta_is_refused(spark: SparkSession, tmp_path: Pat
 
 
 # --- which engine ------------------------------------------------------------------------------
+
+
+def test_segments_of_old_messages_are_left_to_python(spark: SparkSession, tmp_path: Path) -> None:
+    archive = ArchiveBuilder(tmp_path / "archive")
+    archive.add_topic("t")
+    path = tmp_path / "segment"
+    path.write_bytes(b"".join(old_and_new(1, CODECS["gzip"])))
+    archived = archive_as_the_copier_does(archive, path, plain_walk)
+    # Behind them one of today, of a later start of the broker.
+    archive.add_segment("t", [made(archived.end_offset, 7)], leader_epoch=1)
+    query = make_query(archive.url, "t", options={"maxRecordsPerPartition": 2 * RECORDS})
+    reader = query.open()
+    inside, others = divided(query.plan(reader), reader)
+    assert [one.slices[0].entry.leader_epochs[0].epoch for one in inside] == [1]
+    assert {one.slices[0].entry for one in others} == {archived}
+    expected = scan(archive.url, "t").read_all().to_pylist()
+    rows = load(spark, archive.url, "t").orderBy("offset").collect()
+    assert [(row.offset, row.key, row.value) for row in rows] == [
+        (row["offset"], row["key"], row["value"]) for row in expected
+    ]
 
 
 def test_the_log_line_of_a_query_names_its_engine_and_why(

@@ -77,6 +77,7 @@ class ArchiveBuilder:
         chunk_bytes: int = 1 << 20,
         aborted: Sequence[AbortedTransaction] = (),
         key_filter: bool = True,
+        leader_epoch: int = 0,
     ) -> SegmentEntry:
         """Appends one segment of these encoded batches to the partition's archive."""
         manifest = self.manifest(topic, partition)
@@ -86,7 +87,7 @@ class ArchiveBuilder:
         names = keys.segment_keys(
             manifest.topic_id_partition,
             base_offset=headers[0].base_offset,
-            leader_epoch=0,
+            leader_epoch=leader_epoch,
             unique=keys.new_unique(),
         )
         sections = {Section.STATISTICS: statistics.encode()}
@@ -109,7 +110,7 @@ class ArchiveBuilder:
         entry = SegmentEntry(
             base_offset=headers[0].base_offset,
             end_offset=headers[-1].next_offset,
-            leader_epochs=(EpochStart(0, 0),),
+            leader_epochs=(EpochStart(leader_epoch, headers[0].base_offset),),
             size_bytes=len(log),
             record_count=statistics.record_count,
             min_timestamp_ms=statistics.min_timestamp_ms,
