@@ -83,12 +83,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+class _CommandParser(argparse.ArgumentParser):
+    """Refuses what a command does not know with the usage of that command, not of the whole."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        options, left = super().parse_known_args(args, namespace)
+        if left:
+            self.error(f"unrecognized arguments: {' '.join(left)}; `{self.prog} --help` tells more")
+        return options, left
+
+
 def _parser(command: str) -> argparse.ArgumentParser:
     """A parser that knows `command` alone if it is one of COMMANDS, and otherwise everything.
 
     Making the parsers of all commands takes longer than a broker takes to open its log folders.
     """
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = _CommandParser(
         prog="strandline",
         description="A Kafka-compatible broker with two storage tiers: local disk and S3.",
     )

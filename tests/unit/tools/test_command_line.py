@@ -1,0 +1,26 @@
+"""What the command line says to words that it does not know."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.cli import USAGE_ERROR, main
+
+
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [
+        (["archive", "show", "--remote", "file:///archive", "orders"], "strandline archive show"),
+        (["topic", "list", "--interal"], "strandline topic list"),
+        (["serve", "server.properties"], "strandline serve"),
+    ],
+)
+def test_an_unknown_word_is_told_with_the_usage_of_its_own_command(
+    given: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    told = capsys.readouterr().err
+    assert ended.value.code == USAGE_ERROR
+    assert told.startswith(f"usage: {command} ")
+    assert f"unrecognized arguments: {given[-1]}; `{command} --help`" in told
