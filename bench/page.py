@@ -63,7 +63,8 @@ METHOD = """\
   latency): their consumers are behind all the time.
 - **Partitions** have taken one record each before they are measured, and where there are many of
   them the whole load once: both brokers make and sync files at the first.
-- **Start** ends when every partition has acknowledged a record.
+- **Start** ends when every partition has acknowledged a record to a bare client
+  (`bench/readiness.py`), which sends both brokers the same bytes and hears of an answer at once.
 - **Kafka's second tier** is LocalTieredStorage, the only one it comes with: a folder. For that row
   strandline's second tier is a folder too. Aiven's plugin for S3 is not on Maven Central (tried:
   io.aiven:tiered-storage-for-apache-kafka, io.aiven:core, io.aiven.kafka.tieredstorage:core), so

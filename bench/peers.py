@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from bench.rdkafka import ProduceLoad, producers, topic_is_led
+from bench.readiness import await_acknowledged
 from tests.support.broker import BrokerProcess
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -242,22 +242,8 @@ def kafka_java(main: str, *arguments: str, options: tuple[str, ...] = ()) -> lis
 
 def await_serving(peer: Peer, topic: str, partitions: int) -> None:
     """Returns when every partition of the topic has a leader and has acknowledged a record."""
-    # An answer about thousands of partitions costs a broker that starts more than asking late.
-    until(
-        lambda: topic_is_led(peer.bootstrap, topic, partitions),
-        timeout_s=START_TIMEOUT_S,
-        interval_s=0.005 if partitions < 100 else 0.1,
-    )
-    load = ProduceLoad(
-        topic=topic,
-        count=partitions,
-        partitions=partitions,
-        record_bytes=100,
-        batch_bytes=0,
-        settings={"retry.backoff.ms": 1, "retry.backoff.max.ms": 10},
-    )
-    with producers(peer.bootstrap, load) as ready:
-        ready.run()
+    port = int(peer.bootstrap.rpartition(":")[2])
+    await_acknowledged(port, topic, partitions, timeout_s=START_TIMEOUT_S)
 
 
 def until(check: Callable[[], object], *, timeout_s: float, interval_s: float = 0.005) -> None:
