@@ -4,6 +4,10 @@
                  -> manifest.json of the wanted partitions -> sealed pages, as far as needed
                                                            -> pieces of the open segment
 
+A partition without a manifest has no rows, a folder without `topic.json` is no topic. Neither is
+believed on a 404 alone: both objects are written before what they describe and deleted after it, so
+a LIST of the topic's folder must show nothing that needs them (docs/decisions, 35).
+
 Nothing here lists data. Formats are decoded by the pure parts of `storage.remote`.
 """
 
@@ -27,10 +31,12 @@ from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.remote.cluster_info import ClusterInfo
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
+    TOPIC_FILE,
     TOPICS_PREFIX,
     TopicFolder,
     manifest_key,
     parse_topic_folder,
+    topic_folder,
     topic_key,
 )
 from strandline.storage.remote.manifest import Manifest
@@ -103,17 +109,14 @@ class Catalog:
             for partition in _selected_partitions(topic, selection)
         ]
         manifests = self._in_parallel(self._load_manifest, partitions)
-        self._check_alive(
-            {
-                partition.topic
-                for partition, manifest in zip(partitions, manifests, strict=True)
-                if manifest is None
-            },
-            topics,
-        )
+        loaded = dict(zip(partitions, manifests, strict=True))
+        for topic in topics:
+            missing = [one for one in partitions if one.topic_id == topic.topic_id]
+            missing = [one for one in missing if loaded[one] is None]
+            loaded |= self._proven(topic, missing) if missing else {}
         found = [
             ArchivedPartition(partition=partition, manifest=manifest)
-            for partition, manifest in zip(partitions, manifests, strict=True)
+            for partition, manifest in loaded.items()
         ]
         if open_for is None:
             return tuple(found)
@@ -164,19 +167,40 @@ class Catalog:
                 manifest = newer
         return ArchivedPartition(partition=archived.partition, manifest=manifest)
 
-    def _check_alive(self, names: set[str], topics: Sequence[TopicInfo]) -> None:
-        """A partition without a manifest is empty, unless its topic is just being deleted."""
-        for topic in topics:
-            if topic.topic not in names:
-                continue
-            now = self._load_topic(TopicFolder(topic=topic.topic, topic_id=topic.topic_id))
-            if now is None or now.is_deleted:
-                raise ObjectNotFound(
-                    f"{self._reader.url}/{topic.key}",
-                    "read",
-                    f"topic {topic.topic} was deleted while the query was planned: run it again"
-                    " for what there is now",
-                )
+    def _proven(
+        self, topic: TopicInfo, missing: Sequence[TopicIdPartition]
+    ) -> dict[TopicIdPartition, Manifest | None]:
+        """Of partitions whose manifest was not found: it after all, or None for an empty one.
+
+        Raises ObjectNotFound for a topic that is just being deleted, and for a manifest that must
+        be there.
+        """
+        filled = self._reader.filled_folders(topic_folder(topic.topic, topic.topic_id))
+        doubted = [one for one in missing if str(one.partition) in filled]
+        # The first objects of a partition may have been written since: the manifest before them.
+        again = dict(zip(doubted, self._in_parallel(self._load_manifest, doubted), strict=True))
+        now = self._load_topic(TopicFolder(topic=topic.topic, topic_id=topic.topic_id))
+        if now is None or now.is_deleted:
+            raise ObjectNotFound(
+                f"{self._reader.url}/{topic.key}",
+                "read",
+                f"topic {topic.topic} was deleted while the query was planned: run it again"
+                " for what there is now",
+            )
+        lost = [manifest_key(one) for one, manifest in again.items() if manifest is None]
+        if lost:
+            raise self._doubted(lost[0], f"what {topic.topic} has in this partition")
+        return {one: again.get(one) for one in missing}
+
+    def _doubted(self, key: str, unknown: str) -> ObjectNotFound:
+        return ObjectNotFound(
+            f"{self._reader.url}/{key}",
+            "read",
+            "the store says that it does not exist, and yet its folder holds what is only written"
+            f" behind it; without it {unknown} is unknown, and not taken for nothing. Run the query"
+            " again; if it stays away it was lost: put it back (a bucket with versioning still has"
+            " it), or leave the topic out",
+        )
 
     def load_pages(self, pages: Sequence[PageRef]) -> dict[str, tuple[SegmentEntry, ...]]:
         """The entries of sealed pages by page key. Raises CorruptFile if one is damaged."""
@@ -192,12 +216,11 @@ class Catalog:
             if (folder := parse_topic_folder(name)) is not None
         ]
         wanted = _wants(selection)
-        loaded = self._in_parallel(
-            self._load_topic, [folder for folder in folders if wanted(folder.topic)]
-        )
+        chosen = [folder for folder in folders if wanted(folder.topic)]
+        loaded = self._in_parallel(self._load_topic, chosen)
         topics: dict[str, TopicInfo] = {}
-        for topic in loaded:
-            # A tombstone, or a folder whose topic.json is gone, is a topic being purged.
+        for folder, found in zip(chosen, loaded, strict=True):
+            topic = found or self._unless_purged(folder)
             if topic is None or topic.is_deleted:
                 continue
             if topic.topic in topics:
@@ -243,6 +266,27 @@ class Catalog:
             return None
         with naming_later_formats(self._reader.url):
             return TopicInfo.decode(content, source=f"{self._reader.url}/{key}")
+
+    def _unless_purged(self, folder: TopicFolder) -> TopicInfo | None:
+        """Of a folder whose `topic.json` was not found: it after all, or None where a purge ended.
+
+        Such a folder may hold uploads that came late, but no manifest. Raises ObjectNotFound for a
+        description that must be there.
+        """
+        filled = self._reader.filled_folders(topic_folder(folder.topic, folder.topic_id))
+        partitions = [
+            TopicIdPartition(folder.topic, folder.topic_id, int(name))
+            for name in filled
+            if name.isdecimal()
+        ]
+        manifests = self._in_parallel(self._load_manifest, partitions)
+        if TOPIC_FILE not in filled and not any(manifests):
+            return None
+        again = self._load_topic(folder)
+        if again is None:
+            key = topic_key(folder.topic, folder.topic_id)
+            raise self._doubted(key, f"what topic {folder.topic} has")
+        return again
 
     # --- manifests ---------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ before the first read, and pickling (driver to executor) carries only the way to
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from strandline.spark_lake.options import S3Options
@@ -128,6 +130,13 @@ class ObjectReader:
         self._count(0)
         return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found)
 
+    def filled_folders(self, prefix: str) -> list[str]:
+        """As `list_folders`, without folders that hold no object; only disks have such."""
+        found = self.list_folders(prefix)
+        if self.url.startswith("file://"):
+            found = [name for name in found if _holds_a_file(f"{self._root}/{prefix}{name}")]
+        return found
+
     def address(self, key: str, valid_s: int) -> str:
         """What reads an object without this package: the path of a file, or a signed URL.
 
@@ -200,6 +209,10 @@ class ObjectReader:
 
     def __repr__(self) -> str:
         return f"<ObjectReader {self.url} {self.statistics()}>"
+
+
+def _holds_a_file(path: str) -> bool:
+    return Path(path).is_file() or any(files for _, _, files in os.walk(path))
 
 
 # Those of S3's codes that s3fs does not make a PermissionError.

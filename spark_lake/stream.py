@@ -230,12 +230,13 @@ def _check_awaited(
 def _cut_short(
     ranges: Mapping[TopicPartition, OffsetRange], manifests: Mapping[TopicPartition, Manifest]
 ) -> list[DataLoss]:
-    """Ranges whose end the archive no longer has: it was replaced by an older one."""
+    """Ranges whose end the archive no longer has: it was replaced by an older one, or by none."""
+    ends = {partition: manifest.end_offset for partition, manifest in manifests.items()}
     return [
         DataLoss(
             partition=partition,
             detail=f"the checkpoint has offset {one.end_offset}, the archive does not reach it",
         )
         for partition, one in ranges.items()
-        if partition in manifests and manifests[partition].end_offset < one.end_offset
+        if ends.get(partition, 0) < one.end_offset
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,11 +191,23 @@ def test_what_retention_took_before_it_was_read_is_an_error_or_accepted(
     assert rows(lossy, at, end)[0] == (0, 10)
 
 
+def test_a_batch_whose_partition_has_no_archive_any_more_is_a_loss(archive: ArchiveBuilder) -> None:
+    """Its folder was deleted, which `strandline` itself advises where a manifest is lost."""
+    reader = opened(archive)
+    start = through_json(reader.initialOffset())
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    shutil.rmtree((archive.path / archive.topics["t"].info.key).with_name("0"))
+    with pytest.raises(StreamDataLost, match="t-0: the checkpoint has offset 100, the archive"):
+        reader.partitions(start, end)
+    lossy = opened(archive, failOnDataLoss="false")
+    assert rows(lossy, start, end) == [(1, n) for n in range(20)]
+
+
 def test_a_topic_made_anew_is_not_taken_for_the_old_one(archive: ArchiveBuilder) -> None:
     reader = opened(archive)
     _, at = step(reader, through_json(reader.initialOffset()))
     old = archive.topics["t"].info
-    archive.object_path(old.key).unlink()
+    archive.object_path(old.key).write_bytes(replace(old, deleted_ms=1).encode())
     archive.add_topic("t", partitions=1)
     add(archive, 0, 7)
     with pytest.raises(StreamDataLost, match="deleted and made anew"):
