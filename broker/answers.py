@@ -59,20 +59,25 @@ class Caller:
 class Deferred:
     """An answer that comes later by callback, without a task: a parked fetch.
 
-    `complete` may be called once; `cancel_hook` is called if the client goes away first.
+    `complete` or `fail` is called once; `cancel_hook` is called if the client goes away first.
     `watcher` is told just before the answer goes out, with the seconds that it took to build.
     """
 
-    __slots__ = ("_callback", "cancel_hook", "done", "watcher")
+    __slots__ = ("_callback", "_on_failure", "cancel_hook", "done", "watcher")
 
     def __init__(self, cancel_hook: Callable[[], None] | None = None) -> None:
         self._callback: Callable[[Parts], None] | None = None
+        self._on_failure: Callable[[Exception], None] | None = None
         self.cancel_hook = cancel_hook
         self.watcher: Callable[[Parts, float], None] | None = None
         self.done = False
 
-    def attach(self, callback: Callable[[Parts], None]) -> None:
+    def attach(
+        self, callback: Callable[[Parts], None], on_failure: Callable[[Exception], None]
+    ) -> None:
+        """One of the two is called, once, unless the client goes away first."""
         self._callback = callback
+        self._on_failure = on_failure
 
     def complete(self, parts: Parts, busy_s: float = 0.0) -> None:
         self.done = True
@@ -81,8 +86,14 @@ class Deferred:
         if self._callback is not None:
             self._callback(parts)
 
+    def fail(self, error: Exception) -> None:
+        """The answer could not be built: a mistake of ours, which nobody is left to wait for."""
+        self.done = True
+        if self._on_failure is not None:
+            self._on_failure(error)
+
     def cancel(self) -> None:
-        self._callback = None
+        self._callback = self._on_failure = None
         if not self.done and self.cancel_hook is not None:
             self.done = True
             self.cancel_hook()

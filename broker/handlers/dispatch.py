@@ -202,7 +202,7 @@ class Dispatcher:
             answer = self._dispatch(header, request, peer, started_s, caller)
         if isinstance(answer, Deferred):
             coming: asyncio.Future[Parts] = loop.create_future()
-            answer.attach(coming.set_result)
+            answer.attach(coming.set_result, coming.set_exception)
             return await coming
         if isinstance(answer, Awaitable):
             return await answer

@@ -306,9 +306,14 @@ class FetchHandler:
 
         def finish() -> None:
             plan.started_s = began_s = self._now_s()
-            parts = self._answer(plan, self._look(plan))
             self.parked_count -= 1
-            deferred.complete(parts, self._now_s() - began_s)
+            try:
+                parts = self._answer(plan, self._look(plan))
+            except Exception as error:
+                # Nobody above sees it, and the client would wait for an answer that never comes.
+                deferred.fail(error)
+            else:
+                deferred.complete(parts, self._now_s() - began_s)
 
         def cancel() -> None:
             self.parked_count -= 1

@@ -194,7 +194,7 @@ class Connection:
                 elif isinstance(answer, Deferred):
                     self._busy = True
                     self._pending = answer
-                    answer.attach(self._on_answer)
+                    answer.attach(self._on_answer, self._on_failure)
                 else:
                     assert isinstance(answer, Awaitable), answer
                     self._busy = True
@@ -204,10 +204,8 @@ class Connection:
             self._flush(turn_bytes_max=sys.maxsize)
             self._refuse(error)
             return
-        except Exception:
-            # A handler's mistake costs its client the connection, never the broker its life.
-            log.exception("request failed", extra={"fields": {"peer": self.peer}})
-            self.close("internal error")
+        except Exception as error:
+            self._on_failure(error)
             return
         if self._outgoing and not self._writing:
             self._flush()
@@ -220,11 +218,16 @@ class Connection:
         except asyncio.CancelledError:
             self.close("broker is stopping")
             raise
-        except Exception:
-            log.exception("request failed", extra={"fields": {"peer": self.peer}})
-            self.close("internal error")
+        except Exception as error:
+            self._on_failure(error)
         else:
             self._on_answer(() if parts is None else parts)
+
+    def _on_failure(self, error: Exception) -> None:
+        """A handler's mistake costs its client the connection, never the broker its life."""
+        log.error("request failed", extra={"fields": {"peer": self.peer}}, exc_info=error)
+        self._pending = None
+        self.close("internal error")
 
     def _on_answer(self, parts: Parts) -> None:
         self._pending = None

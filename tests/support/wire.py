@@ -36,6 +36,10 @@ class WireClient:
     def close(self) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        """For `select`: readable when an answer is there."""
+        return self._socket.fileno()
+
     def send_raw(self, data: bytes) -> None:
         self._socket.sendall(data)
 

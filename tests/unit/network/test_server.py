@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.broker.answers import Answer, ThrottledParts
+from strandline.broker.answers import Answer, Deferred, ThrottledParts
 from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
 from strandline.broker.network.server import (
     HELD_MAX,
@@ -25,7 +25,7 @@ LARGE = bytes(32 * 1024 * 1024)
 
 
 class Echo:
-    """Answers each frame with itself, with LARGE, or later; as its first byte says."""
+    """Answers each frame with itself, with LARGE, or never; as its first byte says."""
 
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         match bytes(frame[:1]):
@@ -33,6 +33,10 @@ class Echo:
                 return [LARGE]
             case b"M":
                 return ThrottledParts([b"muted"], 60_000)
+            case b"F":
+                never = Deferred()
+                asyncio.get_running_loop().call_soon(never.fail, ValueError("a mistake"))
+                return never
             case _:
                 return [bytes(frame)]
 
@@ -126,6 +130,24 @@ def test_who_does_not_go_on_is_dropped_after_its_time(sent: bytes, after_s: floa
         writer.close()
 
     run(test)
+
+
+def test_who_waits_for_an_answer_that_cannot_be_built_is_told_by_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A client that is left waiting holds its request for 30 s, and nobody learns why."""
+
+    async def test(server: Server, clock: ManualClock, port: int) -> None:
+        reader, writer = await connect(port)
+        writer.write(frame(b"abc") + frame(b"F"))
+        assert await reader.readexactly(3) == b"abc"
+        async with asyncio.timeout(10):
+            assert await is_closed(reader)
+        assert server.statistics().connections == 0
+        writer.close()
+
+    run(test)
+    assert "a mistake" in caplog.text
 
 
 def test_who_is_muted_is_not_idle_and_not_read() -> None:
