@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
 
 from tests.support.broker import BrokerProcess
+from tests.support.kafka_python import KafkaConsumer
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 

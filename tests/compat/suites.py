@@ -131,6 +131,7 @@ def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> I
     files = [f"test/integration/test_{name}_integration.py" for name in ("admin", "consumer")]
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
+        *("-p", "tests.support.kafka_python"),
         *("--override-ini", "addopts=", "-W", "ignore", "--show-capture=no", "--tb=line"),
         *("--timeout", "60", f"--junitxml={report}", f"--rootdir={folder}"),
         *files,
@@ -143,7 +144,8 @@ def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> I
         "KAFKA_VERSION": KAFKA_VERSION,
         # Looked at, not used: nothing is started from it.
         "KAFKA_ROOT": str(folder),
-        "PYTHONPATH": str(folder),
+        # Theirs first; ours for the plugin.
+        "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}",
     }
     ended = subprocess.run(
         command,

@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,12 +59,8 @@ from tests.integration.calls import (
     software,
 )
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.kafka_python import KafkaConsumer
 from tests.support.wire import WireClient
-
-with warnings.catch_warnings():
-    # kafka-python reads its definitions in a way that Python is going to drop.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka import KafkaConsumer
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
