@@ -13,6 +13,7 @@ over nonsense records is stored as it came.
     larger than a segment                                           RecordListTooLarge (18)
     codec 5 to 7                                                    UnsupportedCodec (76)
     timestamp out of bounds, or claimed to be the broker's          InvalidTimestamp (32)
+    transactional batch from a client                               InvalidTransactionState (48)
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ from strandline.storage.errors import (
     RecordsRejected,
     UnsupportedCodec,
 )
-from strandline.storage.local.producer_state import ProducerState, TransactionMarker, read_marker
+from strandline.storage.local.producer_state import (
+    InvalidTransactionState,
+    ProducerState,
+    TransactionMarker,
+    read_marker,
+)
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
 from strandline.storage.records import batch as batch_format
@@ -41,7 +47,12 @@ from strandline.storage.records.record import iter_records
 
 # Attribute bits that call for a second look. The codec's own bits are among them because unknown
 # codecs come out above CODEC_LAST as well: one comparison clears every ordinary batch.
-UNUSUAL_BITS = batch_format.CODEC_MASK | batch_format.TIMESTAMP_TYPE_BIT | batch_format.CONTROL_BIT
+UNUSUAL_BITS = (
+    batch_format.CODEC_MASK
+    | batch_format.TIMESTAMP_TYPE_BIT
+    | batch_format.TRANSACTIONAL_BIT
+    | batch_format.CONTROL_BIT
+)
 
 # What the records of one append may become when they are decompressed: over a hundred times the
 # default of max.message.bytes, and harmless for the few workers that do it.
@@ -126,17 +137,25 @@ def check_unusual(
 ) -> TransactionMarker | None:
     """Refuses what only some may send; the marker if it is one that the coordinator sent.
 
-    Raises UnsupportedCodec, InvalidTimestamp, InvalidRecords, InvalidProducerEpoch.
+    No client has a transaction that goes on, for nobody begins or ends one yet; Kafka's
+    UnifiedLog (`batchMissingRequiredVerification`) refuses such a batch with the same code.
+
+    Raises UnsupportedCodec, InvalidTimestamp, InvalidRecords, InvalidTransactionState,
+    InvalidProducerEpoch.
     """
     codec = attributes & batch_format.CODEC_MASK
     if codec > batch_format.CODEC_LAST:
         raise UnsupportedCodec(f"compression codec {codec} is unknown")
     if attributes & batch_format.TIMESTAMP_TYPE_BIT and origin is AppendOrigin.CLIENT:
         raise InvalidTimestamp("a producer may not say that its timestamps are the broker's")
+    if origin is AppendOrigin.CLIENT:
+        if attributes & batch_format.CONTROL_BIT:
+            raise InvalidRecords("clients may not write control records")
+        if attributes & batch_format.TRANSACTIONAL_BIT:
+            # Nobody would ever end the transaction that it opens.
+            raise InvalidTransactionState("the batch is not part of a transaction that goes on")
     if not attributes & batch_format.CONTROL_BIT:
         return None
-    if origin is AppendOrigin.CLIENT:
-        raise InvalidRecords("clients may not write control records")
     header = read_header(records)
     marker = read_marker(records, header)
     if header.has_producer:

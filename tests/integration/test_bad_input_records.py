@@ -117,7 +117,15 @@ REFUSED: dict[str, tuple[bytes | None, int]] = {
     ),
     "a transactional batch without a producer": (
         encode_batch(records(1), transactional=True),
-        INVALID_RECORD,
+        INVALID_TXN_STATE,
+    ),
+    # It would open a transaction that nobody ends: what comes behind would not be stable for ever,
+    # so that no `read_committed` consumer and no archive would ever get it.
+    "a transactional batch of an idempotent producer": (
+        encode_batch(
+            records(1), producer_id=77, producer_epoch=0, base_sequence=0, transactional=True
+        ),
+        INVALID_TXN_STATE,
     ),
 }
 

@@ -12,7 +12,15 @@ from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.local.producer_state import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicPartition
-from strandline.storage.records.batch import BatchHeader, iter_batches
+from strandline.storage.records.batch import (
+    ATTRIBUTES_FIELD,
+    CONTROL_BIT,
+    CRC_START,
+    HEADER_BYTES,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    iter_batches,
+)
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, with_crc
 
@@ -101,7 +109,16 @@ def patched(records: memoryview, position: int, layout: str, *values: int) -> me
 
 
 def append(log: LocalLog, records: memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-    return log.append(records, leader_epoch=leader_epoch)
+    return log.append(records, leader_epoch=leader_epoch, origin=origin_of(records))
+
+
+def origin_of(records: memoryview) -> AppendOrigin:
+    """Clients may not write in transactions as long as nobody ends them."""
+    if len(records) >= HEADER_BYTES:
+        (attributes,) = ATTRIBUTES_FIELD.unpack_from(records, CRC_START)
+        if attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) == TRANSACTIONAL_BIT:
+            return AppendOrigin.COORDINATOR
+    return AppendOrigin.CLIENT
 
 
 def append_marker(log: LocalLog, kind: MarkerType, *, producer_id: int) -> AppendInfo:

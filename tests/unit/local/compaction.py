@@ -23,7 +23,7 @@ from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch import BatchHeader, iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records
-from tests.unit.local.builders import NOW_MS, PARTITION, TOPIC_ID, read_bytes
+from tests.unit.local.builders import NOW_MS, PARTITION, TOPIC_ID, append, read_bytes
 
 CONFIG = LogConfig(
     cleanup_policy=("compact",),
@@ -121,7 +121,7 @@ class CompactedLog:
             for i, (key, value) in enumerate(records)
         ]
         encoded = memoryview(bytearray(encode_batch(batch, **fields)))  # type: ignore[arg-type]
-        return self.log.append(encoded, leader_epoch=0).base_offset
+        return append(self.log, encoded).base_offset
 
     def seal(self) -> None:
         """Everything so far may be cleaned."""

@@ -124,7 +124,11 @@ class History(CompactedRig):
             transactional=True,
         )
         self._sequence += len(records)
-        self.log.append(memoryview(bytearray(content)), leader_epoch=self.leader_epoch)
+        self.log.append(
+            memoryview(bytearray(content)),
+            leader_epoch=self.leader_epoch,
+            origin=AppendOrigin.COORDINATOR,
+        )
         kind = MarkerType.COMMIT if commits else MarkerType.ABORT
         self.log.append(
             marker(kind, producer_id=PRODUCER_ID),

@@ -110,7 +110,7 @@ class Producer:
             )
         )
         self._sequence += 1
-        return self._append(batch, AppendOrigin.CLIENT)
+        return self._append(batch)
 
     def end(self, kind: MarkerType) -> int:
         """Appends the marker; its offset."""
@@ -124,10 +124,12 @@ class Producer:
                 control=True,
             )
         )
-        return self._append(batch, AppendOrigin.COORDINATOR)
+        return self._append(batch)
 
-    def _append(self, batch: bytearray, origin: AppendOrigin) -> int:
-        appended = self._rig.log.append(memoryview(batch), leader_epoch=1, origin=origin)
+    def _append(self, batch: bytearray) -> int:
+        appended = self._rig.log.append(
+            memoryview(batch), leader_epoch=1, origin=AppendOrigin.COORDINATOR
+        )
         return appended.base_offset
 
 
