@@ -41,7 +41,6 @@ from strandline.broker.handlers.fetch_sessions import FetchSessionCache
 from strandline.broker.handlers.services import Services
 from strandline.broker.handlers.wiring import make_dispatcher
 from strandline.broker.listeners import CannotListen, Listener
-from strandline.broker.monitoring import serve_metrics, store_requests
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.opening import (
@@ -62,8 +61,6 @@ from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.quotas.rates import QuotaWindows
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.sasl_listeners import ConnectionHandlers, check_sasl
-from strandline.broker.telemetry.collector import Sources
-from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
@@ -78,6 +75,7 @@ from strandline.storage.tiering.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from strandline.broker.archive_upkeep import ArchiveClaim
+    from strandline.broker.telemetry.http_server import MetricsServer
     from strandline.storage.remote.reader import ColdReader
     from strandline.storage.tiering.manager import TieringManager
     from strandline.storage.tiering.tiering_config import TieringConfig
@@ -436,6 +434,9 @@ class Broker:
         address = self._config.metrics_listener
         if address is None:
             return
+        # It knows every part of a broker, and most brokers are not asked for their figures.
+        from strandline.broker.monitoring import Sources, serve_metrics, store_requests
+
         sources = Sources(
             clock=self._clock,
             requests=self._traffic,

@@ -13,6 +13,8 @@ from strandline.broker.telemetry.collector import Collector, Sources
 from strandline.broker.telemetry.http_server import MetricsServer, Readiness
 from strandline.storage.remote.object_store import ObjectStore
 
+__all__ = ["Sources", "serve_metrics", "store_requests"]
+
 log = logging.getLogger(__name__)
 
 

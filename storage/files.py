@@ -15,7 +15,6 @@ reader has it is safe, the descriptor is closed with the last reference.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,6 +157,8 @@ def remove(path: Path) -> None:
 
 def remove_tree(path: Path) -> None:
     """Removes a folder and all in it; a folder that is already gone is fine."""
+    # It brings modules of archives and codecs with it, 2 ms of a start that removes nothing.
+    import shutil
 
     def tolerate_absence(
         _function: Callable[..., object], _path: str, error: BaseException

@@ -12,7 +12,6 @@ and a partition belongs to the member whose record came last.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -275,6 +274,9 @@ def metadata_hash(topics: Iterable[str], image: MetadataImage) -> int:
     known = sorted(name for name in topics if name in image.topics)
     if not known:
         return 0
+    # OpenSSL comes with it, which a broker without such groups has no other use for.
+    import hashlib
+
     digest = hashlib.blake2b(digest_size=8)
     for name in known:
         topic = image.topics[name]

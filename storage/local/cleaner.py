@@ -46,7 +46,7 @@ from strandline.storage.local.cleaner_plan import (
     plan_cleaning,
 )
 from strandline.storage.local.cleaner_process import CleanerProcess
-from strandline.storage.local.cleaning import (
+from strandline.storage.local.cleaning_messages import (
     CleanedGroup,
     CleaningRequest,
     CleaningStatistics,

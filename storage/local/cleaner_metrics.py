@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.storage.local.cleaning import CleaningStatistics
+from strandline.storage.local.cleaning_messages import CleaningStatistics
 from strandline.storage.values import dataclass
 
 

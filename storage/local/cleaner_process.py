@@ -27,9 +27,8 @@ from strandline.storage.child_process import (
 )
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import StorageError, StrandlineError
-from strandline.storage.local.cleaning import (
+from strandline.storage.local.cleaning_messages import (
     CleanedGroup,
-    Cleaning,
     CleaningRequest,
     CleaningStatistics,
     SegmentWanted,
@@ -172,6 +171,9 @@ def serve(connection: Connection, clock: Clock) -> None:
 def _clean(
     connection: Connection, request: CleaningRequest, clock: Clock
 ) -> CleaningStatistics | StrandlineError:
+    # Only the child has these: see cleaning_messages.
+    from strandline.storage.local.cleaning import Cleaning
+
     throttle = _Throttle(connection, request.io_bytes_per_s, clock)
     try:
         cleaning = Cleaning(request, spend=throttle.spend, fetch=partial(_fetch, connection))

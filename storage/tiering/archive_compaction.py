@@ -43,7 +43,7 @@ from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.local.cleaned_segment import cleaned_path, remove_cleaned
 from strandline.storage.local.cleaner_plan import SegmentFacts
 from strandline.storage.local.cleaner_process import CleanerProcess
-from strandline.storage.local.cleaning import (
+from strandline.storage.local.cleaning_messages import (
     CleanedGroup,
     CleaningRequest,
     CleaningStatistics,

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
-from strandline.storage.remote.chunk_cache import RecordBytes
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
+    from strandline.storage.remote.chunk_cache import RecordBytes
     from strandline.storage.remote.reader import ColdRead
     from strandline.storage.tiering.remote_log import RemoteLog
 

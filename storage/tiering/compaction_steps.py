@@ -27,7 +27,7 @@ from strandline.storage.crash_points import (
     COMPACT_BEFORE_COMMIT,
     crash_point,
 )
-from strandline.storage.local.cleaning import CleaningStatistics
+from strandline.storage.local.cleaning_messages import CleaningStatistics
 from strandline.storage.model import Epoch
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.compaction_mark import CompactionMark, next_mark

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from strandline.storage.clock import Clock, ManualClock
 from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
-from strandline.storage.local.cleaning import (
+from strandline.storage.local.cleaning import Cleaning
+from strandline.storage.local.cleaning_messages import (
     CleanedGroup,
-    Cleaning,
     CleaningRequest,
     CleaningStatistics,
 )

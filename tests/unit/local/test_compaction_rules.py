@@ -18,7 +18,7 @@ from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedSegment
 from strandline.storage.local.cleaner_plan import LogFacts, SegmentFacts, plan_cleaning
 from strandline.storage.local.cleaner_transactions import CleanedTransactions
-from strandline.storage.local.cleaning import CleaningRequest
+from strandline.storage.local.cleaning_messages import CleaningRequest
 from strandline.storage.local.producer_state import MarkerType, TransactionMarker
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch import DELETE_HORIZON_BIT, iter_batches

@@ -13,7 +13,7 @@ from strandline.storage.child_process import ChildFailed, ChildProcess
 from strandline.storage.clock import Clock
 from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
 from strandline.storage.local.cleaner_process import CleanerProcess, serve
-from strandline.storage.local.cleaning import CleaningRequest
+from strandline.storage.local.cleaning_messages import CleaningRequest
 from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.records.batch import BatchHeader, iter_batches

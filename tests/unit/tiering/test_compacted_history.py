@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.local.cleaner_transactions import CleanedTransactions
-from strandline.storage.local.cleaning import CleaningRequest, CleaningStatistics
+from strandline.storage.local.cleaning_messages import CleaningRequest, CleaningStatistics
 from strandline.storage.log_config import LONG_MAX
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch import iter_batches
