@@ -424,7 +424,6 @@ class Broker:
             groups=self._groups,
             log_dirs=self._log_dirs,
             moves=self._moves,
-            tiering=self._tiering,
             advertised=self._advertised,
             decoding=self._workers.decoding,
         )

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 
 from strandline.broker.app import Broker
+from strandline.broker.handlers.wiring import load_late_handlers
 from strandline.storage.crash_points import check_environment
 
 # A start loads only what it needs.
@@ -28,8 +29,11 @@ async def serve(make_broker: Callable[[], Broker]) -> int:
     broker = make_broker()
     try:
         await broker.start()
-        loop.call_later(AFTER_START_S, _get_in_soon)
-        await broker.run(stopping)
+        settling = loop.call_later(AFTER_START_S, _settle, loop)
+        try:
+            await broker.run(stopping)
+        finally:
+            settling.cancel()
     finally:
         await broker.stop()
     return 0
@@ -40,6 +44,13 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _settle(loop: asyncio.AbstractEventLoop) -> None:
+    """What a start left out."""
+    _get_in_soon()
+    # In a thread: the loop gets the interpreter back every 5 ms, and has the modules in the end.
+    loop.run_in_executor(None, load_late_handlers)
 
 
 def _get_in_soon() -> None:

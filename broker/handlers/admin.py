@@ -16,16 +16,11 @@ from strandline.broker.handlers.scram_users import ScramUserHandlers
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.tiering.manager import TieringManager
 
 
 def make_admin_handlers(
-    services: Services,
-    log_dirs: LogDirs,
-    moves: ReplicaMoves,
-    tiering: TieringManager | None,
+    services: Services, log_dirs: LogDirs, moves: ReplicaMoves
 ) -> Mapping[ApiKey, Handler]:
-    """`tiering` is None without an object store."""
     configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)
     quotas = ClientQuotaHandlers(services)

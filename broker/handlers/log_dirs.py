@@ -13,7 +13,7 @@ is named with its error and nothing else.
 from __future__ import annotations
 
 import asyncio
-import shutil
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -188,7 +188,7 @@ def _remote_bytes(served: Partition) -> int:
 def _usage(path: Path) -> tuple[int, int]:
     """Bytes of the volume and those that we may still use; blocks."""
     try:
-        usage = shutil.disk_usage(path)
+        volume = os.statvfs(path)
     except OSError:
         return UNKNOWN_BYTES, UNKNOWN_BYTES
-    return usage.total, usage.free
+    return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from strandline.broker.cluster.decisions import Decision, Refusal
 from strandline.broker.cluster.image import MetadataImage
@@ -33,13 +33,10 @@ from strandline.broker.protocol.messages.describe_user_scram_credentials import 
     DescribeUserScramCredentialsResponse,
     UserScramCredentials,
 )
-from strandline.broker.security.scram import (
-    DIGESTS,
-    ITERATIONS_MAX,
-    ITERATIONS_MIN,
-    ScramCredential,
-)
 from strandline.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from strandline.broker.security.scram import ScramCredential
 
 # Kafka's numbers of the mechanisms.
 MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
@@ -153,6 +150,14 @@ def _changed(
 
 
 def _credential(change: ScramCredentialUpsertion, mechanism: str) -> ScramCredential:
+    # With it comes OpenSSL: 4 MiB that a broker without such users need not hold.
+    from strandline.broker.security.scram import (
+        DIGESTS,
+        ITERATIONS_MAX,
+        ITERATIONS_MIN,
+        ScramCredential,
+    )
+
     if change.iterations < ITERATIONS_MIN:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too few iterations")
     if change.iterations > ITERATIONS_MAX:
@@ -181,6 +186,8 @@ def _described(
             f"Attempt to describe a user credential that does not exist: {user}",
         )
     else:
+        from strandline.broker.security.scram import ScramCredential
+
         return UserScramCredentials(
             user=user,
             credential_infos=[

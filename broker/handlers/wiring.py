@@ -2,7 +2,8 @@
 
 Produce and Fetch have ways of their own through the dispatcher; the others are a table by API key.
 What every client asks first is made at once. All else is late: its modules, a tenth of a start, are
-loaded with the first request for one of them, which takes 20 ms longer for it.
+loaded a second after it (`serving.py`), or with the first request for one of them if that comes
+sooner: everybody waits 20 ms for it then.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib import import_module
 
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.coordination.runtime import GroupCoordinator
@@ -24,9 +25,6 @@ from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.schema import Request
 from strandline.storage.local.log_dir import LogDirs
 
-if TYPE_CHECKING:
-    from strandline.storage.tiering.manager import TieringManager
-
 # The dispatcher knows these by itself.
 _DISPATCHED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS})
 
@@ -38,16 +36,12 @@ def make_dispatcher(
     groups: GroupCoordinator,
     log_dirs: LogDirs,
     moves: ReplicaMoves,
-    tiering: TieringManager | None,
     advertised: Callable[[str], Listener],
     decoding: Executor,
 ) -> Dispatcher:
-    """`advertised` is where clients of a listener are sent, `decoding` runs what is large.
-
-    `tiering` is None without an object store.
-    """
+    """`advertised` is where clients of a listener are sent, `decoding` runs what is large."""
     metadata = MetadataHandlers(services, advertised)
-    late = LateHandlers(partial(_make_late, services, groups, log_dirs, moves, tiering))
+    late = LateHandlers(partial(_make_late, services, groups, log_dirs, moves))
     handlers: dict[ApiKey, Handler] = {
         ApiKey.METADATA: metadata.metadata,
         ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
@@ -85,29 +79,12 @@ def _make_late(
     groups: GroupCoordinator,
     log_dirs: LogDirs,
     moves: ReplicaMoves,
-    tiering: TieringManager | None,
 ) -> Mapping[ApiKey, Handler]:
-    from strandline.broker.handlers.admin import make_admin_handlers
-    from strandline.broker.handlers.configs import ConfigHandlers
-    from strandline.broker.handlers.groups import make_group_handlers
-    from strandline.broker.handlers.offsets import OffsetHandlers
-    from strandline.broker.handlers.producer_ids import ProducerIdHandler
-    from strandline.broker.handlers.sasl import no_authenticate, no_handshake
-    from strandline.broker.handlers.topics import TopicHandlers
+    from strandline.broker.handlers.late_handlers import make_late_handlers
 
-    topics = TopicHandlers(services)
-    offsets = OffsetHandlers(services)
-    return {
-        ApiKey.CREATE_TOPICS: topics.create_topics,
-        ApiKey.DELETE_TOPICS: topics.delete_topics,
-        ApiKey.CREATE_PARTITIONS: topics.create_partitions,
-        ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
-        ApiKey.INIT_PRODUCER_ID: ProducerIdHandler(services).init_producer_id,
-        ApiKey.LIST_OFFSETS: offsets.list_offsets,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
-        ApiKey.DELETE_RECORDS: offsets.delete_records,
-        ApiKey.SASL_HANDSHAKE: no_handshake,
-        ApiKey.SASL_AUTHENTICATE: no_authenticate,
-        **make_group_handlers(services, groups),
-        **make_admin_handlers(services, log_dirs, moves, tiering),
-    }
+    return make_late_handlers(services, groups, log_dirs, moves)
+
+
+def load_late_handlers() -> None:
+    """Imports what the first request for a late handler would import; blocks for 20 ms."""
+    import_module("strandline.broker.handlers.late_handlers")
