@@ -32,7 +32,6 @@ from tests.soak.model import (
     SEQUENCE_BITS,
     GroupProgress,
     PartitionModel,
-    Pass,
     Violations,
     make_value,
 )
@@ -50,7 +49,10 @@ JOIN_S_MAX = 60.0
 CODECS = ("none", "lz4", "zstd", "gzip", "snappy")
 POLL_S = 0.5
 
-Read = Iterator[tuple[int, bytes]]
+# Offset, value, key.
+Row = tuple[int, bytes | None, bytes | None]
+Read = Iterator[Row]
+NOTHING_NEW: Row = (-1, None, None)
 
 
 class Moved(Exception):
@@ -130,9 +132,13 @@ class KeenProducer(_Thread):
             producer.poll(self._interval_s)
             while len(producer) > UNACKNOWLEDGED_MAX and not self._stopping.is_set():
                 producer.poll(0.05)
+        self._send_last(producer)
         left = producer.flush(FLUSH_S_MAX)
         if left:
             self._violations.add(f"{self.name}: {left} records were never answered")
+
+    def _send_last(self, producer: Producer) -> None:
+        """It was told to stop."""
 
     def _send(
         self, producer: Producer, model: PartitionModel, sequence: int, chance: random.Random
@@ -200,7 +206,7 @@ class Library(Protocol):
         ...
 
     def read(self, partition: PartitionModel, start: int) -> Read:
-        """Records from `start` on, for as long as it is asked; nothing new is (-1, b"").
+        """Records from `start` on, for as long as it is asked; or NOTHING_NEW.
 
         Raises Moved if the broker does not know the offset.
         """
@@ -243,14 +249,14 @@ class ConfluentLibrary:
             for message in messages:
                 error = message.error()
                 if error is None:
-                    yield int(message.offset() or 0), bytes(message.value() or b"")
+                    yield int(message.offset() or 0), message.value(), message.key()
                 elif error.code() in (
                     KafkaError._AUTO_OFFSET_RESET,
                     KafkaError.OFFSET_OUT_OF_RANGE,
                 ):
                     raise Moved(str(error))
             if not messages:
-                yield -1, b""
+                yield NOTHING_NEW
 
     def close(self) -> None:
         self._consumer.close()
@@ -296,9 +302,9 @@ class KafkaPythonLibrary:
             except OffsetOutOfRangeError as error:
                 raise Moved(repr(error)) from error
             for record in found.get(place, ()):
-                yield record.offset, record.value
+                yield record.offset, record.value, record.key
             if not found:
-                yield -1, b""
+                yield NOTHING_NEW
 
     def close(self) -> None:
         self._consumer.close()
@@ -321,7 +327,11 @@ class AioLibrary:
                 auto_offset_reset="none",
                 fetch_max_wait_ms=200,
             )
-            await consumer.start()
+            try:
+                await consumer.start()
+            except BaseException:
+                await consumer.stop()
+                raise
             return consumer
 
         self._consumer = self._turn(make())
@@ -360,9 +370,9 @@ class AioLibrary:
             work = self._consumer.getmany(timeout_ms=int(POLL_S * 1000), max_records=500)
             found = self._turn(work)
             for record in found.get(place, ()):
-                yield record.offset, record.value
+                yield record.offset, record.value, record.key
             if not found:
-                yield -1, b""
+                yield NOTHING_NEW
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -439,17 +449,18 @@ class Reader(_Thread):
         if model.is_closed:
             self._stopping.wait(0.1)
             return False
+        reading = model.begin_pass(0, generation=generation, who=self.name)
         start, end = library.bounds(model)
-        reading = Pass(model, start, generation=generation, who=self.name)
+        reading.next_offset = start
         if not reading.is_outdated:
             model.check_start(start, floor)
         moved_s = time.monotonic()
         try:
-            for offset, value in library.read(model, start) if end > start else ():
+            for offset, value, key in library.read(model, start) if end > start else ():
                 if offset >= 0:
                     moved_s = time.monotonic()
                     self.record_count += 1
-                    reading.accept(offset, value)
+                    reading.accept(offset, value, key)
                 if self._stopping.is_set() or reading.is_outdated:
                     return False
                 if reading.next_offset >= end:
@@ -467,6 +478,8 @@ class Reader(_Thread):
                     f" nothing above {model.ceiling} may be: {error}"
                 )
             return False
+        # What a replica shows may be of a while ago, until nothing is written any more.
+        reading.finish(end, is_live=self._once or not self._at_replica)
         return True
 
 

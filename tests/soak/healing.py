@@ -19,9 +19,10 @@ from collections.abc import Callable
 from strandline.spark_lake import scan
 from strandline.storage.remote.topic_info import list_topics
 from tests.integration.calls import EARLIEST, LATEST, offset_at
-from tests.soak.clients import LIBRARIES, Reader
-from tests.soak.model import PartitionModel, Pass
+from tests.soak.clients import LIBRARIES, Reader, Row
+from tests.soak.model import PartitionModel
 from tests.soak.story import Story
+from tests.soak.table import TableModel
 from tests.soak.world import ORPHAN_GRACE_MS, World
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
@@ -204,29 +205,34 @@ def read_replica(world: World, story: Story) -> None:
 
 def scan_archive(world: World) -> None:
     options = {"s3.endpoint.url": world.bucket.endpoint_url}
-    columns = ["partition", "offset", "value"]
+    columns = ["partition", "offset", "value", "key"]
     for topic in sorted({model.topic for model in world.models.values()}):
         rows = scan(world.bucket.url, topic, columns=columns, options=options).read_all()
-        by_partition: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        by_partition: dict[int, list[Row]] = defaultdict(list)
         for row in rows.to_pylist():
-            by_partition[row["partition"]].append((row["offset"], row["value"]))
+            by_partition[row["partition"]].append((row["offset"], row["value"], row["key"]))
         for model in world.of(topic):
-            check_scanned(world, model, sorted(by_partition.pop(model.number, [])))
+            rows_here = by_partition.pop(model.number, [])
+            check_scanned(world, model, sorted(rows_here, key=lambda row: row[0]))
         if by_partition:
             world.violations.add(f"lake: {topic} has partitions {sorted(by_partition)}")
 
 
-def check_scanned(world: World, model: PartitionModel, rows: list[tuple[int, bytes]]) -> None:
+def check_scanned(world: World, model: PartitionModel, rows: list[Row]) -> None:
     manifest = world.archive.manifest(model.topic, model.number)
     start = 0 if manifest is None else manifest.log_start_offset
     end = start if manifest is None else max(start, manifest.end_offset)
-    reading = Pass(model, start, generation=model.generation, who="lake")
-    if rows and rows[0][0] != start:
+    reading = model.begin_pass(start, generation=model.generation, who="lake")
+    is_table = isinstance(model, TableModel)
+    if rows and rows[0][0] != start and not is_table:
         world.violations.add(f"lake: {model.name} begins at {rows[0][0]}, the log at {start}")
-    for offset, value in rows:
-        reading.accept(offset, value)
+    for row in rows:
+        reading.accept(*row)
+    reading.finish(end)
     world.counts["records scanned by the lake"] += reading.count
-    if reading.next_offset != end:
+    if is_table:
+        world.counts["records that compaction took out of the archive"] += end - reading.count
+    elif reading.next_offset != end:
         world.violations.add(
             f"lake: {model.name} ends at {reading.next_offset}, the archive at {end}"
         )

@@ -84,18 +84,27 @@ class PartitionModel:
             self.acknowledged_count += 1
             self._acknowledged_end = max(self._acknowledged_end, offset + 1)
 
+    def begin_pass(self, start: int, *, generation: int, who: str) -> Pass:
+        """Somebody reads from `start` on; `generation` is from before it was asked for."""
+        return Pass(self, start, generation=generation, who=who)
+
     def read(self, offset: int, value: bytes) -> int | None:
         """A reader got this; its code, or None if it is no record of this partition."""
+        code = self.code_of(offset, value)
+        if code is not None:
+            with self._lock:
+                self._see(offset, code, "was read")
+        return code
+
+    def code_of(self, offset: int, value: bytes) -> int | None:
+        """Who sent this value, and as what; None if it is no record of this partition."""
         head, _, _ = value.partition(b" ")
         parts = head.decode("ascii", "replace").split("/")
         wanted = [self.topic, str(self.number), str(self.incarnation)]
         if len(parts) != 4 or parts[:3] != wanted or not parts[3].isdigit():
             self.violations.add(f"{self.name} has a strange record at {offset}: {value[:60]!r}")
             return None
-        code = int(parts[3])
-        with self._lock:
-            self._see(offset, code, "was read")
-        return code
+        return int(parts[3])
 
     def _see(self, offset: int, code: int, how: str) -> None:
         codes = self._codes
@@ -165,7 +174,8 @@ class Pass:
         """Whether what it reads is not what it began to read."""
         return self._generation != self.partition.generation
 
-    def accept(self, offset: int, value: bytes) -> None:
+    def accept(self, offset: int, value: bytes | None, _key: bytes | None = None) -> None:
+        """The next record."""
         if self.is_outdated:
             return
         model = self.partition
@@ -179,7 +189,7 @@ class Pass:
             self._last.clear()
         self.next_offset = offset + 1
         self.count += 1
-        code = model.read(offset, value)
+        code = model.read(offset, value or b"")
         if code is None:
             return
         producer, sequence = code >> SEQUENCE_BITS, code & ((1 << SEQUENCE_BITS) - 1)
@@ -190,6 +200,9 @@ class Pass:
                 f" {expected} was expected"
             )
         self._last[producer] = sequence
+
+    def finish(self, end_offset: int, *, is_live: bool = True) -> None:
+        """Everything below `end_offset` was read. What was missing was said on the way."""
 
 
 class GroupProgress:

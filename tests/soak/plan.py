@@ -21,7 +21,7 @@ from tests.support.fault_proxy import Action, Rule
 BROKER_POINTS = tuple(
     point
     for point in CRASH_POINTS
-    if point.split(".")[0] in ("copy", "merge", "delete", "purge", "tail", "move")
+    if point.split(".")[0] in ("copy", "merge", "compact", "delete", "purge", "tail", "move")
 )
 RESTORE_POINTS = tuple(point for point in CRASH_POINTS if point.startswith("restore."))
 

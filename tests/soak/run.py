@@ -5,6 +5,7 @@
     plan.py      what happens, from the seed alone        clients.py   producers, readers, groups
     story.py     carries it out                           model.py     what must be true of records
     world.py     broker, S3 server, fault proxy           healing.py   the end, and what is checked
+    table.py     what must be true of the compacted topic
 
 While it lives: produce is never refused, no reader sees a gap, a double or another value, log
 starts are where they may be. At the end everything is read once more and the bucket is compared
@@ -36,6 +37,7 @@ from tests.soak.healing import heal
 from tests.soak.model import Violations
 from tests.soak.plan import Step, steps
 from tests.soak.story import Story
+from tests.soak.table import TableModel
 from tests.soak.world import Abort, World
 from tests.support.broker import REPOSITORY
 
@@ -143,6 +145,9 @@ def report(outcome: Outcome, console: Console) -> None:
     acknowledged = sum(model.acknowledged_count for model in world.models.values())
     told.add_row("sent", f"{story.sent_count:,}", "by idempotent producers")
     told.add_row("acknowledged", f"{acknowledged:,}", f"{world.lost_records:,} lost with a disk")
+    tables = [model for model in world.models.values() if isinstance(model, TableModel)]
+    gone = sum(table.tombstones_gone for table in tables)
+    told.add_row("table", f"{gone:,}", "times a tombstone was missed whose time was over")
     told.add_row(
         "probe", f"{story.probe.answered_count:,}", f"slowest {story.probe.slowest_s:.2f} s"
     )

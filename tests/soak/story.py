@@ -9,9 +9,10 @@ from collections.abc import Callable
 from tests.integration.calls import batch, delete_records
 from tests.soak.brokers import ask_to_move
 from tests.soak.clients import LIBRARIES, KeenProducer, Member, Probe, Reader
+from tests.soak.keyed_producer import KeyedProducer
 from tests.soak.model import GroupProgress, PartitionModel
 from tests.soak.plan import Event, Step
-from tests.soak.world import CHURN, MAIN, PROBE, SWITCHED, World
+from tests.soak.world import CHURN, MAIN, PROBE, SWITCHED, TABLE, World
 from tests.support.fault_proxy import Action, Rule
 from tests.support.wire import WireClient
 from tests.tiers.tiered_broker import WAIT_S
@@ -39,8 +40,9 @@ class Story:
         self._seed = seed
         self._producer_count = 0
         self._writing: dict[str, KeenProducer] = {}
-        # Topics that are written to for good; those of the groups.
-        self.grouped = {key: model for key, model in world.models.items() if model.topic != CHURN}
+        # Topics that are written to for good; and of these, those that groups read: no gaps.
+        self.lasting = {key: model for key, model in world.models.items() if model.topic != CHURN}
+        self.grouped = {key: m for key, m in self.lasting.items() if m.topic != TABLE}
         self.probe = Probe(world.broker, PROBE, batch(1), world.violations)
         self._events: dict[Event, Callable[[Step], None]] = {
             Event.KILL: self._kill,
@@ -81,7 +83,7 @@ class Story:
             REPLICA_LIBRARY,
             self.world.replica.bootstrap,
             # A topic that is made again is for a while here what it was there.
-            list(self.grouped.values()),
+            list(self.lasting.values()),
             self.world.violations,
             seed=self._seed,
             at_replica=True,
@@ -102,12 +104,12 @@ class Story:
         self.probe.stop()
 
     def _start_writing(self) -> None:
-        for topic in (MAIN, SWITCHED, CHURN):
+        for topic in (MAIN, SWITCHED, CHURN, TABLE):
             self._write(topic)
 
     def _write(self, topic: str) -> None:
         self._producer_count += 1
-        writer = KeenProducer(
+        writer = (KeyedProducer if topic == TABLE else KeenProducer)(
             self._producer_count,
             self.world.broker.bootstrap,
             self.world.of(topic),
@@ -169,7 +171,7 @@ class Story:
         world, point = self.world, step.point
         kind = point.split(".")[0]
         is_purge, is_delete = kind == "purge", kind == "delete"
-        victim = self._chosen(step)
+        victim = self._deletable(step) if is_delete else self._chosen(step)
         if is_purge:
             self._close_churn()
         world.kill()
@@ -213,11 +215,16 @@ class Story:
         self.world.set_rules([])
 
     def _delete_records(self, step: Step) -> None:
-        model = self._chosen(step)
+        model = self._deletable(step)
         self.world.delete_records(model, self._target(model, step))
 
     def _chosen(self, step: Step) -> PartitionModel:
         models = list(self.world.models.values())
+        return models[int(step.choice * len(models))]
+
+    def _deletable(self, step: Step) -> PartitionModel:
+        """One that is not compacted: of such Kafka refuses DeleteRecords."""
+        models = [model for model in self.world.models.values() if model.topic != TABLE]
         return models[int(step.choice * len(models))]
 
     def _target(self, model: PartitionModel, step: Step) -> int:
@@ -278,13 +285,13 @@ class Story:
 
     def _keep_locally(self, step: Step) -> None:
         kept = LOCAL_KEPT[int(step.choice * len(LOCAL_KEPT))]
-        for topic in (MAIN, CHURN):
+        for topic in (MAIN, CHURN, TABLE):
             self.world.configs[topic]["local.retention.bytes"] = kept
             self.world.alter(topic, {"local.retention.bytes": kept})
 
     def _roll(self, step: Step) -> None:
         roll_ms = ROLL_MS[int(step.choice * len(ROLL_MS))]
-        for topic in (MAIN, SWITCHED):
+        for topic in (MAIN, SWITCHED, TABLE):
             self.world.configs[topic]["segment.ms"] = roll_ms
             self.world.alter(topic, {"segment.ms": roll_ms})
 
@@ -319,7 +326,7 @@ class Story:
             if model.topic != CHURN:
                 model.open()
         self._open_churn()
-        for topic in (MAIN, SWITCHED):
+        for topic in (MAIN, SWITCHED, TABLE):
             self._write(topic)
         for group in MEMBERS:
             self._join(group)

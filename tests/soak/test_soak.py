@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -19,10 +20,11 @@ from tests.soak.model import (
 )
 from tests.soak.plan import BROKER_POINTS, DECK, Event, steps
 from tests.soak.run import run
+from tests.soak.table import DELETE_RETENTION_MS, Sent, TableModel
 
-# Its first steps: a death in an upload of the open segment, a move between log folders, a store
-# that hangs, the end of the replica, a death in a move, a lost disk. A slow machine does fewer.
-SEED = 70912
+# Its first steps: copying off and on, a move between log folders, a death in a compaction of the
+# bucket, a store that is away, the end of the replica, a lost disk. A slow machine does fewer.
+SEED = 1186
 STEPS = 6
 LIFE_S = 45.0
 PRODUCER = 7
@@ -117,6 +119,78 @@ def test_the_model_sees_what_a_group_skips_and_forgets_what_a_lost_disk_took(
     assert partition.cut(0, 6) == 4
     progress.cut(partition, 6)
     assert (progress.end(partition), partition.acknowledged_end) == (6, 6)
+
+
+# --- the compacted topic -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def table() -> TableModel:
+    """Four keys, a value each at 0 to 3; then a's and b's next value and a tombstone for c."""
+    model = TableModel(topic="t", number=0, violations=Violations())
+    for offset, key in enumerate((b"a", b"b", b"c", b"d", b"a", b"b", b"c")):
+        put(model, offset, key, is_tombstone=offset == 6)
+    return model
+
+
+def put(model: TableModel, offset: int, key: bytes, *, is_tombstone: bool = False) -> None:
+    model.sending(key)
+    sent = Sent(key, None if is_tombstone else code(offset))
+    model.acknowledge_row(offset, sent, sent_s=time.monotonic())
+
+
+def read_table(model: TableModel, *rows: tuple[int, bytes], is_live: bool = True) -> list[str]:
+    """What is wrong about somebody's reading these; c's tombstone is at 6."""
+    reading = model.begin_pass(0, generation=model.generation, who="reader")
+    for offset, key in rows:
+        reading.accept(offset, None if offset == 6 else value(model, offset), key)
+    reading.finish(7, is_live=is_live)
+    return model.violations.texts
+
+
+A, B, C, D = (4, b"a"), (5, b"b"), (6, b"c"), (3, b"d")
+
+
+def test_the_table_has_nothing_to_say_of_what_compaction_leaves(table: TableModel) -> None:
+    assert read_table(table, D, A, B, C) == []
+    assert read_table(table, (0, b"a"), (2, b"c"), D, A, B, C) == []
+    # A newer record that the reader did not get to, or that is only on its way.
+    put(table, 7, b"a")
+    table.sending(b"b")
+    assert read_table(table, D, C) == []
+
+
+def test_the_table_sees_a_last_value_that_is_gone(table: TableModel) -> None:
+    found = read_table(table, (0, b"a"), D, B, C)
+    assert "key a has lost its last value at 4; 0 was read" in found[0]
+
+
+def test_the_table_sees_a_tombstone_that_goes_too_early_or_before_what_it_deleted(
+    table: TableModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "key c has lost its tombstone" in read_table(table, D, A, B)[0]
+    table.violations = Violations()
+    now_s = time.monotonic() + DELETE_RETENTION_MS / 1000
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    assert read_table(table, D, A, B) == []
+    assert table.tombstones_gone == 1
+    # A copy that lags behind may show the value of then and the gap of now.
+    assert read_table(table, (2, b"c"), D, A, B, is_live=False) == []
+    assert "key c has lost its tombstone" in read_table(table, (2, b"c"), D, A, B)[0]
+
+
+def test_the_table_sees_doubles_and_what_was_never_sent(table: TableModel) -> None:
+    assert "double" in read_table(table, D, A, A, B, C)[0]
+    table.violations = Violations()
+    assert "record 4 of producer 7 of key b was read" in read_table(table, D, (4, b"b"))[0]
+
+
+def test_the_table_forgets_the_keys_that_a_lost_disk_took(table: TableModel) -> None:
+    assert table.cut(0, 5) == 2
+    # The newer records of b and c may have displaced the older ones before they were lost.
+    assert read_table(table, D, A) == []
+    put(table, 5, b"b")
+    assert "key b has lost its last value at 5" in read_table(table, D, A)[0]
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ from tests.integration.calls import ask_to_create, delete_records, end_offset, n
 from tests.soak.brokers import Replica, TwoFolderBroker, ask_to_move
 from tests.soak.model import PartitionModel, Violations
 from tests.soak.plan import describe
+from tests.soak.table import DELETE_RETENTION_MS, TableModel
 from tests.support.broker import REPOSITORY
 from tests.support.fault_proxy import FaultProxy, Rule
 from tests.support.ministack import ServerProcess
@@ -57,6 +58,7 @@ SETTINGS = {
     "strandline.remote.orphan.check.interval.ms": "1000",
     "strandline.remote.cache.disk.bytes": str(32 * 1024 * 1024),
     "remote.log.manager.task.retry.backoff.max.ms": "1000",
+    "log.cleaner.backoff.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
 }
@@ -78,8 +80,13 @@ TIERED = {
     "remote.log.copy.disable": "false",
     "strandline.remote.active.segment.upload.ms": "500",
 }
-MAIN, SWITCHED, CHURN, PROBE = "main", "switched", "churn", "probe"
-TOPICS = {MAIN: 3, SWITCHED: 1, CHURN: 1, PROBE: 1}
+MAIN, SWITCHED, CHURN, TABLE, PROBE = "main", "switched", "churn", "table", "probe"
+TOPICS = {MAIN: 3, SWITCHED: 1, CHURN: 1, TABLE: 2, PROBE: 1}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": str(DELETE_RETENTION_MS),
+    "min.cleanable.dirty.ratio": "0.3",
+}
 TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC = 36, 3
 ANY_OFFSET = 2**62
 
@@ -98,13 +105,16 @@ class World:
         self.counts: Counter[str] = Counter()
         self.fault_hits: Counter[str] = Counter()
         self.lost_records = 0
-        self.models = {
-            (topic, number): PartitionModel(topic=topic, number=number, violations=violations)
+        self.models: dict[tuple[str, int], PartitionModel] = {
+            (topic, number): (TableModel if topic == TABLE else PartitionModel)(
+                topic=topic, number=number, violations=violations
+            )
             for topic, count in TOPICS.items()
             if topic != PROBE
             for number in range(count)
         }
         self.configs = {topic: dict(TIERED) for topic in TOPICS}
+        self.configs[TABLE] |= COMPACTED
         self._folder = folder
         self._closing = contextlib.ExitStack()
         self._rules: list[Rule] = []
