@@ -161,7 +161,7 @@ class Catalog:
                 break
             except ObjectNotFound:
                 newer = self._load_manifest(archived.partition)
-                is_newer = newer is not None and newer.revision > manifest.revision
+                is_newer = newer is not None and newer.order > manifest.order
                 if not looks_left or not is_newer:
                     raise
                 manifest = newer

@@ -13,6 +13,11 @@ Invariants, held by every transition and checked again by `decode`:
   object keys move to `deleting` in the same step: no object is ever forgotten;
 * log start, leader epoch and revision never go back.
 
+When a topic is not tiered any more and then again, under the same id, a partition gets a manifest
+that has nothing to do with the one before: another `generation`, which begins with the time. So the
+content of a manifest never comes back, nor does an etag that is a hash of it; and of two manifests
+anybody can tell which one is the later (`order`).
+
 What it is made of is in `manifest_entries.py`. The root holds the newest entries; when it grows,
 `manifest_store` seals the oldest of them into a page (`manifest_page.py`), an object that is never
 changed again. A page whose first entries were deleted stays as it is: its PageRef counts them in
@@ -40,6 +45,7 @@ from strandline.storage.remote.json_document import (
     decode_document,
     encode_document,
 )
+from strandline.storage.remote.keys import new_unique
 from strandline.storage.remote.manifest_entries import (
     DeletedEntry,
     PageRef,
@@ -56,6 +62,12 @@ from strandline.storage.remote.manifest_page import page_without_first
 from strandline.storage.remote.tail import TailPart, are_adjacent, tail_fields, tail_from
 from strandline.storage.values import dataclass
 
+# A mark is some 300 bytes of the root, and every commit writes all of them: 0.6 MB.
+MARKS_MAX = 2000
+
+# Milliseconds since 1970, until the year 5138.
+TIME_DIGITS = 14
+
 FORMAT_NAME = "strandline-manifest"
 FORMAT_VERSION = 1
 FORMAT_VERSIONS = range(1, 2)
@@ -68,6 +80,8 @@ class Manifest:
     topic: str
     topic_id: TopicId
     partition: int
+    # Which of the partition's archives it is; "" where nobody wrote it down.
+    generation: str = ""
     revision: int = 0
     leader_epoch: Epoch = 0
     log_start_offset: Offset = 0
@@ -84,6 +98,11 @@ class Manifest:
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return TopicIdPartition(self.topic, self.topic_id, self.partition)
+
+    @property
+    def order(self) -> tuple[str, int]:
+        """Greater for every later manifest of the partition."""
+        return self.generation, self.revision
 
     @property
     def is_empty(self) -> bool:
@@ -118,6 +137,11 @@ class Manifest:
     @property
     def segment_count(self) -> int:
         return sum(page.segment_count for page in self.pages) + len(self.segments)
+
+    @property
+    def marks_left(self) -> int:
+        """How much more may be let go before some of what waits is deleted."""
+        return max(0, MARKS_MAX - len(self.deleting))
 
     def find(self, offset: Offset) -> SegmentEntry | None:
         """The root's entry that holds `offset`; None if it lies in a page or is not archived."""
@@ -317,6 +341,8 @@ class Manifest:
             "pages": [page_fields(page) for page in self.pages],
             "deleting": [deleted_fields(mark) for mark in self.deleting],
         }
+        if self.generation:
+            fields["generation"] = self.generation
         if self.tail:
             fields["tail"] = [tail_fields(part) for part in self.tail]
         if self.compaction is not None:
@@ -339,12 +365,18 @@ class Manifest:
             segments=tuple(entry_from(f) for f in fields.objects("segments")),
             pages=tuple(page_from(f) for f in fields.objects("pages")),
             deleting=tuple(deleted_from(f) for f in fields.objects("deleting")),
-            # Manifests of before have none.
+            # Manifests of before have none of these.
+            generation=fields.text("generation") if "generation" in fields else "",
             tail=tuple(tail_from(f) for f in fields.objects("tail")) if "tail" in fields else (),
             compaction=mark_from(fields.objects("compaction")) if "compaction" in fields else None,
         )
         _check_order(manifest, source or FORMAT_NAME)
         return manifest
+
+
+def new_generation(now_ms: TimestampMs) -> str:
+    """A name for an archive that begins now: later ones are greater, no two are the same."""
+    return f"{now_ms:0{TIME_DIGITS}d}-{new_unique()[:8]}"
 
 
 # --- checks ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ store's own retries: the error that its caller finally sees, before or after the
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +117,6 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._objects: dict[str, _Object] = {}
         self._faults: list[Fault] = []
-        self._write_count = 0
         self._late: list[Callable[[], object]] = []
         self.requests: list[Request] = []
 
@@ -181,10 +181,10 @@ class MemoryStore:
         def write() -> _Object:
             with self._lock:
                 self._check_condition(key, condition)
-                self._write_count += 1
                 stored = self._objects[key] = _Object(
                     content,
-                    f'"{self._write_count:x}-{checksum(content):08x}"',
+                    # Of the content alone, as S3's: it comes back when the content does.
+                    f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"',
                     checksum(content),
                     self._clock.now_ms(),
                 )

@@ -5,6 +5,10 @@ Written when a topic is created or changed, and last of all when it is purged:
     absent -> written -> tombstone (`deleted_ms` set) -> everything else deleted -> absent
 
 So a folder with objects but without a live `topic.json` is a purge that stopped, never a topic.
+
+Every writing has a number of its own (`written`), which nobody reads: a store's etag may be a hash
+of the content, and a write that was given up and is done late must not find an object that has only
+become again what it was, as after the topic was purged and tiered once more.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from strandline.storage.remote.json_document import Json, decode_document, encod
 from strandline.storage.remote.keys import (
     TOPICS_PREFIX,
     TopicFolder,
+    new_unique,
     parse_topic_folder,
     topic_key,
 )
@@ -58,12 +63,14 @@ class TopicInfo:
         return self.deleted_ms is not None
 
     def encode(self) -> bytes:
+        """Other bytes each time."""
         fields: dict[str, Json] = {
             "topic": self.topic,
             "topic_id": str(self.topic_id),
             "partition_count": self.partition_count,
             "properties": dict(self.properties),
             "deleted_ms": self.deleted_ms,
+            "written": new_unique(),
         }
         return encode_document(FORMAT_NAME, FORMAT_VERSION, fields)
 

@@ -46,9 +46,6 @@ from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
-# A mark is some 300 bytes of the root, and every commit writes all of them. A round waits when it
-# has replaced so many within the grace time.
-MARKS_MAX = 2000
 # A page may be 2 MiB: it is written anew once for so many runs, or once in so many seconds. What a
 # crash makes orphans of is bounded by the same.
 RUNS_PER_COMMIT_MAX = 64
@@ -91,7 +88,7 @@ class CompactionSteps:
         if under_way is None:
             return await self._begin_compacting()
         manifest = self._owner.remote.manifest
-        if manifest is not None and len(manifest.deleting) >= MARKS_MAX:
+        if manifest is not None and not manifest.marks_left:
             return False
         is_over = True
         try:

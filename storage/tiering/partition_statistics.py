@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.remote.manifest import Manifest
 from strandline.storage.tiering.failures import FailureInfo
 from strandline.storage.tiering.lifecycle import SegmentState, SegmentVerdict
 from strandline.storage.tiering.remote_log import RemoteLog
@@ -68,10 +71,13 @@ def statistics_of(
         remote_bytes=0 if manifest is None else manifest.size_bytes,
         local_segments=len(unified_log.local.segments),
         remote_segments=0 if manifest is None else manifest.segment_count,
-        deleting_segments=0 if manifest is None else len(manifest.deleting),
+        deleting_segments=0
+        if manifest is None
+        else len(manifest.deleting) + sum(count for count, _ in _below_log_start(manifest)),
         deleting_bytes=0
         if manifest is None
-        else sum(mark.size_bytes for mark in manifest.deleting),
+        else sum(mark.size_bytes for mark in manifest.deleting)
+        + sum(size_bytes for _, size_bytes in _below_log_start(manifest)),
         pending=pending,
         copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
         copy_lag_segments=len(lagging),
@@ -81,6 +87,16 @@ def statistics_of(
         restorable_end_offset=None if manifest is None else manifest.tail_end_offset,
         merge_failure=merge_failure,
     )
+
+
+def _below_log_start(manifest: Manifest) -> Iterator[tuple[int, int]]:
+    """Segments, and bytes of them, that nobody may read any more and that are not marked yet."""
+    for page in manifest.pages:
+        if page.end_offset <= manifest.log_start_offset:
+            yield page.segment_count, page.size_bytes
+    for entry in manifest.segments:
+        if entry.end_offset <= manifest.log_start_offset:
+            yield 1, entry.size_bytes
 
 
 def _pending(segment: SegmentVerdict, failure: FailureInfo | None) -> PendingSegment:

@@ -51,7 +51,7 @@ from strandline.storage.metrics import Counter
 from strandline.storage.model import Epoch, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
-from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest import Manifest, new_generation
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
@@ -462,7 +462,10 @@ class PartitionTiering:
         """The committed one, or an empty one to begin with."""
         partition = self.remote.partition
         return self.remote.manifest or Manifest(
-            topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            generation=new_generation(self._tools.clock.now_ms()),
         ).with_log_start(self.log.log_start_offset)
 
     def owned(self, manifest: Manifest) -> Manifest:
@@ -480,6 +483,8 @@ class PartitionTiering:
         if manifest is None or target_bytes <= 0 or is_out_of_reach:
             return False
         if config.remote_log_copy_disable or self._compaction.is_under_way:
+            return False
+        if not manifest.marks_left:
             return False
         run = choose_run(manifest, target_bytes=target_bytes)
         if not run or await self.is_throttled():
@@ -523,13 +528,19 @@ class PartitionTiering:
         return more
 
     async def _mark_below_log_start(self) -> bool:
-        """Takes entries that nobody may read any more out of the manifest."""
+        """Takes entries that nobody may read any more out of the manifest.
+
+        As many as there is room for: the others are no burden to a commit where they are.
+        """
         manifest = self.remote.manifest
         assert manifest is not None
         entries: list[SegmentEntry] = []
+        count_max = min(SEGMENTS_PER_DELETE_MAX, manifest.marks_left)
+        if manifest.first_offset >= manifest.log_start_offset or not count_max:
+            return False
         async for entry in self.remote.entries_from(0):
             is_below = entry.end_offset <= manifest.log_start_offset
-            if not is_below or len(entries) == SEGMENTS_PER_DELETE_MAX:
+            if not is_below or len(entries) == count_max:
                 break
             entries.append(entry)
         if entries:
@@ -546,7 +557,7 @@ class PartitionTiering:
                     }
                 },
             )
-        return len(entries) == SEGMENTS_PER_DELETE_MAX
+        return len(entries) == count_max
 
     async def _delete_marked(self) -> None:
         """Deletes the objects whose grace time is over, and then their marks."""

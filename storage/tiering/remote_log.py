@@ -78,7 +78,8 @@ class RemoteLog:
         """Takes over a manifest that lies in the bucket (None: there is none)."""
         if self.stored is not None and stored is not None:
             held, found = self.stored.manifest, stored.manifest
-            assert found.log_start_offset >= held.log_start_offset, (held, found)
+            is_same = found.generation == held.generation
+            assert not is_same or found.log_start_offset >= held.log_start_offset, (held, found)
         self.known = True
         self.stored = stored
 
@@ -94,10 +95,13 @@ class RemoteLog:
         key = manifest_key(self.partition)
         if found is None:
             raise ObjectNotFound(key, "load", f"revision {held.revision} was there before")
-        if found.manifest.revision < held.revision:
+        if found.manifest.order < held.order:
             raise CorruptFile(
                 f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
             )
+        # Whoever follows may hear late, or never, that tiering was turned off and on again.
+        if found.manifest.generation != held.generation and self.follow is None:
+            raise CorruptFile(f"{key}: another archive was begun in place of this broker's")
 
     @property
     def manifest(self) -> Manifest | None:

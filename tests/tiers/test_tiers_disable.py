@@ -18,6 +18,7 @@ from tests.tiers.log_client import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
+    LATEST,
     LATEST_TIERED,
     end_of,
     make_batches,
@@ -128,6 +129,38 @@ def test_a_crash_after_tiering_was_turned_off_leaves_nothing_in_the_bucket(
         broker.wait_until_archived(client)
         assert client.read(border, end_of(more)) == kept + more
     archive.wait_until_tidy()
+
+
+def test_a_replica_that_did_not_look_while_tiering_was_turned_off_and_on_follows_again(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    """It takes the manifest that was begun anew for the later one, though its revision is lower."""
+    broker = make_broker(name="origin")
+    broker.start()
+    # Of more segments than come later.
+    before = make_batches(size_bytes=11 * SEGMENT_BYTES // 2)
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(before)
+        broker.wait_until_archived(client)
+        border = broker.wait_until_freed(client)
+        # By itself it looks once an hour; else when what it looks for is not there.
+        settings = {"node.id": "7", "strandline.remote.replica.poll.ms": "3600000"}
+        replica = make_broker(name="replica", settings=settings)
+        replica.command = ("serve", "--read-only")
+        replica.start()
+        alter(broker, OFF)
+        eventually(lambda: data_keys(archive) == [], timeout_s=WAIT_S)
+        alter(broker, ON)
+        more = make_batches(base_offset=end_of(before), size_bytes=SEGMENT_BYTES)
+        client.produce(more)
+        new_border = broker.wait_until_archived(client)
+        with replica.client(TOPIC) as reader:
+            assert reader.offset_at(LATEST) == border
+            eventually(lambda: reader.fetch(0).error_code == OFFSET_OUT_OF_RANGE, timeout_s=WAIT_S)
+            assert (reader.offset_at(EARLIEST), reader.offset_at(LATEST)) == (border, new_border)
+            wanted = [batch for batch in before + more if border < end_of([batch]) <= new_border]
+            assert reader.read(border, new_border) == wanted
 
 
 def test_a_broker_without_its_remote_tier_says_which_topics_miss_it(

@@ -10,6 +10,7 @@ import pytest
 from strandline.storage.local.txn_index import encode_entries
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.remote import manifest as manifest_module
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.compaction_mark import CompactionMark
 from strandline.storage.remote.manifest import Manifest
@@ -106,7 +107,7 @@ async def test_a_round_waits_while_too_much_waits_for_its_grace_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks_max = 10
-    monkeypatch.setattr(compaction_steps, "MARKS_MAX", marks_max)
+    monkeypatch.setattr(manifest_module, "MARKS_MAX", marks_max)
     monkeypatch.setattr(compaction_steps, "RUNS_PER_COMMIT_MAX", 1)
     rig = await begin(tmp_path, 60)
     waits = marks = 0

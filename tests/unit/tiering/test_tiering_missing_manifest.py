@@ -1,16 +1,21 @@
-"""A 404 on the manifest is not believed by itself; a manifest that is gone stops the partition."""
+"""A 404 on the manifest is not believed by itself; a manifest that is gone stops the partition.
+
+And when a topic is purged and tiered once more, nothing of its life before comes into the next one.
+"""
 
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from strandline.storage.errors import CorruptFile, ObjectNotFound, TierUnavailable
+from strandline.storage.errors import AccessDenied, CorruptFile, ObjectNotFound, TierUnavailable
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key, topic_key
+from strandline.storage.remote.manifest import new_generation
 from strandline.storage.remote.memory import Fault, MemoryStore, Moment
 from strandline.storage.remote.topic_info import load_topic_info
 from strandline.storage.tiering.restoring import read_partition
@@ -195,3 +200,64 @@ async def test_a_tombstone_that_is_late_deletes_no_topic_that_is_tiered_again(
         await heal(rig)
         assert rig.archived == [(0, 10)]
         await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_commit_that_is_late_names_nothing_in_an_archive_that_was_begun_anew(
+    tmp_path: Path,
+) -> None:
+    """An etag may be a hash, and the first manifest of a partition names nothing in every life."""
+    async with Rig(tmp_path, grace_ms=0) as rig:
+        rig.produce_segments(1)
+        late = Fault(
+            operation="put",
+            key_pattern=MANIFEST,
+            error=TierUnavailable,
+            moment=Moment.LATE,
+            skip=1,
+        )
+        rig.memory.add_fault(late)
+        await rig.manager.run_once()
+        assert late.hit_count == 1
+        # Nothing is committed but the first manifest, which names nothing; so it is in both lives.
+        rig.manager.delete_topic(rig.topic_info)
+        for _ in range(3):
+            rig.pass_ms(GRACE_MS)
+            await rig.manager.run_once()
+        assert rig.memory.keys() == []
+        rig.attach()
+        no_copy = Fault(operation="put", key_pattern=r"\.log$", error=AccessDenied, times=-1)
+        rig.memory.add_fault(no_copy)
+        await rig.manager.run_once()
+        assert rig.manifest is not None
+        assert rig.memory.deliver_late() == 0
+        assert rig.archived == []
+        rig.memory.clear_faults()
+        await heal(rig)
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)
+
+
+@asynchronous
+async def test_an_archive_that_somebody_began_in_place_of_ours_is_refused(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        stored = manifest_store.load(rig.memory, ID_PARTITION)
+        assert stored is not None
+        generation = new_generation(rig.clock.now_ms() + 1)
+        later = replace(stored.manifest, generation=generation, segments=(), revision=1)
+        assert later.order > stored.manifest.order
+        rig.memory.put(rig.manifest_key, later.encode())
+        rig.produce_segments(1)
+        await heal_for_a_while(rig)
+        failure = rig.statistics.copy_failure
+        assert failure is not None
+        assert "another archive" in failure.reason
+        assert (10, 20) in rig.local_segments, "what only we have stays"
+
+
+async def heal_for_a_while(rig: Rig) -> None:
+    for _ in range(3):
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()

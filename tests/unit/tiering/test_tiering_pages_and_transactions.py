@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.errors import OffsetOutOfRange
 from strandline.storage.local.log import AppendOrigin
 from strandline.storage.local.producer_state import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.model import Isolation
 from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.remote import manifest as manifest_module
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.memory import Fault
 from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, PARTITION, Rig, asynchronous, keys_of
@@ -71,6 +73,39 @@ async def test_retention_by_age_drops_whole_pages_and_parts_of_them(tmp_path: Pa
             await rig.settle()
             rig.pass_ms(GRACE_MS)
         await rig.settle()
+        assert rig.data_keys() == []
+        assert [info.key for info in rig.store.list("topics/") if "/manifest/" in info.key] == []
+
+
+@asynchronous
+async def test_what_is_let_go_at_once_adds_a_bounded_number_of_marks_to_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much a shortened retention lets go: every commit writes all marks."""
+    marks_max, segments = 4, 15
+    monkeypatch.setattr(manifest_module, "MARKS_MAX", marks_max)
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(segments)
+        await rig.settle()
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        rig.configure(retention_ms=1)
+        waiting: list[int] = []
+        for _ in range(segments):
+            await rig.settle()
+            manifest = rig.manifest
+            assert manifest is not None
+            # And the pages, of two entries each here, that went with them.
+            assert len(manifest.deleting) <= marks_max + marks_max // 2
+            assert manifest.log_start_offset == rig.log.log_start_offset == 10 * segments
+            with pytest.raises(OffsetOutOfRange):
+                rig.log.read(10 * segments - 1, bytes_max=1000)
+            waiting.append(rig.statistics.deleting_segments)
+            rig.pass_ms(GRACE_MS)
+        # What waits for its turn is told as well, and none of it counts as kept.
+        assert waiting[0] >= segments
+        assert waiting[-1] == 0
+        assert sorted(waiting, reverse=True) == waiting
         assert rig.data_keys() == []
         assert [info.key for info in rig.store.list("topics/") if "/manifest/" in info.key] == []
 
