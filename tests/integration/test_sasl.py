@@ -44,45 +44,31 @@ from strandline.broker.protocol.messages.sasl_handshake import (
 )
 from tests.integration.calls import create_topic
 from tests.support.broker import BrokerProcess
-from tests.support.metrics import METRICS_ON, samples
+from tests.support.metrics import samples
+from tests.support.users import (
+    ALICE,
+    BOB,
+    CAROL,
+    LIFETIME_MS,
+    MECHANISM_OF,
+    PASSWORD,
+    SETTINGS,
+    librdkafka_login,
+    listener_ports,
+    make_users,
+    scram_info,
+)
 from tests.support.wire import WireClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
-ALICE, BOB, CAROL = "alice", "bob", "carol"
-PASSWORD = "correct horse"
-MECHANISM_OF = {ALICE: "PLAIN", BOB: "SCRAM-SHA-256", CAROL: "SCRAM-SHA-512"}
-LIFETIME_MS = 1500
-JAAS = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    f' username="x" password="y" user_{ALICE}="{PASSWORD}";'
-)
-SETTINGS = {
-    "listeners": "PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0,SHORT://127.0.0.1:0",
-    "listener.security.protocol.map": (
-        "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT,SHORT:SASL_PLAINTEXT"
-    ),
-    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
-    "listener.name.clients.plain.sasl.jaas.config": JAAS,
-    "listener.name.short.plain.sasl.jaas.config": JAAS,
-    "listener.name.short.sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.short.connections.max.reauth.ms": str(LIFETIME_MS),
-    "connection.failed.authentication.delay.ms": "10",
-    **METRICS_ON,
-}
 THROTTLED = "kafka_network_requestmetrics_throttletimems_sum"
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("sasl"), settings=SETTINGS) as running:
-        admin = AdminClient({"bootstrap.servers": running.bootstrap})
-        wanted = [
-            UserScramCredentialUpsertion(user, scram_info(MECHANISM_OF[user]), PASSWORD.encode())
-            for user in (BOB, CAROL)
-        ]
-        for done in admin.alter_user_scram_credentials(wanted).values():
-            done.result(60)
+        make_users(running)
         with WireClient(running.port) as client:
             create_topic(client, "t")
         yield running
@@ -91,32 +77,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert PASSWORD not in log
 
 
-def scram_info(mechanism: str) -> ScramCredentialInfo:
-    return ScramCredentialInfo(ScramMechanism[mechanism.replace("-", "_")], 4096)
-
-
 @pytest.fixture(scope="module")
 def ports(broker: BrokerProcess) -> dict[str, int]:
     return listener_ports(broker)
-
-
-def listener_ports(broker: BrokerProcess) -> dict[str, int]:
-    """Ports of the listeners, by name."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    (rows,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
-    listeners = rows.result(60)["listeners"].value.split(",")
-    return {one.split(":")[0]: int(one.rsplit(":", 1)[1]) for one in listeners}
-
-
-def librdkafka(port: int, user: str, password: str) -> dict[str, str | int]:
-    return {
-        "bootstrap.servers": f"127.0.0.1:{port}",
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": MECHANISM_OF[user],
-        "sasl.username": user,
-        "sasl.password": password,
-        "log_level": 0,
-    }
 
 
 def python_settings(port: int, user: str, password: str) -> dict[str, str]:
@@ -132,7 +95,7 @@ def python_settings(port: int, user: str, password: str) -> dict[str, str]:
 def by_librdkafka(port: int, user: str, password: str, value: bytes) -> bool:
     errors: list[KafkaError | None] = []
     refused: list[KafkaError] = []
-    producer = Producer(librdkafka(port, user, password), error_cb=refused.append)
+    producer = Producer(librdkafka_login(port, user, password), error_cb=refused.append)
     producer.produce("t", value, on_delivery=lambda error, _message: errors.append(error))
     deadline_s = time.monotonic() + 20
     while not errors and time.monotonic() < deadline_s:
@@ -193,7 +156,7 @@ def test_a_wrong_password_does_not(ports: dict[str, int], send: Send, user: str)
 def test_clients_are_sent_to_the_listener_that_they_came_by(
     broker: BrokerProcess, ports: dict[str, int]
 ) -> None:
-    admin = AdminClient(librdkafka(ports["CLIENTS"], BOB, PASSWORD))
+    admin = AdminClient(librdkafka_login(ports["CLIENTS"], BOB, PASSWORD))
     (node,) = admin.describe_cluster().result(60).nodes
     assert node.port == ports["CLIENTS"]
     with WireClient(broker.port) as client:
@@ -355,7 +318,7 @@ def test_a_login_ends_unless_the_same_user_renews_it(ports: dict[str, int]) -> N
 def test_librdkafka_renews_its_login_while_it_reads(ports: dict[str, int]) -> None:
     consumer = Consumer(
         {
-            **librdkafka(ports["SHORT"], ALICE, PASSWORD),
+            **librdkafka_login(ports["SHORT"], ALICE, PASSWORD),
             "group.id": "renewing",
             "auto.offset.reset": "earliest",
         }
