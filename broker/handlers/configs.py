@@ -85,7 +85,8 @@ class ConfigHandlers:
                     ErrorCode.INVALID_REQUEST,
                     f"resource type {resource.resource_type} has no configuration here",
                 )
-        wanted = resource.configuration_keys
+        # An empty list means all of them, as null does (Kafka's ConfigHelper).
+        wanted = resource.configuration_keys or None
         return DescribeConfigsResult(
             resource_type=resource.resource_type,
             resource_name=name,

@@ -320,6 +320,20 @@ def test_a_topic_is_described_with_values_and_where_they_come_from(
     assert (own.config_type != 0) == (version >= 3)
 
 
+@pytest.mark.parametrize("version", [1, 4])
+def test_an_empty_list_of_wanted_configs_means_all_of_them(
+    client: WireClient, topic: str, version: int
+) -> None:
+    resource = DescribeConfigsResource(
+        resource_type=ConfigResourceType.TOPIC, resource_name=topic, configuration_keys=[]
+    )
+    request = DescribeConfigsRequest(resources=[resource])
+    (result,) = client.ask(request, DescribeConfigsResponse, version).results
+    everything = describe_configs(client, ConfigResourceType.TOPIC, topic, version=version)
+    assert [entry.name for entry in result.configs] == [entry.name for entry in everything.configs]
+    assert "retention.ms" in {entry.name for entry in result.configs}
+
+
 def test_only_the_wanted_configs_are_described(client: WireClient, topic: str) -> None:
     result = describe_configs(
         client, ConfigResourceType.TOPIC, topic, "retention.ms", "no.such.config"
