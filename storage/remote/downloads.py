@@ -101,6 +101,8 @@ class ChunkDownloads:
         self._wanted: OrderedDict[ChunkKey, _Download] = OrderedDict()
         self._guessed: OrderedDict[ChunkKey, _Download] = OrderedDict()
         self._running: dict[ChunkKey, _Download] = {}
+        # Guesses that were not made after all, or failed: whoever wants them has to ask again.
+        self.lost_guesses = 0
         self._disk_writes = 0
         self._is_pump_due = False
         self._is_closed = False
@@ -149,6 +151,7 @@ class ChunkDownloads:
         self._guessed[key] = _Download(key, base_offset, self._new_future(), False)
         while len(self._guessed) > GUESSES_MAX:
             self._guessed.popitem(last=False)
+            self.lost_guesses += 1
         self._pump()
 
     def close(self) -> None:
@@ -226,6 +229,7 @@ class ChunkDownloads:
         error = None if done.cancelled() else done.exception()
         if done.cancelled() or error is not None:
             self.counters.failed += 1
+            self.lost_guesses += not download.is_wanted
             cancelled = TierUnavailable(download.key.log_key, "get", "the download was cancelled")
             _fail(download.future, error or cancelled)
         else:

@@ -13,7 +13,8 @@ in memory already. So a reader never holds one chunk while it waits for another.
 Read-ahead: a read that begins where an earlier one ended belongs to a consumer that reads on. The
 following chunks are then fetched before they are asked for: none after the first read, two after
 the second, then up to `read_ahead_chunks`, over the segment's end into the next ones. Whoever jumps
-costs nothing but the chunk he jumped to.
+costs nothing but the chunk he jumped to. Which chunk such a consumer stopped in is remembered too:
+until he leaves it his reads need neither the index nor another look ahead.
 
 A damaged or missing `.meta` does not make a segment unreadable: its index is rebuilt by walking
 the batch headers of the log object once.
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import field
 from pathlib import Path
@@ -100,6 +101,20 @@ class ColdReaderStatistics:
     evicted_indexes: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A consumer that reads on, as its last read left it."""
+
+    # How far was read ahead, in chunks.
+    depth: int = 0
+    # The chunk that it is in the middle of, and that chunk's number; None between two chunks. The
+    # chunk itself is the cache's, or a consumer that is gone would keep its memory.
+    key: ChunkKey | None = None
+    number: int = 0
+    # `ChunkDownloads.lost_guesses` before it was read ahead: what was lost since is guessed again.
+    lost_guesses: int = 0
+
+
 class ColdReader:
     """See the top of this file. Used on one event loop; blocking work goes to `executor`."""
 
@@ -135,8 +150,8 @@ class ColdReader:
         self._txn_indexes: CachedIndexes[tuple[AbortedTransaction, ...]] = CachedIndexes(
             self._cached_indexes, "transactions", executor, size_of=transactions_bytes
         )
-        # (partition folder, next offset) of recent reads -> how far ahead of it was read.
-        self._streams: OrderedDict[tuple[str, Offset], int] = OrderedDict()
+        # (partition folder, next offset) of recent reads.
+        self._streams: OrderedDict[tuple[str, Offset], _Stream] = OrderedDict()
         self._is_closed = False
 
     def resize(self, *, parallel_downloads_max: int, index_bytes_max: int) -> None:
@@ -204,7 +219,8 @@ class ColdReader:
             return found
         index = await self._index(entry)
         number = index.chunk_for(offset)
-        depth = self._stream_depth(entry, offset)
+        folder, lost_guesses = _folder(entry), self._downloads.lost_guesses
+        depth = self._next_depth(self._streams.get((folder, offset)))
         # The wanted chunk is asked for first, or the guesses would have its place in the queue.
         wanted = self._request(index, number)
         self._read_ahead(index, number + 1, depth, next_entries)
@@ -218,12 +234,12 @@ class ColdReader:
             chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
         result = self._collect(
             chunk,
-            self._chunks_in_memory(index, number + 1, next_entries),
+            self._chunks_in_memory((entry, *next_entries), number + 1),
             offset,
             bytes_max=bytes_max,
             end_offset=end_offset,
         )
-        self._remember_stream(entry, result.next_offset, depth)
+        self._remember_stream(folder, result, chunk, number, depth, lost_guesses)
         return result
 
     def read_from_memory(
@@ -236,25 +252,37 @@ class ColdReader:
         next_entries: Sequence[SegmentEntry] = (),
     ) -> ColdRead | None:
         """As `read`, if its chunk is in memory already; None if it has to be waited for."""
-        index = self._indexes.find(entry.meta_key)
-        if index is None:
-            return None
-        number = index.chunk_for(offset)
-        chunk = self._downloads.find(index.chunk_key(number))
+        folder, lost_guesses = _folder(entry), self._downloads.lost_guesses
+        stream = self._streams.get((folder, offset))
+        depth = self._next_depth(stream)
+        index: SegmentIndex | None = None
+        if stream is not None and stream.key is not None and stream.key.log_key == entry.log_key:
+            key, number = stream.key, stream.number
+            is_ahead = stream.depth == depth and stream.lost_guesses == lost_guesses
+        else:
+            index = self._indexes.find(entry.meta_key)
+            if index is None:
+                return None
+            number = index.chunk_for(offset)
+            key, is_ahead = index.chunk_key(number), False
+        chunk = self._downloads.find(key)
         # A chunk may end before `offset` where compaction left a gap at its end.
         if chunk is None or chunk.end_offset <= offset:
             return None
+        if not is_ahead:
+            index = index or self._indexes.find(entry.meta_key)
+            if index is None:
+                return None
+            self._read_ahead(index, number + 1, depth, next_entries)
         self._downloads.counters.memory_hits += 1
-        depth = self._stream_depth(entry, offset)
-        self._read_ahead(index, number + 1, depth, next_entries)
         result = self._collect(
             chunk,
-            self._chunks_in_memory(index, number + 1, next_entries),
+            self._chunks_in_memory((entry, *next_entries), number + 1),
             offset,
             bytes_max=bytes_max,
             end_offset=end_offset,
         )
-        self._remember_stream(entry, result.next_offset, depth)
+        self._remember_stream(folder, result, chunk, number, depth, lost_guesses)
         return result
 
     def _collect(
@@ -294,19 +322,17 @@ class ColdReader:
             index.chunk_key(number), base_offset=index.chunk_base_offset(number)
         )
 
-    def _chunks_in_memory(
-        self, index: SegmentIndex, number: int, next_entries: Sequence[SegmentEntry]
-    ) -> Iterator[Chunk]:
-        """The chunks from `number` on, up to the first that is not in memory."""
-        indexes = [index]
-        for entry in next_entries:
-            following = self._indexes.peek(entry.meta_key)
-            if following is None:
-                break
-            indexes.append(following)
-        for each in indexes:
-            for following_number in range(number, each.chunk_count):
-                chunk = self._downloads.find(each.chunk_key(following_number))
+    def _chunks_in_memory(self, entries: Iterable[SegmentEntry], number: int) -> Iterator[Chunk]:
+        """The chunks of `entries` from `number` of the first on, up to one that is not in memory.
+
+        Nothing is looked at before the first of them is asked for.
+        """
+        for entry in entries:
+            index = self._indexes.peek(entry.meta_key)
+            if index is None:
+                return
+            for following in range(number, index.chunk_count):
+                chunk = self._downloads.find(index.chunk_key(following))
                 if chunk is None:
                     return
                 yield chunk
@@ -314,18 +340,33 @@ class ColdReader:
 
     # --- read-ahead --------------------------------------------------------------------------
 
-    def _stream_depth(self, entry: SegmentEntry, offset: Offset) -> int:
-        """How many chunks to read ahead of this read."""
-        # Not forgotten here: other consumers may be at the same place, and a fetch whose wait ran
-        # out comes again.
-        depth = self._streams.get((_folder(entry), offset))
-        if depth is None:
+    def _next_depth(self, stream: _Stream | None) -> int:
+        """How many chunks to read ahead of the read that goes on where `stream` ended."""
+        if stream is None:
             return 0
-        return min(max(READ_AHEAD_FIRST, 2 * depth), self._read_ahead_chunks)
+        return min(max(READ_AHEAD_FIRST, 2 * stream.depth), self._read_ahead_chunks)
 
-    def _remember_stream(self, entry: SegmentEntry, next_offset: Offset, depth: int) -> None:
-        self._streams[_folder(entry), next_offset] = depth
-        self._streams.move_to_end((_folder(entry), next_offset))
+    def _remember_stream(
+        self,
+        folder: str,
+        result: ColdRead,
+        chunk: Chunk,
+        number: int,
+        depth: int,
+        lost_guesses: int,
+    ) -> None:
+        """Where the next read begins; `chunk` is the one that this read began in.
+
+        `lost_guesses` is what was counted before this read looked ahead.
+        """
+        # The one that began here is not forgotten: other consumers may be at the same place, and
+        # a fetch whose wait ran out comes again.
+        is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
+        place = (folder, result.next_offset)
+        self._streams[place] = _Stream(
+            depth, chunk.key if is_inside else None, number, lost_guesses
+        )
+        self._streams.move_to_end(place)
         while len(self._streams) > STREAMS_MAX:
             self._streams.popitem(last=False)
 

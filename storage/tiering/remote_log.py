@@ -37,12 +37,22 @@ from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
 from strandline.storage.tiering.quota import ReadGate
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from strandline.storage.remote.reader import ColdRead, ColdReader
 
 # How far ahead of a read the reader may look for its read-ahead.
 FOLLOWING_ENTRIES_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownEntry:
+    """An entry of a manifest, and what follows it there."""
+
+    manifest: Manifest
+    entry: SegmentEntry
+    following: Sequence[SegmentEntry]
 
 
 class RemoteLog:
@@ -71,6 +81,8 @@ class RemoteLog:
         self._reader = reader
         self._executor = executor
         self._gate = gate
+        # Whoever reads on asks for the same entry again and again.
+        self._latest: _KnownEntry | None = None
 
     # --- what is known -----------------------------------------------------------------------
 
@@ -145,15 +157,26 @@ class RemoteLog:
 
     def known_entry(self, offset: Offset) -> SegmentEntry | None:
         """As `find_entry`, as far as it can be said without a request; None otherwise."""
-        manifest = self.manifest
+        manifest, latest = self.manifest, self._latest
         if manifest is None:
             return None
+        if (
+            latest is not None
+            and latest.manifest is manifest
+            and latest.entry.base_offset <= offset < latest.entry.end_offset
+        ):
+            return latest.entry
         page = manifest.find_page(offset)
         if page is None:
-            return manifest.find(offset)
-        entries = self._pages.cached_entries(page) or ()
-        index = _first_ending_above(entries, offset)
-        return entries[index] if index < len(entries) else None
+            found = manifest.find(offset)
+        else:
+            entries = self._pages.cached_entries(page) or ()
+            index = _first_ending_above(entries, offset)
+            found = entries[index] if index < len(entries) else None
+        self._latest = None
+        if found is not None:
+            self._latest = _KnownEntry(manifest, found, self.following(found))
+        return found
 
     async def page_entries(self, page: PageRef) -> Sequence[SegmentEntry]:
         """The entries of a sealed page that are not deleted."""
@@ -197,9 +220,11 @@ class RemoteLog:
 
     def following(self, entry: SegmentEntry) -> Sequence[SegmentEntry]:
         """A few entries after `entry`, as far as they are known without a request."""
-        manifest = self.manifest
+        manifest, latest = self.manifest, self._latest
         if manifest is None:
             return ()
+        if latest is not None and latest.manifest is manifest and latest.entry is entry:
+            return latest.following
         page = manifest.find_page(entry.base_offset)
         known = manifest.segments if page is None else self._pages.cached_entries(page) or ()
         index = _first_ending_above(known, entry.end_offset)

@@ -357,6 +357,60 @@ def test_the_next_index_is_there_long_before_it_is_needed(
     assert store.count_requests("get", second.entry.log_key) == 0
 
 
+def test_a_segment_that_replaced_the_one_being_read_is_read_on(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    """The reader remembers the chunk that a consumer is in, and yet asks the entry where it is."""
+    before = archive(store, batch_count=40)
+    after = archive(store, batch_count=40, codec=Codec.GZIP)
+    assert before.log != after.log
+    assert before.entry.end_offset == after.entry.end_offset
+    reader = make_reader(store, executor)
+
+    async def read_on() -> bytes:
+        offset, received = 0, b""
+        for _ in range(4):
+            found = await reader.read(before.entry, offset, bytes_max=500)
+            offset = found.next_offset
+        while offset < after.entry.end_offset:
+            found = await reader.read(after.entry, offset, bytes_max=500)
+            received += joined(found)
+            offset = found.next_offset
+        return received
+
+    received = run(read_on())
+    assert received
+    assert after.log.endswith(received)
+
+
+@pytest.mark.parametrize("loss", ["failed", "dropped"])
+def test_a_lost_guess_is_made_again_before_its_chunk_is_reached(
+    store: MemoryStore,
+    executor: ThreadPoolExecutor,
+    loss: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    segment = archive(store, batch_count=100)
+    reader = make_reader(store, executor, read_ahead_chunks=2)
+
+    async def read_in_the_first_chunk() -> None:
+        first = await reader.read(segment.entry, 0, bytes_max=500)
+        if loss == "failed":
+            fault = Fault(operation="get", key_pattern=r"\.log$", error=TierUnavailable, times=2)
+            store.add_fault(fault)
+        else:
+            monkeypatch.setattr(downloads, "GUESSES_MAX", 0)
+        second = await reader.read(segment.entry, first.next_offset, bytes_max=500)
+        if loss == "failed":
+            await eventually(lambda: reader.statistics().failed_downloads == 2)
+        monkeypatch.undo()
+        assert reader.statistics().downloads == 1
+        await reader.read(segment.entry, second.next_offset, bytes_max=500)
+        await eventually(lambda: reader.statistics().downloads == 3)
+
+    run(read_in_the_first_chunk())
+
+
 def test_a_failed_guess_is_nobodys_error(store: MemoryStore, executor: ThreadPoolExecutor) -> None:
     segment = archive(store, batch_count=100)
     reader = make_reader(store, executor)
