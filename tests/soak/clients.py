@@ -269,14 +269,19 @@ class KafkaPythonLibrary:
 
     def __init__(self, bootstrap: str) -> None:
         from kafka import KafkaConsumer
+        from kafka.errors import KafkaError as PythonKafkaError
 
-        self._consumer = KafkaConsumer(
-            bootstrap_servers=bootstrap,
-            enable_auto_commit=False,
-            auto_offset_reset="none",
-            fetch_max_wait_ms=200,
-            reconnect_backoff_max_ms=300,
-        )
+        try:
+            self._consumer = KafkaConsumer(
+                bootstrap_servers=bootstrap,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                fetch_max_wait_ms=200,
+                reconnect_backoff_max_ms=300,
+            )
+        except PythonKafkaError as error:
+            # The broker is down for longer than it waits.
+            raise OSError(repr(error)) from error
 
     def bounds(self, partition: PartitionModel) -> tuple[int, int]:
         from kafka.errors import KafkaError as PythonKafkaError

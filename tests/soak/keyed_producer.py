@@ -11,8 +11,9 @@ from tests.soak.clients import VALUE_BYTES, KeenProducer
 from tests.soak.model import SEQUENCE_BITS, PartitionModel, make_value
 from tests.soak.table import Sent, TableModel
 
-KEYS = 60
-# Old keys come to rest, so that their last records go through every tier and round.
+KEYS = 240
+# The others are written so seldom that their last records, tombstones too, go through every tier
+# and round.
 HOT_KEYS = 12
 HOT_SHARE = 0.7
 TOMBSTONE_SHARE = 0.15
