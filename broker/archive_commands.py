@@ -210,8 +210,8 @@ def _name(partition: TopicIdPartition) -> str:
 def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: float) -> int:
     """Lists objects that nothing refers to, and deletes them if asked to; the exit code.
 
-    `delete` takes those that a readable manifest does not name; `delete_all` also whole folders
-    without a manifest or topic.json, which may be all that is left of a topic.
+    `delete` takes those that a readable manifest does not name; `delete_all` also those of folders
+    without a manifest or topic.json, or with a manifest that may be an older one.
     """
     store.check()
     grace_ms = int(grace_hours * 3_600_000)
@@ -232,6 +232,12 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
         f"{len(found.orphans)} of {found.object_count:,} objects older than {grace_hours:g} h are"
         f" nobody's ({total}), {len(chosen)} deleted"
     )
+    if found.missing_keys:
+        print(
+            f"strandline: {len(found.missing_keys)} objects that manifests name are missing:"
+            " `strandline archive verify` says which, and what to do",
+            file=sys.stderr,
+        )
     return DAMAGED if found.unreadable or found.missing_keys else 0
 
 

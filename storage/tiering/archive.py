@@ -19,7 +19,7 @@ from strandline.storage.errors import (
 from strandline.storage.model import Epoch, EpochStart, Offset, TimestampMs, TopicIdPartition
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
-from strandline.storage.remote.manifest_store import ManifestPages, load
+from strandline.storage.remote.manifest_store import ManifestPages, load, load_or_refuse
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.values import dataclass
@@ -89,7 +89,7 @@ def list_segments(
             if partition is not None and number != partition:
                 continue
             key = TopicIdPartition(info.topic, info.topic_id, number)
-            stored = load(store, key)
+            stored = load(store, key) if info.is_deleted else load_or_refuse(store, key)
             if stored is not None:
                 for entry in pages.iter_segments(stored.manifest):
                     yield _segment(key, entry)
@@ -102,7 +102,8 @@ def _topics(store: ObjectStore, topic: str | None) -> list[TopicInfo]:
 def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedPartition:
     partition = TopicIdPartition(info.topic, info.topic_id, number)
     try:
-        stored = load(store, partition)
+        # Of a topic that is being deleted the manifest may be gone before the rest.
+        stored = (load if info.is_deleted else load_or_refuse)(store, partition)
     except (AccessDenied, TierUnavailable):
         raise
     except StorageError as error:

@@ -12,6 +12,10 @@ old and uncommitted can never be committed any more (see copier).
 Orphans come from uploads whose commit never came, from pages whose commit lost, and from purges
 that stopped. Whole folders whose topic has a tombstone are left to the purge. A partition whose
 manifest cannot be read has no orphans: nobody knows what belongs to it.
+
+A manifest that can be read may be an older one, which somebody put over a newer one by mistake. It
+shows in segments beyond its end, which a copy leaves too until it is made again, and in objects
+that it names and that are gone. Nothing of such a partition is deleted without anybody's looking.
 """
 
 from __future__ import annotations
@@ -26,11 +30,13 @@ from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import (
     TOPIC_FILE,
     TOPICS_PREFIX,
+    ObjectKind,
     TopicFolder,
     manifest_key,
     parse_partition_object,
     parse_topic_folder,
 )
+from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_store import ManifestPages, load
 from strandline.storage.remote.object_store import ObjectInfo, ObjectStore
 from strandline.storage.remote.topic_info import load_topic_info
@@ -48,6 +54,7 @@ class OrphanReason(Enum):
     """Why an object is nobody's; the value is what an operator reads."""
 
     NOT_IN_MANIFEST = "the manifest of its partition does not name it"
+    OLDER_MANIFEST = "the manifest of its partition does not name it, and may be an older one"
     NO_MANIFEST = "its partition has no manifest"
     NO_TOPIC = "its topic has no topic.json"
     UNKNOWN_NAME = "it has no name of ours"
@@ -181,9 +188,13 @@ class _Comparison:
             self._add(listed, OrphanReason.NO_MANIFEST)
             return
         spare = [info for info in listed if info.key not in referred.needed | referred.marked]
-        self._add(spare, OrphanReason.NOT_IN_MANIFEST)
         unseen = referred.needed.difference(info.key for info in listed)
-        self.missing_keys.extend(key for key in sorted(unseen) if not self._exists(key))
+        missing = [key for key in sorted(unseen) if not self._exists(key)]
+        self.missing_keys.extend(missing)
+        is_doubtful = missing or any(is_beyond(info.key, referred.manifest) for info in spare)
+        self._add(
+            spare, OrphanReason.OLDER_MANIFEST if is_doubtful else OrphanReason.NOT_IN_MANIFEST
+        )
 
     def _referred_keys(self, partition: TopicIdPartition) -> _ReferredKeys | None:
         """Every key that the manifest stands for; None if there is none."""
@@ -197,7 +208,7 @@ class _Comparison:
         for entry in self._pages.iter_segments(manifest):
             needed.update((entry.log_key, entry.meta_key))
         marked = {key for mark in manifest.deleting for key in mark.keys}
-        return _ReferredKeys(needed=needed, marked=marked)
+        return _ReferredKeys(manifest=manifest, needed=needed, marked=marked)
 
     def _exists(self, key: str) -> bool:
         """Asked by name: committed a moment ago, it may not have been in the listing."""
@@ -225,8 +236,20 @@ class _Comparison:
 class _ReferredKeys:
     """What a manifest needs, and what it lets go: the latter may be there or not."""
 
+    manifest: Manifest
     needed: set[str]
     marked: set[str]
+
+
+def is_beyond(key: str, manifest: Manifest) -> bool:
+    """Whether the object holds records that `manifest` cannot know: they come after its end."""
+    found = parse_partition_object(key)
+    if found is None:
+        return False
+    if found.kind is ObjectKind.TAIL:
+        return found.base_offset >= max(manifest.tail_end_offset, manifest.log_start_offset)
+    is_segment = found.kind in (ObjectKind.LOG, ObjectKind.META)
+    return is_segment and found.base_offset >= max(manifest.end_offset, manifest.log_start_offset)
 
 
 class _TopicVerdict(Enum):

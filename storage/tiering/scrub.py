@@ -20,6 +20,7 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -36,18 +37,25 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import NO_EPOCH, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store
-from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.keys import (
+    ObjectKind,
+    manifest_key,
+    parse_partition_object,
+    partition_folder,
+)
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
+from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
 from strandline.storage.tiering.inspection import (
     AdaptiveWalk,
     Offsets,
     SegmentFacts,
     inspect_segment,
 )
+from strandline.storage.tiering.orphans import is_beyond
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
 from strandline.storage.values import dataclass
 
@@ -55,6 +63,8 @@ from strandline.storage.values import dataclass
 PARALLEL_MAX = 16
 # Segments whose answers are waited for together: bounds what is in memory.
 BATCH_SEGMENTS = 256
+# Objects beyond the end of an archive that are looked at: one request.
+LISTED_MAX = 1000
 DOWNLOAD_BYTES = 8 * 1024 * 1024
 
 
@@ -70,6 +80,7 @@ class Damage(Enum):
     """What is wrong; the value is what an operator reads."""
 
     MANIFEST = "the manifest cannot be read"
+    OLDER = "later segments lie beyond the end of the archive"
     PAGE = "a page of the manifest cannot be read"
     GAP = "offsets are missing between two segments"
     OVERLAP = "two segments hold the same offsets"
@@ -87,6 +98,8 @@ REPAIRABLE = frozenset({Damage.META_MISSING, Damage.META_CORRUPT})
 
 _ADVICE = {
     Damage.MANIFEST: "bring back an older version of this object (bucket versioning)",
+    Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
+    " this object; what copies that failed have left is archived again by itself",
     Damage.PAGE: "bring back this object from a version of the bucket",
     Damage.GAP: "records are lost; DeleteRecords up to the next segment makes the log whole again",
     Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
@@ -167,7 +180,7 @@ class Scrub:
     def _check_once(self, partition: TopicIdPartition) -> PartitionReport:
         key = manifest_key(partition)
         try:
-            stored = manifest_store.load(self._store, partition)
+            stored = manifest_store.load_or_refuse(self._store, partition)
         except (CorruptFile, UnsupportedFormat) as error:
             damaged = Finding(
                 partition=partition, damage=Damage.MANIFEST, key=key, detail=str(error)
@@ -177,7 +190,29 @@ class Scrub:
             )
         if stored is None:
             return PartitionReport(partition=partition, segment_count=0, size_bytes=0)
-        return self._check_manifest(stored.manifest)
+        report = self._check_manifest(stored.manifest)
+        return replace(report, findings=(*report.findings, *self._check_end(stored.manifest)))
+
+    def _check_end(self, manifest: Manifest) -> Iterator[Finding]:
+        """Whether there are more segments beyond the end than copies under way may leave."""
+        partition = manifest.topic_id_partition
+        key = manifest_key(partition)
+        folder = partition_folder(partition)
+        start_after = f"{folder}{max(manifest.end_offset, manifest.log_start_offset):020d}"
+        listed = list(self._store.list(folder, start_after=start_after, limit=LISTED_MAX))
+        # What was committed by the time of the listing is in the manifest that is read after it.
+        newest = manifest_store.load(self._store, partition)
+        if newest is None:
+            return
+        found = (
+            parse_partition_object(info.key)
+            for info in listed
+            if is_beyond(info.key, newest.manifest)
+        )
+        bases = {o.base_offset for o in found if o is not None and o.kind is ObjectKind.LOG}
+        if len(bases) > COPIES_PER_PARTITION:
+            detail = f"{len(bases)} or more from {min(bases)} on, it ends at {manifest.end_offset}"
+            yield Finding(partition=partition, damage=Damage.OLDER, key=key, detail=detail)
 
     def _check_manifest(self, manifest: Manifest) -> PartitionReport:
         partition = manifest.topic_id_partition

@@ -17,13 +17,15 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering.orphans import (
+    GRACE_MS_DEFAULT,
     BucketComparison,
     OrphanReason,
     compare,
     delete_orphans,
+    delete_safe_orphans,
     find_orphans,
 )
-from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous, keys_of
+from tests.unit.tiering.harness import GRACE_MS, TOPIC, TOPIC_ID, Rig, asynchronous, keys_of
 
 ORPHAN_GRACE_MS = 3_600_000
 
@@ -141,3 +143,36 @@ async def test_a_topic_with_a_tombstone_is_left_to_its_purge(tmp_path: Path) -> 
         await rig.manager.run_once()
         rig.pass_ms(10 * ORPHAN_GRACE_MS)
         assert comparison(rig).orphans == ()
+
+
+@pytest.mark.parametrize("damage", ["older manifest", "object lost"])
+@asynchronous
+async def test_nothing_is_deleted_by_itself_beside_a_manifest_that_may_be_an_older_one(
+    tmp_path: Path, damage: str
+) -> None:
+    """A wrong version of the bucket is put back for good: what it does not name is the archive."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        manifest = rig.manifest
+        assert manifest is not None
+        older = rig.store.get(rig.manifest_key)
+        if damage == "older manifest":
+            rig.pass_ms(500)
+            rig.produce_segments(3)
+            await rig.settle()
+        else:
+            rig.store.put(f"topics/{TOPIC}-{TOPIC_ID}/0/{0:020d}-0-{'a' * 32}.log", b"x")
+        newest = rig.store.get(rig.manifest_key)
+        rig.store.put(rig.manifest_key, older)
+        if damage == "object lost":
+            rig.store.delete([manifest.segments[0].meta_key])
+        rig.pass_ms(3 * GRACE_MS_DEFAULT)
+        now_ms = rig.clock.now_ms()
+        found = find_orphans(rig.store, now_ms=now_ms)
+        assert {orphan.reason for orphan in found} == {OrphanReason.OLDER_MANIFEST}
+        assert delete_safe_orphans(rig.store, now_ms=now_ms, grace_ms=GRACE_MS_DEFAULT) == 0
+        rig.store.put(rig.manifest_key, newest)
+        if damage == "older manifest":
+            await rig.assert_everything_is_readable()
+            assert find_orphans(rig.store, now_ms=now_ms) == ()

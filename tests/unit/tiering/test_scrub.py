@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.errors import CorruptFile
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.tiering.archive import list_partitions, list_segments
+from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
 from strandline.storage.tiering.repair import repair_meta
 from strandline.storage.tiering.scrub import Damage, Depth, PartitionReport, Scrub
-from tests.unit.tiering.harness import ID_PARTITION, Rig, asynchronous
+from tests.unit.tiering.harness import ID_PARTITION, TOPIC, Rig, asynchronous
 
 
 @pytest.fixture
@@ -139,3 +142,37 @@ async def test_a_repaired_meta_is_true_and_the_running_broker_goes_on(tmp_path: 
         await rig.assert_everything_is_readable()
         with ThreadPoolExecutor(4) as executor:
             assert scrub(rig, executor, Depth.EVERYTHING).findings == ()
+
+
+@asynchronous
+async def test_a_manifest_that_was_lost_is_no_empty_archive(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await archived(rig)
+        rig.store.delete([rig.manifest_key])
+        with ThreadPoolExecutor(2) as executor:
+            (finding,) = scrub(rig, executor, Depth.SIZES).findings
+        assert finding.damage is Damage.MANIFEST
+        assert "the manifest was lost" in finding.detail
+        (row,) = list_partitions(rig.store)
+        assert "the manifest was lost" in row.problem
+        with pytest.raises(CorruptFile, match="the manifest was lost"):
+            list(list_segments(rig.store, topic=TOPIC))
+
+
+@asynchronous
+async def test_an_older_manifest_that_was_put_over_a_newer_one_is_found(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await archived(rig, 1)
+        older = rig.store.get(rig.manifest_key)
+        await archived(rig, COPIES_PER_PARTITION)
+        newest = rig.store.get(rig.manifest_key)
+        rig.store.put(rig.manifest_key, older)
+        with ThreadPoolExecutor(2) as executor:
+            # So much may be left of copies that were not committed.
+            assert scrub(rig, executor, Depth.CHECKSUMS).findings == ()
+            rig.store.put(rig.manifest_key, newest)
+            await archived(rig, 1)
+            rig.store.put(rig.manifest_key, older)
+            (finding,) = scrub(rig, executor, Depth.CHECKSUMS).findings
+        assert finding.damage is Damage.OLDER
+        assert "3 or more from 10 on, it ends at 10" in finding.detail
