@@ -86,6 +86,30 @@ async def test_records_deleted_before_they_were_copied_are_never_copied(tmp_path
 
 
 @asynchronous
+async def test_a_segment_that_was_deleted_while_it_was_copied_is_not_committed(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        gate = threading.Event()
+        hangs = rig.memory.add_fault(Fault(operation="put", key_pattern=r"\.meta$", gate=gate))
+
+        async def delete_meanwhile() -> None:
+            while not hangs.hit_count:
+                await asyncio.sleep(0.001)
+            rig.log.delete_records(10)
+            gate.set()
+
+        await asyncio.gather(rig.manager.run_once(), delete_meanwhile())
+        manifest = rig.manifest
+        assert manifest is not None
+        assert (rig.archived, manifest.log_start_offset) == ([(10, 20)], 10)
+        # It never was in the manifest; what was uploaded of it is an orphan.
+        assert manifest.deleting == ()
+        assert len(rig.data_keys()) == 4
+
+
+@asynchronous
 async def test_local_segments_below_the_log_start_wait_for_its_checkpoint(tmp_path: Path) -> None:
     async with Rig(tmp_path, config=CONFIG) as rig:
         rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
@@ -187,12 +211,20 @@ async def test_total_retention_by_age_deletes_in_the_archive(tmp_path: Path) -> 
         assert rig.data_keys() == []
 
 
+@pytest.mark.parametrize("local_goes_first", [False, True])
 @asynchronous
-async def test_total_retention_by_size_counts_both_tiers_once(tmp_path: Path) -> None:
+async def test_total_retention_by_size_counts_both_tiers_once(
+    tmp_path: Path, local_goes_first: bool
+) -> None:
     async with Rig(tmp_path) as rig:
         rig.produce_segments(4)
         await rig.settle()
         segment_bytes = len(rig.sent[0])
+        if local_goes_first:
+            # Then less of what is kept is in both than in one: counted twice, it would be cut.
+            rig.configure(local_retention_bytes=segment_bytes)
+            await rig.settle()
+            assert rig.local_segments == [(30, 40), (40, 40)]
         rig.configure(retention_bytes=2 * segment_bytes, local_retention_bytes=segment_bytes)
         await rig.settle()
         assert rig.archived == [(20, 30), (30, 40)]

@@ -17,6 +17,9 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.remote.memory import Fault, Moment
+from strandline.storage.tiering.copier import CopiedSegment
+from strandline.storage.tiering.copy_pipeline import CopyPipeline
+from strandline.storage.tiering.lifecycle import SegmentVerdict
 from tests.unit.tiering.harness import (
     Rig,
     asynchronous,
@@ -216,6 +219,31 @@ async def test_a_copy_that_missed_its_deadline_is_not_committed(tmp_path: Path) 
         rig.pass_ms(1000)
         await rig.manager.run_once()
         assert rig.archived == [(0, 10)]
+
+
+@asynchronous
+async def test_a_copy_that_was_done_in_time_and_is_late_for_its_commit_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is older than its deadline may be taken for an orphan."""
+    finish = CopyPipeline.finish
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+
+        async def finish_and_wait(self: CopyPipeline, segment: SegmentVerdict) -> CopiedSegment:
+            copied = await finish(self, segment)
+            monkeypatch.setattr(CopyPipeline, "finish", finish)
+            rig.pass_ms(rig.tiering_config.copy_timeout_ms + 1)
+            return copied
+
+        monkeypatch.setattr(CopyPipeline, "finish", finish_and_wait)
+        await rig.manager.run_once()
+        assert rig.archived == [(0, 10)]
+        manifest = rig.manifest
+        assert manifest is not None
+        assert rig.memory.count_requests("put", r"\.log$") == 2
+        uploads = [r.key for r in rig.memory.requests if r.operation == "put"]
+        assert [key for key in uploads if key.endswith(".log")][-1] == manifest.segments[0].log_key
 
 
 # --- two owners ----------------------------------------------------------------------------------

@@ -206,6 +206,21 @@ async def test_every_commit_of_the_manifest_raises_its_revision(tmp_path: Path) 
 
 
 @asynchronous
+async def test_what_is_pending_begins_at_the_log_start_where_that_is_behind_the_archive(
+    tmp_path: Path,
+) -> None:
+    """ListOffsets -6: what was deleted before it was copied is pending no more."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.memory.add_fault(Fault(operation="put", error=TierUnavailable, times=-1))
+        rig.produce_segments(3)
+        assert rig.log.earliest_pending_upload == 10
+        rig.log.delete_records(25)
+        assert (rig.log.highest_remote_offset, rig.log.earliest_pending_upload) == (9, 25)
+
+
+@asynchronous
 async def test_what_is_pending_is_not_known_before_the_archive_is(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         assert (rig.log.highest_remote_offset, rig.log.earliest_pending_upload) == (-1, 0)
