@@ -24,6 +24,8 @@ settings.load_profile("any machine")
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
+    from xdist.remote import Producer
+    from xdist.scheduler import Scheduling
 
 # Emulators want credentials and do not check them; without these, boto3 would look for real ones.
 TEST_ENVIRONMENT = {
@@ -45,6 +47,16 @@ class S3Bucket:
     @property
     def url(self) -> str:
         return f"s3://{self.name}/archive"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """With `--dist loadfile` the long files come first."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.support.schedule import LongestFirst
+
+    return LongestFirst(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from strandline.storage.crash_points import CRASH_POINTS
+from tests.support.schedule import LONGEST
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("broker", "storage", "retention", "spark_lake")
@@ -399,3 +400,8 @@ def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_t
         if point.split(".")[0] in ("compact", "copy", "delete", "merge", "purge", "restore", "tail")
     }
     assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()
+
+
+def test_what_a_parallel_run_begins_with_is_there() -> None:
+    assert len(set(LONGEST)) == len(LONGEST)
+    assert [scope for scope in LONGEST if not (ROOT / scope).exists()] == []
