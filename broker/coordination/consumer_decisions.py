@@ -90,7 +90,8 @@ def check_heartbeat(request: HeartbeatRequest, rules: ConsumerRules) -> None:
             _invalid("RebalanceTimeoutMs must be provided in first request.")
         if request.owned is None or request.owned:
             _invalid("TopicPartitions must be empty when (re-)joining.")
-        if not request.topic_names and not request.topic_regex:
+        # An empty list or expression is fine: a member that wants nothing yet.
+        if request.topic_names is None and request.topic_regex is None:
             _invalid(
                 "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when"
                 " (re-)joining."

@@ -74,7 +74,7 @@ def beat(
 def join(
     client: WireClient,
     group_id: str,
-    topics: Sequence[str],
+    topics: Sequence[str] | None,
     *,
     member_id: str | None = None,
     version: int = 1,
@@ -136,7 +136,7 @@ def test_a_member_joins_beats_is_described_and_leaves_in_every_version(
 def test_what_a_heartbeat_lacks_is_told(client: WireClient, topic: str, group_id: str) -> None:
     assert join(client, "", [topic]).error_code == INVALID_REQUEST
     assert join(client, group_id, [topic], member_id="").error_code == INVALID_REQUEST
-    assert join(client, group_id, []).error_code == INVALID_REQUEST
+    assert join(client, group_id, None).error_code == INVALID_REQUEST
     assert beat(client, group_id, "m", -3).error_code == INVALID_REQUEST
     unknown = join(client, group_id, [topic], assignor="mine")
     assert unknown.error_code == UNSUPPORTED_ASSIGNOR

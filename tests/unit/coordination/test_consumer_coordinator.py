@@ -45,7 +45,7 @@ def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def joining(
-    member_id: str = "m", *, topics: tuple[str, ...] = ("t",), regex: str | None = None
+    member_id: str = "m", *, topics: tuple[str, ...] | None = ("t",), regex: str | None = None
 ) -> HeartbeatRequest:
     return HeartbeatRequest(
         group_id="g",
@@ -159,7 +159,7 @@ def test_very_many_silent_members_are_fenced_in_several_batches(
 def test_a_request_that_is_refused_creates_no_topic() -> None:
     async def scenario(world: World) -> None:
         coordinator = world.coordinator()
-        assert await refusal(coordinator, joining(topics=())) is ErrorCode.INVALID_REQUEST
+        assert await refusal(coordinator, joining(topics=None)) is ErrorCode.INVALID_REQUEST
         assert OFFSETS_TOPIC not in world.image.topics
 
     play(scenario)

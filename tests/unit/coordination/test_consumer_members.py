@@ -100,6 +100,18 @@ def test_the_last_member_leaves_an_empty_group() -> None:
     """)
 
 
+def test_a_member_may_join_before_it_wants_any_topic() -> None:
+    trace = ConsumerTrace()
+    trace.join("a", topics="")
+    trace.beat("a")
+    trace.join("b")
+    trace.shows("""
+        join a    a: epoch 1 has -
+        beat a    a: epoch 1
+        join b    b: epoch 2 has t:0-3
+    """)
+
+
 # --- epochs ----------------------------------------------------------------------------------
 
 
