@@ -82,6 +82,10 @@ class ReplicaManager:
         partitions = self._by_id.get(topic_id)
         return None if partitions is None else partitions.get(index)
 
+    def has_topic_id(self, topic_id: uuid.UUID | None) -> bool:
+        """Whether a topic of that id is served here, with whatever partitions."""
+        return topic_id in self._by_id
+
     def is_offline(self, topic: str, index: int) -> bool:
         """Whether a partition that `partition` does not find lies in a folder that is offline."""
         key = TopicPartition(topic, index)

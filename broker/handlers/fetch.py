@@ -279,7 +279,9 @@ class FetchHandler:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self._replicas.is_offline_by_id(wanted.topic_id, wanted.partition):
             return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.UNKNOWN_TOPIC_ID
+        if not self._replicas.has_topic_id(wanted.topic_id):
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _diverging(
         self, wanted: WantedPartition, partition: Partition

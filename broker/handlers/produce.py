@@ -251,7 +251,9 @@ class ProduceHandler:
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
             if self._replicas.is_offline_by_id(topic.topic_id, index):
                 return ErrorCode.KAFKA_STORAGE_ERROR
-            return ErrorCode.UNKNOWN_TOPIC_ID
+            if not self._replicas.has_topic_id(topic.topic_id):
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if self._replicas.is_offline(topic.name, index):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

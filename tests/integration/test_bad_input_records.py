@@ -265,6 +265,9 @@ def test_an_unknown_topic_id_is_named_as_such(client: WireClient, topic: str) ->
     topic_id = describe_topic(client, topic).topic_id
     for unknown in (uuid.uuid4(), uuid.UUID(int=0)):
         assert produce(client, unknown, batch()).error_code == UNKNOWN_TOPIC_ID
+    for partition in (1, -1):
+        answer = produce(client, topic_id, batch(), partition=partition)
+        assert answer.error_code == UNKNOWN_TOPIC_OR_PARTITION
     assert produce(client, topic_id, batch()).error_code == 0
     assert end_offset(client, topic) == 1
 

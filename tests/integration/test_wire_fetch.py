@@ -138,6 +138,9 @@ def test_a_fetch_by_topic_id_knows_the_topic_of_now_only(client: WireClient, top
     assert len(records_in(fetch(client, new_id))) == 1
     for unknown in (uuid.uuid4(), uuid.UUID(int=0)):
         assert fetch(client, unknown).error_code == UNKNOWN_TOPIC_ID
+    for partition in (1, -1):
+        answer = fetch(client, new_id, partition=partition)
+        assert answer.error_code == UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_leader_epoch_that_is_too_new_is_refused(client: WireClient, topic: str) -> None:
