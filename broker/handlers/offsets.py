@@ -252,6 +252,12 @@ class OffsetHandlers:
             return DeleteRecordsPartitionResult(
                 partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
             )
+        policy = partition.log.config.cleanup_policy
+        if "compact" in policy and "delete" not in policy:
+            # What a key had last is to stay (Kafka's Partition.deleteRecordsOnLeader).
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
+            )
         before = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
         if not 0 <= before <= partition.high_watermark:
             return DeleteRecordsPartitionResult(

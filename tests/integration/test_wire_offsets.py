@@ -40,6 +40,7 @@ OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
 UNSUPPORTED_VERSION = 35
 INVALID_REQUEST = 42
+POLICY_VIOLATION = 44
 UNKNOWN_LEADER_EPOCH = 75
 
 MAX_TIMESTAMP = -3
@@ -335,6 +336,19 @@ def test_deleting_beyond_the_high_watermark_is_out_of_range(
     answer = delete_records(client, topic, before)
     assert (answer.error_code, answer.low_watermark) == (OFFSET_OUT_OF_RANGE, -1)
     assert offset_at(client, topic, EARLIEST).offset == 0
+
+
+def test_records_of_a_topic_that_is_only_compacted_cannot_be_deleted(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(1, {"cleanup.policy": "compact"})
+    append(client, topic, batch(10))
+    answer = delete_records(client, topic, 5)
+    assert (answer.error_code, answer.low_watermark) == (POLICY_VIOLATION, -1)
+    assert offset_at(client, topic, EARLIEST).offset == 0
+    both = make_topic(1, {"cleanup.policy": "compact,delete"})
+    append(client, both, batch(10))
+    assert delete_records(client, both, 5).low_watermark == 5
 
 
 def test_records_of_an_unknown_partition_cannot_be_deleted(
