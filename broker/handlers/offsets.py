@@ -135,7 +135,9 @@ class OffsetHandlers:
                 answers.append(answer)
             topics.append(ListOffsetsResponseTopic(name=topic.name, partitions=answers))
         response = ListOffsetsResponse(topics=topics)
-        return self._look_up_all(response, lookups) if lookups else response
+        if not lookups:
+            return response
+        return self._look_up_all(response, lookups, request.isolation_level)
 
     def _borders(
         self, partition: Partition, wanted: ListOffsetsPartition
@@ -156,13 +158,17 @@ class OffsetHandlers:
         )
 
     async def _look_up_all(
-        self, response: ListOffsetsResponse, lookups: Sequence[_Lookup]
+        self, response: ListOffsetsResponse, lookups: Sequence[_Lookup], isolation: int
     ) -> ListOffsetsResponse:
-        await asyncio.gather(*(self._look_up(lookup) for lookup in lookups))
+        await asyncio.gather(*(self._look_up(lookup, isolation) for lookup in lookups))
         return response
 
-    async def _look_up(self, lookup: _Lookup) -> None:
-        """Puts the answer in its place."""
+    async def _look_up(self, lookup: _Lookup, isolation: int) -> None:
+        """Puts the answer in its place.
+
+        A record that the client could not fetch yet is not found (Kafka's
+        Partition.fetchOffsetForTimestamp).
+        """
         partition, wanted = lookup.partition, lookup.wanted
         try:
             async with asyncio.timeout(
@@ -177,7 +183,7 @@ class OffsetHandlers:
         except (RecordsRejected, StorageError) as error:
             answer = _no_offset(wanted, error.kafka_code)
         else:
-            if found is None or found.offset >= partition.high_watermark:
+            if found is None or found.offset >= _fetchable_end(partition, isolation):
                 answer = _no_offset(wanted, ErrorCode.NONE)
             else:
                 answer = _offset(wanted, found)
@@ -282,17 +288,19 @@ def _refusal(partition: Partition, wanted: ListOffsetsPartition, version: int) -
     return ErrorCode.NONE
 
 
+def _fetchable_end(partition: Partition, isolation: int) -> int:
+    if isolation == Isolation.READ_COMMITTED:
+        return partition.last_stable_offset
+    return partition.high_watermark
+
+
 def _known_offset(partition: Partition, timestamp: int, isolation: int) -> TimestampOffset:
     """The answer to one of the special timestamps that need no lookup."""
     tiers = partition.log
     match timestamp:
         case -1:
-            offset = (
-                partition.last_stable_offset
-                if isolation == Isolation.READ_COMMITTED
-                else partition.high_watermark
-            )
-            return TimestampOffset(NO_TIMESTAMP, offset, partition.leader_epoch)
+            end_offset = _fetchable_end(partition, isolation)
+            return TimestampOffset(NO_TIMESTAMP, end_offset, partition.leader_epoch)
         case -2:
             offset = tiers.log_start_offset
         case -4:

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.broker.protocol.messages.fetch import FetchResponse
+from strandline.storage.clock import SystemClock
+from strandline.storage.local.log import AppendOrigin, LocalLog
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.record import encode_batch
 from tests.integration.calls import (
+    FIRST_TIMESTAMP_MS,
     KEEP_EVERYTHING,
     append,
     batch,
@@ -18,8 +24,10 @@ from tests.integration.calls import (
     fetch_request,
     fetch_topic,
     new_producer_id,
+    offset_at,
     produce,
     read_all,
+    records,
 )
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
@@ -27,6 +35,9 @@ from tests.support.wire import WireClient
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
 CLEAN_MARK = ".kafka_cleanshutdown"
+LATEST = -1
+MAX_TIMESTAMP = -3
+READ_COMMITTED = 1
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 
 
@@ -107,3 +118,49 @@ def test_a_producer_is_known_after_a_clean_stop(stoppable: BrokerProcess, topic_
         assert send(client, 4) == (0, 4)
         assert send(client, 8)[0] == OUT_OF_ORDER_SEQUENCE_NUMBER
         assert send(client, 6) == (0, 6)
+
+
+def test_a_read_committed_client_finds_no_time_in_an_open_transaction(
+    stoppable: BrokerProcess, topic_name: str
+) -> None:
+    """The folder is one that Kafka left behind in the middle of a transaction."""
+    with WireClient(stoppable.port) as client:
+        topic_id = create_topic(client, topic_name)
+        append(client, topic_name, batch(5))
+    assert stoppable.stop() == 0
+    left_behind = LocalLog.open(
+        stoppable.data / f"{topic_name}-0",
+        topic_partition=TopicPartition(topic_name, 0),
+        topic_id=topic_id,
+        config=LogConfig(),
+        clock=SystemClock(),
+        recovery_point=0,
+        log_start_offset=0,
+        clean_shutdown=True,
+    )
+    later_ms = FIRST_TIMESTAMP_MS + 1000
+    transactional = encode_batch(
+        records(5, first_timestamp_ms=later_ms),
+        producer_id=77,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    left_behind.append(
+        memoryview(bytearray(transactional)), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+    )
+    left_behind.close()
+    stoppable.start()
+    with WireClient(stoppable.port) as client:
+        for timestamp, uncommitted, committed in (
+            (LATEST, 10, 5),
+            (MAX_TIMESTAMP, 9, -1),
+            (later_ms, 5, -1),
+            (FIRST_TIMESTAMP_MS + 1, 1, 1),
+        ):
+            found = [
+                offset_at(client, topic_name, timestamp, isolation_level=isolation)
+                for isolation in (0, READ_COMMITTED)
+            ]
+            assert [answer.offset for answer in found] == [uncommitted, committed]
+            assert [answer.error_code for answer in found] == [0, 0]
