@@ -30,7 +30,8 @@ _ONE_LOOP = "one event loop serves all connections"
 _ONE_BROKER = "there is one broker, which holds every replica"
 _OWN_METADATA = "metadata is strandline's own log of objects; there is no controller quorum"
 _NO_GROUPS = "there are no transactions and no share or streams groups yet"
-_NO_NEW_GROUPS = "there are classic groups only"
+_NO_SUCH_GROUP_KEY = "groups have no such setting here"
+_NO_PURGATORY = "what waits costs nothing that would have to be purged"
 _OWN_TIER = "the manifests in the bucket take its place"
 
 IGNORED: tuple[ForeignKeys, ...] = (
@@ -55,6 +56,22 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="queued.max.requests", reason=_ONE_LOOP),
     ForeignKeys(pattern="queued.max.request.bytes", reason=_ONE_LOOP),
     ForeignKeys(pattern="request.timeout.ms", reason=_ONE_BROKER),
+    ForeignKeys(pattern="replication.quota.", reason=_ONE_BROKER),
+    ForeignKeys(pattern="leader.replication.throttled.rate", reason=_ONE_BROKER),
+    ForeignKeys(pattern="follower.replication.throttled.rate", reason=_ONE_BROKER),
+    ForeignKeys(
+        pattern="alter.log.dirs.replication.quota.",
+        reason="moves between log folders have no quota",
+    ),
+    ForeignKeys(pattern="unclean.leader.election.interval.ms", reason=_ONE_BROKER),
+    ForeignKeys(pattern="eligible.leader.replicas.enable", reason=_ONE_BROKER),
+    ForeignKeys(pattern="broker.id.generation.enable", reason=_OWN_METADATA),
+    ForeignKeys(pattern="reserved.broker.max.id", reason=_OWN_METADATA),
+    ForeignKeys(pattern="server.max.startup.time.ms", reason=_OWN_METADATA),
+    ForeignKeys(pattern="fetch.purgatory.purge.interval.requests", reason=_NO_PURGATORY),
+    ForeignKeys(pattern="producer.purgatory.purge.interval.requests", reason=_NO_PURGATORY),
+    ForeignKeys(pattern="delete.records.purgatory.purge.interval.requests", reason=_NO_PURGATORY),
+    ForeignKeys(pattern="unstable.", reason="there are no unstable versions here"),
     ForeignKeys(pattern="socket.send.buffer.bytes", reason="the kernel sizes socket buffers"),
     ForeignKeys(pattern="socket.receive.buffer.bytes", reason="the kernel sizes socket buffers"),
     ForeignKeys(pattern="socket.listen.backlog.size", reason="the broker chooses its backlog"),
@@ -62,10 +79,10 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="offsets.commit.", reason=_ONE_BROKER),
     ForeignKeys(pattern="offsets.topic.compression.codec", reason="these records are small"),
     ForeignKeys(pattern="offsets.load.buffer.size", reason="the loader chooses its buffer"),
-    ForeignKeys(pattern="group.consumer.", reason=_NO_NEW_GROUPS),
-    ForeignKeys(pattern="group.coordinator.", reason=_NO_NEW_GROUPS),
-    ForeignKeys(pattern="group.share.", reason=_NO_NEW_GROUPS),
-    ForeignKeys(pattern="group.streams.", reason=_NO_NEW_GROUPS),
+    ForeignKeys(pattern="group.consumer.", reason=_NO_SUCH_GROUP_KEY),
+    ForeignKeys(pattern="group.coordinator.", reason="one event loop serves all groups"),
+    ForeignKeys(pattern="group.share.", reason=_NO_GROUPS),
+    ForeignKeys(pattern="group.streams.", reason=_NO_GROUPS),
     ForeignKeys(pattern="share.", reason=_NO_GROUPS),
     ForeignKeys(pattern="streams.", reason=_NO_GROUPS),
     ForeignKeys(pattern="transaction.", reason=_NO_GROUPS),
@@ -89,6 +106,7 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="log.dir.failure.timeout.ms", reason=_OWN_METADATA),
     ForeignKeys(pattern="max.request.partition.size.limit", reason="no such request is served"),
     ForeignKeys(pattern="metric.reporters", reason="there is no Java virtual machine"),
+    ForeignKeys(pattern="kafka.metrics.", reason="there is no Java virtual machine"),
     ForeignKeys(pattern="metrics.", reason="there is no Java virtual machine"),
     ForeignKeys(pattern="auto.include.jmx.reporter", reason="there is no Java virtual machine"),
     ForeignKeys(pattern="telemetry.", reason="client telemetry is not served"),

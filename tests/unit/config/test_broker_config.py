@@ -214,6 +214,29 @@ def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        "alter.log.dirs.replication.quota.window.num",
+        "broker.id.generation.enable",
+        "delete.records.purgatory.purge.interval.requests",
+        "eligible.leader.replicas.enable",
+        "fetch.purgatory.purge.interval.requests",
+        "group.coordinator.append.linger.ms",
+        "kafka.metrics.polling.interval.secs",
+        "leader.replication.throttled.rate",
+        "producer.purgatory.purge.interval.requests",
+        "replication.quota.window.num",
+        "reserved.broker.max.id",
+        "server.max.startup.time.ms",
+        "unclean.leader.election.interval.ms",
+        "unstable.api.versions.enable",
+    ],
+)
+def test_keys_of_kafka_that_say_nothing_here_do_not_stop_a_broker(key: str) -> None:
+    assert [ignored.key for ignored in load(f"{key}=1").ignored] == [key]
+
+
+@pytest.mark.parametrize(
     "override",
     [
         "security.inter.broker.protocol=PLAINTEXT",
