@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from strandline.storage.errors import StorageError
@@ -41,8 +42,11 @@ def program_of(module: str) -> str:
 class ChildProcess:
     """One process and our end of the socket to it. Every method may be called from any thread."""
 
-    def __init__(self, program: str) -> None:
-        """Starts a `program_of` some module. Raises ChildFailed."""
+    def __init__(self, program: str, *, descriptors: Sequence[int] = ()) -> None:
+        """Starts a `program_of` some module. Raises ChildFailed.
+
+        The child finds the numbers of `descriptors`, which it has too, behind that of its socket.
+        """
         # Not before there is a child: most brokers start none for hours.
         from multiprocessing.connection import Pipe
 
@@ -51,8 +55,8 @@ class ChildProcess:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", "-c", program, *map(str, (theirs.fileno(), *descriptors))],
+                pass_fds=[theirs.fileno(), *descriptors],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

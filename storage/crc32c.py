@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from strandline.storage.model import Buffer
+if TYPE_CHECKING:
+    from strandline.storage.model import Buffer
 
 __all__ = ["crc32c"]
 

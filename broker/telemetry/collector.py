@@ -302,7 +302,9 @@ class _Page:
             if topic in sums:
                 yield Sample(sums[topic], (topic,))
 
-    def _pools(self, pools: Mapping[str, ResizablePool]) -> Iterator[Row]:
+    def _pools(
+        self, pools: Mapping[str, ResizablePool], *, running_downloads: int
+    ) -> Iterator[Row]:
         if not pools:
             return
         reader = pools["reader"]
@@ -316,7 +318,8 @@ class _Page:
         )
         yield single(
             "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
-            reader.idle_part,
+            # Most downloads have a thread in another process, and none in this pool.
+            min(reader.idle_part, max(0.0, 1 - running_downloads / reader.size)),
         )
         yield row_of(
             "strandline_remote_pool_size",
@@ -335,8 +338,8 @@ class _Page:
             yield single("strandline_remote_failed_attempts_total", failed)
         if sources.cold_reader is None:
             return
-        yield from self._pools(sources.remote_pools)
         found = sources.cold_reader.statistics()
+        yield from self._pools(sources.remote_pools, running_downloads=found.running_downloads_now)
         yield single("strandline_cold_cache_bytes", found.live_bytes_now)
         yield single("strandline_cold_running_downloads", found.running_downloads_now)
         yield single("strandline_cold_index_bytes", found.index_bytes_now)

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import struct
 from array import array
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.model import Offset, Position
-from strandline.storage.records import any_batch
-from strandline.storage.records import batch as batch_format
-from strandline.storage.records.old_messages import MAGIC_POSITION, is_old, message_bytes
+from strandline.storage.records import batch_layout as batch_format
+
+if TYPE_CHECKING:
+    from strandline.storage.model import Offset, Position
 
 # The head of a batch up to the last offset delta; see records/batch.py for the whole.
 _BATCH_HEAD = struct.Struct(">qiibIhi")
+_MAGIC_POSITION = 16
 
 
 class BatchIndex(NamedTuple):
@@ -80,9 +81,9 @@ class BatchWalk:
                 if not is_last:
                     self.missing_bytes = header_bytes
                     break
-                if not is_old(view, position):
+                if not _is_old(view, position):
                     raise CorruptRecords(f"{end - position} bytes after the last batch")
-                magic = view[position + MAGIC_POSITION]
+                magic = view[position + _MAGIC_POSITION]
             else:
                 offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
             if magic == batch_magic:
@@ -107,8 +108,10 @@ class BatchWalk:
                 if last_offset_delta < 0 or offset < expected_offset:
                     raise CorruptRecords(f"offset {offset} follows {expected_offset}")
                 expected_offset = offset + last_offset_delta + 1
-            elif is_old(view, position):
-                batch_end = position + message_bytes(view, position)
+            elif _is_old(view, position):
+                from strandline.storage.records import any_batch, old_messages
+
+                batch_end = position + old_messages.message_bytes(view, position)
                 if batch_end > end and start + batch_end <= self._size_bytes:
                     self.missing_bytes = batch_end - position
                     break
@@ -126,3 +129,11 @@ class BatchWalk:
             positions.append(start + batch_end)
         self._expected_offset = expected_offset
         self.position = start + position
+
+
+def _is_old(view: memoryview, position: Position) -> bool:
+    # Here and above: hardly any log has messages from before Kafka 0.11, and the process that
+    # downloads is to start soon.
+    from strandline.storage.records.old_messages import is_old
+
+    return is_old(view, position)

@@ -1,6 +1,9 @@
-"""One chunk from the store into memory: in a worker thread, from whoever has it at the least cost.
+"""One chunk from the store into memory, from whoever has it at the least cost.
 
     disk cache ─► download process ─► the store itself, twice if its bytes are wrong
+
+Where the download process is all that is needed, no thread is: `begin` asks it on the event loop,
+and what is left to do after another answer than an index is `go_on`, in a worker again.
 
 Ranged GETs carry no checksum, so a flipped bit on the way looks like one in the object: the second
 download tells them apart.
@@ -9,6 +12,7 @@ download tells them apart.
 from __future__ import annotations
 
 import logging
+from typing import TypeAlias
 
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt
 from strandline.storage.model import Offset
@@ -16,12 +20,15 @@ from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.chunk_cache import Block, Chunk, MemoryChunk
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.download_messages import NotDone
-from strandline.storage.remote.download_process import DownloadProcess
+from strandline.storage.remote.download_process import DownloadProcess, Lost, OnAnswer
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
-from strandline.storage.values import dataclass
+from strandline.storage.values import dataclass, replace
 
 log = logging.getLogger(__name__)
+
+
+ProcessAnswer: TypeAlias = BatchIndex | NotDone | Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +68,39 @@ class MemoryFetch:
                 corrupt_count += 1
                 log_corrupt(key, "disk cache", error)
                 self._disk.remove(key)
+        answer: ProcessAnswer | None = None
         if self._process is not None:
-            found = self._process.fetch(key, place.memory, base_offset=base_offset)
-            if isinstance(found, BatchIndex):
-                chunk = MemoryChunk(key, block, found)
-                return Fetched(chunk, corrupt_count=corrupt_count, view=block)
-            if isinstance(found, NotDone) and found.is_corrupt:
-                corrupt_count += 1
-                log_corrupt(key, "download", CorruptRecords(found.detail))
+            answer = self._process.fetch(key, place.memory, base_offset=base_offset)
+        fetched = self.accept(key, place, answer)
+        if fetched is None:
+            fetched = self.go_on(key, base_offset, place, answer)
+        return replace(fetched, corrupt_count=fetched.corrupt_count + corrupt_count)
+
+    def begin(self, key: ChunkKey, base_offset: Offset, place: object, on_answer: OnAnswer) -> bool:
+        """Asks the process alone, on the event loop. False if that cannot be done now."""
+        assert isinstance(place, Block), place
+        return (
+            self._process is not None
+            and self._disk is None
+            and self._process.begin_fetch(
+                key, place.memory, base_offset=base_offset, on_answer=on_answer
+            )
+        )
+
+    def accept(self, key: ChunkKey, place: object, answer: ProcessAnswer | None) -> Fetched | None:
+        """The chunk that the process brought; None if it brought none. Does not block."""
+        assert isinstance(place, Block), place
+        if not isinstance(answer, BatchIndex):
+            return None
+        return Fetched(MemoryChunk(key, place.view, answer), view=place.view)
+
+    def go_on(
+        self, key: ChunkKey, base_offset: Offset, place: object, answer: ProcessAnswer | None
+    ) -> Fetched:
+        """The chunk from the store itself, after the process had `answer`. Raises as a call."""
+        assert isinstance(place, Block), place
+        block = place.view
+        corrupt_count = count_and_log(key, "download", answer)
         for _ in range(2):
             self._store.get_into(key.log_key, block, start=key.position)
             try:
@@ -76,11 +108,22 @@ class MemoryFetch:
             except CorruptRecords as error:
                 corrupt_count += 1
                 log_corrupt(key, "download", error)
-                last_error = error
+                # Not the error itself, which has this frame, and with it the place.
+                last_error = str(error)
             else:
                 return Fetched(chunk, corrupt_count=corrupt_count, view=block)
         detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"
         raise ObjectCorrupt(key.log_key, "get", detail)
+
+
+def count_and_log(key: ChunkKey, source: str, answer: ProcessAnswer | None) -> int:
+    """1 if the process found wrong bytes. Sees a lost one to its end first; blocks for that."""
+    if isinstance(answer, Lost):
+        answer.bury()
+    if not isinstance(answer, NotDone) or not answer.is_corrupt:
+        return 0
+    log_corrupt(key, source, CorruptRecords(answer.detail))
+    return 1
 
 
 def log_corrupt(key: ChunkKey, source: str, error: CorruptRecords) -> None:

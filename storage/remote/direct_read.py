@@ -7,14 +7,13 @@ to the store, which knows what errors mean.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from strandline.storage.files import OpenFile
-from strandline.storage.values import dataclass
+if TYPE_CHECKING:
+    from strandline.storage.files import OpenFile
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectRead:
+class DirectRead(NamedTuple):
     """An http or https URL that carries its own authorization, or the path of a file.
 
     `ca_file` is what an https server's certificate is checked against; empty for the system's own.

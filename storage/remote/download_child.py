@@ -7,25 +7,34 @@
 It has no store, no SDK and no credentials: each request says where the bytes lie. Blocks of memory
 come as descriptors with the first request that names them and stay mapped until the broker says
 that they are gone.
+
+A cold read waits for its start, so it loads next to nothing: half of what a child that talks in
+pickled objects needs.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import signal
+import socket
+import sys
 import threading
-from typing import TYPE_CHECKING
 
-from strandline.storage.child_process import connect_to_parent
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.remote.batch_index import BatchIndex, BatchWalk
-from strandline.storage.remote.download_messages import CheckRequest, DownloadRequest, NotDone
+from strandline.storage.remote.batch_index import BatchWalk
+from strandline.storage.remote.download_messages import (
+    READY,
+    Answer,
+    CheckRequest,
+    DownloadRequest,
+    NotDone,
+    encode_answer,
+    receive_request,
+)
 from strandline.storage.remote.file_check import FileCheck
 from strandline.storage.remote.ranged_get import RangedGets, Refused
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
 
 # Cold reads are served to clients that wait, but hot ones come first.
 NICENESS = 5
@@ -38,18 +47,11 @@ class _Blocks:
         self._lock = threading.Lock()
         self._mappings: dict[int, mmap.mmap] = {}
 
-    def of(self, request: DownloadRequest, connection: Connection) -> mmap.mmap:
+    def of(self, request: DownloadRequest, descriptor: int) -> mmap.mmap:
         if request.is_new:
-            # Here and below: the broker, which imports the requests, needs none of it.
-            from multiprocessing.reduction import recv_handle
-
-            descriptor = recv_handle(connection)
-            try:
-                mapping = mmap.mmap(
-                    descriptor, request.block_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
-                )
-            finally:
-                os.close(descriptor)
+            mapping = mmap.mmap(
+                descriptor, request.block_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
+            )
         with self._lock:
             for number in request.forgotten:
                 # Nobody fills it any more, so dropping it unmaps it.
@@ -59,29 +61,29 @@ class _Blocks:
             return self._mappings[request.block]
 
 
-def _serve(connection: Connection, blocks: _Blocks, clock: Clock) -> None:
+def _serve(channel: socket.socket, blocks: _Blocks, clock: Clock) -> None:
     """One channel: answers requests until the other end is gone."""
     gets, check = RangedGets(clock), FileCheck()
     while True:
+        descriptor = -1
         try:
-            request = connection.recv()
+            request, descriptor = receive_request(channel)
             if isinstance(request, CheckRequest):
-                answer = _check(check, request, connection)
+                answer = _check(check, request, descriptor)
             else:
-                assert isinstance(request, DownloadRequest), request
-                mapping = blocks.of(request, connection)
+                mapping = blocks.of(request, descriptor)
                 with memoryview(mapping) as whole, whole[: request.size_bytes] as target:
                     answer = _download(gets, request, target)
-            connection.send(answer)
+            channel.sendall(encode_answer(answer))
         except (EOFError, OSError):
-            connection.close()
+            channel.close()
             return
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
 
 
-def _check(check: FileCheck, request: CheckRequest, connection: Connection) -> BatchIndex | NotDone:
-    from multiprocessing.reduction import recv_handle
-
-    descriptor = recv_handle(connection)
+def _check(check: FileCheck, request: CheckRequest, descriptor: int) -> Answer:
     try:
         return check.check(
             descriptor, request.start, request.size_bytes, base_offset=request.base_offset
@@ -90,13 +92,9 @@ def _check(check: FileCheck, request: CheckRequest, connection: Connection) -> B
         return NotDone(detail=str(error), is_corrupt=True)
     except OSError as error:
         return NotDone(detail=f"{type(error).__name__}: {error}")
-    finally:
-        os.close(descriptor)
 
 
-def _download(
-    gets: RangedGets, request: DownloadRequest, target: memoryview
-) -> BatchIndex | NotDone:
+def _download(gets: RangedGets, request: DownloadRequest, target: memoryview) -> Answer:
     walk = BatchWalk(request.size_bytes, request.base_offset)
 
     def received(size_bytes: int) -> None:
@@ -117,18 +115,17 @@ def _download(
 
 
 def main() -> None:
-    """The child's program."""
-    from multiprocessing.connection import Connection
-    from multiprocessing.reduction import recv_handle
-
-    connection = connect_to_parent(niceness=NICENESS)
+    """The child's program; its arguments are the descriptors of its sockets."""
+    # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(NICENESS)
+    control, *channels = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     blocks, clock = _Blocks(), SystemClock()
+    for channel in channels:
+        threading.Thread(target=_serve, args=(channel, blocks, clock), daemon=True).start()
     try:
-        for _ in range(connection.recv()):
-            channel = Connection(recv_handle(connection))
-            threading.Thread(target=_serve, args=(channel, blocks, clock), daemon=True).start()
-        connection.send(True)
+        control.sendall(READY)
         # Nothing more comes here but the end: of the broker, or of its need for this process.
-        connection.recv()
-    except (EOFError, OSError):
+        control.recv(1)
+    except OSError:
         return

@@ -1,6 +1,6 @@
 """Downloads in a process of their own: receiving and checking share no interpreter with the loop.
 
-    reader threads                                       download process
+    broker                                               download process
     fetch(block) --- source, range, block --->  channel  ranged GET into the block, CRCs
     check(file)  --- file, range --->           channel  CRCs of the file where it lies
                  <-- index of its batches ---   (one for each download at a time)
@@ -11,6 +11,11 @@ there (yet), makes `fetch` answer None, and the caller downloads in this process
 errors and what they are called have one home, the store. After that the child is left alone for a
 while that doubles, so that a store in trouble is not asked twice each time.
 
+`fetch` and `check` wait for the answer and belong in a worker. Most chunks need none: where the
+child is ready and it is known where the object lies, `begin_fetch` and `begin_check` send the
+request from the event loop, and the answer comes there as a callback. So a chunk costs two wake-ups
+of the broker, and no thread of it competes with the loop for the interpreter.
+
     none --- STARTS_AFTER downloads ---> starting --- says that it is ready ---> ready
       ^                                                                            |
       +--- idle for IDLE_S, died, or overdue (killed: it must not write to a block again) ---+
@@ -20,10 +25,13 @@ The child ends when its sockets close, so also when the broker is killed.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import socket
 import threading
-from collections import deque
-from typing import TYPE_CHECKING
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TypeAlias
 
 from strandline.storage.child_process import ChildFailed, ChildProcess, program_of
 from strandline.storage.clock import Clock, SystemClock
@@ -32,12 +40,17 @@ from strandline.storage.files import OpenFile
 from strandline.storage.model import Offset
 from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.block_memory import BlockMemory
-from strandline.storage.remote.direct_read import ReadsDirectly
-from strandline.storage.remote.download_messages import CheckRequest, DownloadRequest, NotDone
+from strandline.storage.remote.direct_read import DirectRead, ReadsDirectly
+from strandline.storage.remote.download_channel import Channel
+from strandline.storage.remote.download_messages import (
+    Answer,
+    CheckRequest,
+    DownloadRequest,
+    NotDone,
+    Request,
+)
 from strandline.storage.remote.segment_index import ChunkKey
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +70,21 @@ OVERDUE_S = 5.0
 CHECK_S_MAX = 30.0
 # Each is a thread in the child and two descriptors.
 CHANNELS_MAX = 16
+# How long the loop goes by what a worker was told of where an object lies. Less than the time by
+# which a signed URL outlives its use (`s3_presigned`).
+SOURCE_KNOWN_S = 60.0
+# As many segments as are read at the same time, with room to spare.
+SOURCES_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The child did not answer. It may write to the block until `bury`, which blocks, returns."""
+
+    bury: Callable[[], None]
+
+
+OnAnswer: TypeAlias = Callable[[BatchIndex | NotDone | Lost], None]
 
 
 class _Child:
@@ -64,25 +92,25 @@ class _Child:
 
     def __init__(self, channel_count: int, now_s: float) -> None:
         """Raises ChildFailed."""
-        from multiprocessing.connection import Pipe
-        from multiprocessing.reduction import send_handle
-
-        self.process = ChildProcess(CHILD_PROGRAM)
         self.started_s = now_s
         self.is_ready = False
         self.known: set[int] = set()
-        self.free: list[Connection] = []
+        self.free: list[Channel] = []
         self.channel_count = channel_count
+        theirs: list[socket.socket] = []
         try:
-            self.process.connection.send(channel_count)
             for _ in range(channel_count):
-                ours, theirs = Pipe(duplex=True)
-                send_handle(self.process.connection, theirs.fileno(), self.process.pid)
-                theirs.close()
-                self.free.append(ours)
+                ours, their = socket.socketpair()
+                self.free.append(Channel(ours))
+                theirs.append(their)
+            self.process = ChildProcess(
+                CHILD_PROGRAM, descriptors=[their.fileno() for their in theirs]
+            )
         except OSError as error:
-            self.process.kill()
             raise ChildFailed(f"cannot set up a child process: {error}") from error
+        finally:
+            for their in theirs:
+                their.close()
 
     @property
     def is_idle(self) -> bool:
@@ -90,7 +118,7 @@ class _Child:
 
 
 class DownloadProcess:
-    """Owner of the child. Thread-safe; the methods block and belong in a worker."""
+    """Owner of the child. Thread-safe; methods block where nothing else is said of them."""
 
     def __init__(
         self, store: ReadsDirectly, *, parallel_max: int, clock: Clock | None = None
@@ -100,11 +128,14 @@ class DownloadProcess:
         self._channel_count = min(parallel_max, CHANNELS_MAX)
         self._lock = threading.Lock()
         self._child: _Child | None = None
+        self._is_starting = False
         self._asked_count = 0
         self._used_s = 0.0
         self._rest_s = 0.0
         self._rest_until_s = 0.0
         self._is_closed = False
+        # Log key -> where the object lies, and until when that is believed.
+        self._sources: OrderedDict[str, tuple[DirectRead, float]] = OrderedDict()
         # Blocks that are gone and that the child may still have mapped.
         self._forgotten: deque[int] = deque(maxlen=1024)
         self.fetched_count = 0
@@ -120,9 +151,7 @@ class DownloadProcess:
         child = self._child
         return None if child is None else child.process.pid
 
-    def fetch(
-        self, key: ChunkKey, memory: BlockMemory, *, base_offset: Offset
-    ) -> BatchIndex | NotDone | None:
+    def fetch(self, key: ChunkKey, memory: BlockMemory, *, base_offset: Offset) -> Answer | None:
         """Fills the beginning of `memory` with the bytes of `key` and checks them.
 
         None, or NotDone with what was wrong, if the caller must download by itself; then nobody
@@ -139,12 +168,58 @@ class DownloadProcess:
             return None
         child, channel = taken
         with self._lock:
-            forgotten = tuple(self._forgotten)
-            self._forgotten.clear()
-            # The block is this caller's alone until it returns.
-            is_new = memory.number not in child.known
-            child.known.add(memory.number)
-            child.known.difference_update(forgotten)
+            self._sources[key.log_key] = source, self._clock.monotonic_s() + SOURCE_KNOWN_S
+            self._sources.move_to_end(key.log_key)
+            while len(self._sources) > SOURCES_MAX:
+                self._sources.popitem(last=False)
+            request, descriptor = self._request(child, source, key, memory, base_offset)
+        answer = self._ask(child, channel, request, descriptor, wait_s=source.request_s)
+        self._note_read(key, answer)
+        return answer
+
+    def begin_fetch(
+        self, key: ChunkKey, memory: BlockMemory, *, base_offset: Offset, on_answer: OnAnswer
+    ) -> bool:
+        """As `fetch`, on the event loop: `on_answer` is called there. Does not block.
+
+        False if somebody has to be waited for first: then nothing has begun, and `fetch` is asked.
+        """
+        if memory.descriptor < 0 or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            source, until_s = self._sources.get(key.log_key, (None, 0.0))
+            if source is None or self._clock.monotonic_s() >= until_s:
+                return False
+            taken = self._take_ready()
+            if taken is None:
+                return False
+            child, channel = taken
+            request, descriptor = self._request(child, source, key, memory, base_offset)
+        finally:
+            self._lock.release()
+
+        def answered(answer: BatchIndex | NotDone | Lost) -> None:
+            self._note_read(key, None if isinstance(answer, Lost) else answer)
+            on_answer(answer)
+
+        self._begin(child, channel, request, descriptor, answered, wait_s=source.request_s)
+        return True
+
+    def _request(
+        self,
+        child: _Child,
+        source: DirectRead,
+        key: ChunkKey,
+        memory: BlockMemory,
+        base_offset: Offset,
+    ) -> tuple[DownloadRequest, int | None]:
+        """The request for a range, and the descriptor that goes with it. With the lock held."""
+        forgotten = tuple(self._forgotten)
+        self._forgotten.clear()
+        # The block is the caller's alone until the answer is there.
+        is_new = memory.number not in child.known
+        child.known.add(memory.number)
+        child.known.difference_update(forgotten)
         request = DownloadRequest(
             source=source,
             start=key.position,
@@ -155,15 +230,13 @@ class DownloadProcess:
             is_new=is_new,
             forgotten=forgotten,
         )
-        descriptor = memory.descriptor if is_new else None
-        answer = self._ask(child, channel, request, descriptor, wait_s=source.request_s)
+        return request, memory.descriptor if is_new else None
+
+    def _note_read(self, key: ChunkKey, answer: Answer | None) -> None:
         if isinstance(answer, BatchIndex) or (answer is not None and answer.is_corrupt):
             self._store.note_direct_read(key.size_bytes)
-        return answer
 
-    def check(
-        self, key: ChunkKey, file: OpenFile, *, base_offset: Offset
-    ) -> BatchIndex | NotDone | None:
+    def check(self, key: ChunkKey, file: OpenFile, *, base_offset: Offset) -> Answer | None:
         """Checks the bytes of `key` where they lie, in the object's file.
 
         None, or NotDone with what was wrong, if the caller must look by itself.
@@ -177,31 +250,87 @@ class DownloadProcess:
         )
         return self._ask(child, channel, request, file.fileno(), wait_s=CHECK_S_MAX)
 
+    def begin_check(
+        self, key: ChunkKey, file: OpenFile, *, base_offset: Offset, on_answer: OnAnswer
+    ) -> bool:
+        """As `check`, on the event loop; see `begin_fetch`. Does not block."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            taken = self._take_ready()
+        finally:
+            self._lock.release()
+        if taken is None:
+            return False
+        request = CheckRequest(
+            start=key.position, size_bytes=key.size_bytes, base_offset=base_offset
+        )
+        self._begin(*taken, request, file.fileno(), on_answer, wait_s=CHECK_S_MAX)
+        return True
+
     def _ask(
         self,
         child: _Child,
-        channel: Connection,
-        request: DownloadRequest | CheckRequest,
+        channel: Channel,
+        request: Request,
         descriptor: int | None,
         *,
         wait_s: float,
-    ) -> BatchIndex | NotDone | None:
+    ) -> Answer | None:
         """The child's answer; None if there is none, and then no child either."""
         try:
-            channel.send(request)
-            if descriptor is not None:
-                from multiprocessing.reduction import send_handle
-
-                send_handle(channel, descriptor, child.process.pid)
-            if not channel.poll(wait_s + OVERDUE_S):
-                raise TimeoutError(f"no answer in {wait_s + OVERDUE_S:g} s")
-            answer: object = channel.recv()
+            channel.send(request, descriptor)
+            answer = channel.receive(wait_s=wait_s + OVERDUE_S)
         except (EOFError, OSError) as error:
             self._lose(child, error)
             return None
-        assert isinstance(answer, BatchIndex | NotDone), answer
         self._give_back(child, channel, answer)
         return answer
+
+    def _begin(
+        self,
+        child: _Child,
+        channel: Channel,
+        request: Request,
+        descriptor: int | None,
+        on_answer: OnAnswer,
+        *,
+        wait_s: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        number = channel.fileno()
+
+        def end(answer: BatchIndex | NotDone | Lost) -> None:
+            overdue.cancel()
+            loop.remove_reader(number)
+            if not isinstance(answer, Lost):
+                self._give_back(child, channel, answer)
+            on_answer(answer)
+
+        def lose(error: Exception) -> None:
+            end(Lost(lambda: self._lose(child, error)))
+
+        def readable() -> None:
+            try:
+                answer = channel.receive_some()
+            except (EOFError, OSError) as error:
+                lose(error)
+            else:
+                if answer is not None:
+                    end(answer)
+
+        overdue = loop.call_later(
+            wait_s + OVERDUE_S,
+            lambda: lose(TimeoutError(f"no answer in {wait_s + OVERDUE_S:g} s")),
+        )
+        try:
+            channel.send(request, descriptor)
+        except OSError as error:
+            # Not from here: the caller does not know yet that anything has begun.
+            failure = error
+            loop.call_soon(lambda: lose(failure))
+        else:
+            loop.add_reader(number, readable)
 
     def forget(self, block_number: int) -> None:
         """Tells the child, with its next request, that a block is gone. Never blocks."""
@@ -234,41 +363,72 @@ class DownloadProcess:
 
     # --- the child ---------------------------------------------------------------------------
 
-    def _take(self) -> tuple[_Child, Connection] | None:
+    def _take(self) -> tuple[_Child, Channel] | None:
         """A ready child and a channel to it; starts one if it is time."""
         with self._lock:
-            now_s = self._clock.monotonic_s()
-            self._asked_count += 1
-            self._used_s = now_s
+            now_s = self._note_use()
             if self._is_closed or now_s < self._rest_until_s or self._asked_count <= STARTS_AFTER:
                 return None
             if self._child is None:
-                try:
-                    self._child = _Child(self._channel_count, now_s)
-                except ChildFailed as error:
-                    self._rest(str(error))
-                return None
-            child = self._child
-            try:
-                is_ready = child.is_ready or self._became_ready(child, now_s)
-            except (EOFError, OSError) as error:
-                failure: Exception = error
-            else:
-                if not is_ready or not child.free:
+                if not self._is_starting:
+                    self._is_starting = True
+                    must_start = True
+                else:
                     return None
-                return child, child.free.pop()
-        self._lose(child, failure)
+            else:
+                must_start = False
+                child = self._child
+                try:
+                    is_ready = child.is_ready or self._became_ready(child, now_s)
+                except (EOFError, OSError) as error:
+                    failure: Exception = error
+                else:
+                    return (child, child.free.pop()) if is_ready and child.free else None
+        if must_start:
+            self._start(now_s)
+        else:
+            self._lose(child, failure)
         return None
+
+    def _take_ready(self) -> tuple[_Child, Channel] | None:
+        """As `_take`, if nothing is to be done for it. With the lock held."""
+        child = self._child
+        if child is None or not child.is_ready or not child.free or self._is_closed:
+            return None
+        return (child, child.free.pop()) if self._note_use() >= self._rest_until_s else None
+
+    def _note_use(self) -> float:
+        """Somebody needs the child now. With the lock held."""
+        self._asked_count += 1
+        self._used_s = self._clock.monotonic_s()
+        return self._used_s
+
+    def _start(self, now_s: float) -> None:
+        """Starts a child, without the lock, which the event loop takes."""
+        child: _Child | None = None
+        try:
+            child = _Child(self._channel_count, now_s)
+        except ChildFailed as error:
+            failure = str(error)
+        with self._lock:
+            self._is_starting = False
+            if child is None:
+                self._rest(failure)
+            elif not self._is_closed:
+                self._child = child
+                return
+        if child is not None:
+            child.process.kill()
 
     @staticmethod
     def _became_ready(child: _Child, now_s: float) -> bool:
         if child.process.connection.poll(0):
-            child.is_ready = bool(child.process.connection.recv())
+            child.is_ready = bool(child.process.connection.recv_bytes())
         elif now_s - child.started_s > START_S_MAX:
             raise TimeoutError(f"not ready within {START_S_MAX:g} s")
         return child.is_ready
 
-    def _give_back(self, child: _Child, channel: Connection, answer: BatchIndex | NotDone) -> None:
+    def _give_back(self, child: _Child, channel: Channel, answer: Answer) -> None:
         with self._lock:
             child.free.append(channel)
             self._used_s = self._clock.monotonic_s()

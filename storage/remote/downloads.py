@@ -8,7 +8,8 @@
               memory became free                  future ◄───────────────┘
 
 All state belongs to the event loop's thread; only fetching and checking run in the executor, or,
-for stores that others can read from, in a process of its own (`download_process`). A waiter that is
+for stores that others can read from, in a process of its own (`download_process`), which the loop
+asks itself where it can. A waiter that is
 cancelled leaves its download alone: the client will ask again and then find it.
 Guesses (read-ahead) start only while workers and memory are to spare, never push out a chunk that
 somebody still needs, and fail silently; when somebody really asks, they are promoted.
@@ -19,13 +20,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
-from strandline.storage.errors import TierUnavailable
+from strandline.storage.errors import TierError, TierUnavailable
 from strandline.storage.model import Offset
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
-from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch
+from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
 from strandline.storage.remote.direct_read import KeepsFiles
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.download_process import IDLE_S, download_process
@@ -215,25 +218,44 @@ class ChunkDownloads:
         if place is None:
             return False
         self._running[key] = download
-        fetching = self._loop.run_in_executor(
-            self._executor, self._fetch, key, download.base_offset, place
-        )
-        fetching.add_done_callback(lambda done: self._finish(download, done))
+
+        def answered(answer: ProcessAnswer) -> None:
+            fetched = self._fetch.accept(key, place, answer)
+            if fetched is not None:
+                self._finish(download, fetched)
+            elif self._is_closed:
+                self._finish(download, TierUnavailable(key.log_key, "get", "shut down"))
+            else:
+                go_on = partial(self._fetch.go_on, key, download.base_offset, place, answer)
+                self._fetch_in_worker(download, go_on)
+
+        if not self._fetch.begin(key, download.base_offset, place, answered):
+            self._fetch_in_worker(download, partial(self._fetch, key, download.base_offset, place))
         has_idle = self.process is not None or self.files is not None
         if has_idle and self._idle_watch is None:
             self._idle_watch = self._loop.call_later(IDLE_S, self._look_if_idle)
         return True
 
-    def _finish(self, download: _Download, done: asyncio.Future[Fetched]) -> None:
+    def _fetch_in_worker(self, download: _Download, fetch: Callable[[], Fetched]) -> None:
+        def done(fetching: asyncio.Future[Fetched]) -> None:
+            error = None if fetching.cancelled() else fetching.exception()
+            if fetching.cancelled():
+                error = TierUnavailable(download.key.log_key, "get", "the download was cancelled")
+            self._finish(download, error or fetching.result())
+
+        assert self._loop is not None
+        self._loop.run_in_executor(self._executor, fetch).add_done_callback(done)
+
+    def _finish(self, download: _Download, result: Fetched | BaseException) -> None:
         del self._running[download.key]
-        error = None if done.cancelled() else done.exception()
-        if done.cancelled() or error is not None:
+        if isinstance(result, Fetched):
+            self._accept(download, result)
+        else:
             self.counters.failed += 1
             self.lost_guesses += not download.is_wanted
-            cancelled = TierUnavailable(download.key.log_key, "get", "the download was cancelled")
-            _fail(download.future, error or cancelled)
-        else:
-            self._accept(download, done.result())
+            if isinstance(result, TierError):
+                _forget_frames(result)
+            _fail(download.future, result)
         self._pump()
 
     def _accept(self, download: _Download, fetched: Fetched) -> None:
@@ -315,6 +337,16 @@ def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:
     future.set_exception(error)
     # A guess may have nobody who looks at its future; the loop would complain about that.
     future.exception()
+
+
+def _forget_frames(error: BaseException) -> None:
+    """The frames that it came through hold the chunk's place, and whoever awaits a future is in a
+    cycle with its error: the place would be taken until the next collection.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
 
 
 def open_disk_cache(directory: Path | None, bytes_max: int) -> DiskChunkCache | None:

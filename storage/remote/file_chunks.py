@@ -28,10 +28,14 @@ from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.model import Offset, Position
 from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkCache
-from strandline.storage.remote.chunk_fetch import Fetched, log_corrupt
+from strandline.storage.remote.chunk_fetch import (
+    Fetched,
+    ProcessAnswer,
+    count_and_log,
+    log_corrupt,
+)
 from strandline.storage.remote.direct_read import KeepsFiles
-from strandline.storage.remote.download_messages import NotDone
-from strandline.storage.remote.download_process import DownloadProcess
+from strandline.storage.remote.download_process import DownloadProcess, OnAnswer
 from strandline.storage.remote.file_check import FileCheck
 from strandline.storage.remote.segment_index import ChunkKey
 
@@ -74,10 +78,12 @@ def _identity(file: OpenFile) -> tuple[int, int, int, int]:
 class Room:
     """Stands for bytes of the bound; they are free when it is gone."""
 
-    __slots__ = ("__weakref__", "size_bytes")
+    __slots__ = ("__weakref__", "opened", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
+        # The file that the process was asked to check.
+        self.opened: ObjectFile | None = None
 
 
 class FileChunk(Chunk):
@@ -199,18 +205,56 @@ class FileFetch:
     def __call__(self, key: ChunkKey, base_offset: Offset, place: object) -> Fetched:
         """The chunk. Raises ObjectNotFound, AccessDenied, TierUnavailable or ObjectCorrupt."""
         assert isinstance(place, Room), place
-        corrupt_count = 0
         opened = self._chunks.opened(key.log_key)
         if opened is None or not opened.is_unchanged:
             opened = self._open(key)
+        answer: ProcessAnswer | None = None
         if self._process is not None:
-            found = self._process.check(key, opened.file, base_offset=base_offset)
-            if isinstance(found, BatchIndex):
-                return Fetched(FileChunk(key, found, opened, place), corrupt_count=0)
-            if isinstance(found, NotDone) and found.is_corrupt:
-                corrupt_count += 1
-                log_corrupt(key, "file", CorruptRecords(found.detail))
-                opened = self._open(key)
+            answer = self._process.check(key, opened.file, base_offset=base_offset)
+            if isinstance(answer, BatchIndex):
+                return Fetched(FileChunk(key, answer, opened, place))
+        return self._look(key, base_offset, place, opened, answer)
+
+    def begin(self, key: ChunkKey, base_offset: Offset, place: object, on_answer: OnAnswer) -> bool:
+        """Asks the process alone, on the event loop. False if that cannot be done now."""
+        assert isinstance(place, Room), place
+        opened = None if self._process is None else self._chunks.opened(key.log_key)
+        if self._process is None or opened is None or not opened.is_unchanged:
+            return False
+        place.opened = opened
+        return self._process.begin_check(
+            key, opened.file, base_offset=base_offset, on_answer=on_answer
+        )
+
+    def accept(self, key: ChunkKey, place: object, answer: ProcessAnswer | None) -> Fetched | None:
+        """The chunk that the process found whole; None if it did not. Does not block."""
+        assert isinstance(place, Room), place
+        assert place.opened is not None, place
+        if not isinstance(answer, BatchIndex):
+            return None
+        # The chunk has the file from here on, and may change it for the one that others have.
+        opened, place.opened = place.opened, None
+        return Fetched(FileChunk(key, answer, opened, place))
+
+    def go_on(
+        self, key: ChunkKey, base_offset: Offset, place: object, answer: ProcessAnswer | None
+    ) -> Fetched:
+        """The chunk as this process finds it, after the other had `answer`. Raises as a call."""
+        assert isinstance(place, Room), place
+        assert place.opened is not None, place
+        return self._look(key, base_offset, place, place.opened, answer)
+
+    def _look(
+        self,
+        key: ChunkKey,
+        base_offset: Offset,
+        place: Room,
+        opened: ObjectFile,
+        answer: ProcessAnswer | None,
+    ) -> Fetched:
+        corrupt_count = count_and_log(key, "file", answer)
+        if corrupt_count:
+            opened = self._open(key)
         for _ in range(2):
             try:
                 index = FileCheck().check(
@@ -219,7 +263,8 @@ class FileFetch:
             except CorruptRecords as error:
                 corrupt_count += 1
                 log_corrupt(key, "file", error)
-                last_error = error
+                # Not the error itself, which has this frame, and with it the place.
+                last_error = str(error)
                 opened = self._open(key)
             except OSError as error:
                 raise TierUnavailable(key.log_key, "get", str(error)) from error

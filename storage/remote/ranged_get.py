@@ -13,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import ssl
 import struct
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
-from strandline.storage.clock import Clock
-from strandline.storage.remote.direct_read import DirectRead
+if TYPE_CHECKING:
+    from strandline.storage.clock import Clock
+    from strandline.storage.remote.direct_read import DirectRead
 
 # In between the deadline is looked at, and what came is checked, which is in the cache still.
 RECEIVE_BYTES = 1024 * 1024
@@ -131,6 +132,9 @@ class RangedGets:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if url.scheme == "https":
+            # Not before it is needed: it takes as long to load as all else here together.
+            import ssl
+
             connected.settimeout(source.read_s)
             context = ssl.create_default_context(cafile=source.ca_file or None)
             self._socket = context.wrap_socket(connected, server_hostname=url.hostname)
@@ -172,7 +176,7 @@ class RangedGets:
         self, connected: socket.socket, target: memoryview, done: int, deadline_s: float
     ) -> None:
         # TLS has its own records, and no flags.
-        flags = 0 if isinstance(connected, ssl.SSLSocket) else socket.MSG_WAITALL
+        flags = 0 if self._origin[0] == "https" else socket.MSG_WAITALL
         while done < len(target):
             if self._clock.monotonic_s() > deadline_s:
                 raise Refused(f"{done} of {len(target)} bytes came in time")
