@@ -29,7 +29,9 @@ A client above `consumer_byte_rate` gets an empty answer at once and is not list
 that it names; what it was about to get does not count, since it will ask for it again (KIP-219).
 Its answers never hold more than its quota allows for the time that the quota is taken over.
 
-`max_bytes` counts both tiers. The first partition with records gets at least one batch however
+`max_bytes` counts both tiers, and partitions are read in the order in which they are asked for
+until a batch does not fit: as with Kafka, later ones get nothing then, and do not cost a look into
+their files. The first partition with records gets at least one batch however
 small the limits are, so that a large batch stops nobody (KIP-74).
 """
 
@@ -227,7 +229,7 @@ class FetchHandler:
                 if diverging is not None:
                     found.must_answer = True
                     return diverging
-            budget = plan.bytes_max - found.total_bytes
+            budget = 0 if found.is_full else plan.bytes_max - found.total_bytes
             read = tiers.read(
                 wanted.fetch_offset,
                 bytes_max=min(wanted.partition_bytes_max, max(budget, 0)),
@@ -252,6 +254,8 @@ class FetchHandler:
             partition.traffic.remote_fetches += 1
             found.remote.append((len(found.answers), partition, wanted.fetch_offset))
             return records_answer(wanted.partition, partition, (), 0, plan.isolation)
+        if read.is_cut and budget < wanted.partition_bytes_max:
+            found.is_full = True
         if read.next_offset < readable_end(partition, plan.isolation):
             # Cut by a limit or by the end of a segment: what is there already is not waited for.
             found.must_answer = True

@@ -39,4 +39,6 @@ class FetchPass:
     # Partitions whose records are in the archive: where the answer stands, which, from where.
     remote: list[tuple[int, Partition, int]] = field(default_factory=list)
     total_bytes: int = 0
+    # A batch did not fit into what the whole answer may hold: no later partition is read.
+    is_full: bool = False
     must_answer: bool = False

@@ -388,6 +388,10 @@ class LocalLog(SegmentedLog):
                 f"{self.topic_partition}: offset {offset} is outside "
                 f"[{self.start_offset}, {self._end_offset}]"
             )
+        if bytes_max <= 0 and not at_least_one_batch:
+            # The rest of a fetch whose answer is full, often of a thousand partitions: finding
+            # where they would be read takes longer than all else that is done for them.
+            return LocalRead(None, offset, is_cut=offset < self._end_offset)
         try:
             for segment in segments.from_offset(offset):
                 found = segment.read_range(

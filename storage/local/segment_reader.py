@@ -57,10 +57,14 @@ _WALK_FIELDS = struct.Struct(">qi4xb6xi")
 
 
 class LocalRead(NamedTuple):
-    """Whole batches as a range of a file; None if nothing is to be read at this offset yet."""
+    """Whole batches as a range of a file; None if nothing is to be read at this offset yet.
+
+    `is_cut` says that the next batch is there and did not fit into the bytes that were allowed.
+    """
 
     range: FileRange | None
     next_offset: int
+    is_cut: bool = False
 
 
 class BatchPosition(NamedTuple):
@@ -164,11 +168,12 @@ class SegmentReader:
         if start.position >= limit.position:
             return LocalRead(None, offset)
         end = limit
-        if start.position + bytes_max < limit.position:
+        is_cut = start.position + bytes_max < limit.position
+        if is_cut:
             end = self._last_border(start, start.position + bytes_max)
             if end.position == start.position:
                 if not at_least_one_batch:
-                    return LocalRead(None, offset)
+                    return LocalRead(None, offset, is_cut)
                 end = self._end_of_batch(start)
                 if end.position >= limit.position:
                     # Compaction may have left a gap behind it: what follows is the next segment.
@@ -178,7 +183,9 @@ class SegmentReader:
             hints.clear()
         hints[end.base_offset] = end
         return LocalRead(
-            FileRange(self.log, start.position, end.position - start.position), end.base_offset
+            FileRange(self.log, start.position, end.position - start.position),
+            end.base_offset,
+            is_cut,
         )
 
     def locate(self, offset: int) -> BatchPosition | None:

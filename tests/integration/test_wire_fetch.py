@@ -180,6 +180,29 @@ def test_max_bytes_counts_over_all_partitions(client: WireClient, make_topic: Ma
         assert counts == [2, 2, 1, 0]
 
 
+def test_behind_a_batch_that_does_not_fit_into_the_answer_no_partition_gets_anything(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    """As with Kafka, which fills the answer with a part of that batch: the order is kept."""
+    topic = make_topic(3)
+    large, small = batch(value=b"x" * 10_000), batch()
+    append(client, topic, large, large, partition=0)
+    append(client, topic, small, partition=1)
+    append(client, topic, small, small, partition=2)
+    for limits, expected in (
+        ({"max_bytes": 2 * len(large) - 1}, [1, 0, 0]),
+        ({"max_bytes": 2 * len(large) + len(small)}, [2, 1, 0]),
+        # Its own limit says nothing of the others.
+        ({"partition_max_bytes": 2 * len(large) - 1}, [1, 1, 2]),
+    ):
+        own = limits.pop("partition_max_bytes", 1 << 20)
+        wanted = fetch_topic(topic, dict.fromkeys(range(3), 0), partition_max_bytes=own)
+        response = client.ask(
+            fetch_request(wanted, max_wait_ms=LONG_MS, min_bytes=10**6, **limits), FetchResponse, 12
+        )
+        assert [len(records_in(answer)) for answer in partitions_of(response)] == expected
+
+
 def test_a_partition_named_twice_is_answered_twice(client: WireClient, topic: str) -> None:
     append(client, topic, batch(2), batch(2))
     partitions = [

@@ -40,7 +40,7 @@ class EmptyPartition:
     def read(self, _offset: int, **_limits: object) -> SimpleNamespace:
         if self.broken:
             raise ZeroDivisionError("a mistake of ours")
-        return SimpleNamespace(next_offset=0, range=None)
+        return SimpleNamespace(next_offset=0, range=None, is_cut=False)
 
     def wait(self, waiter: AppendWaiter) -> None:
         self.waiters.append(waiter)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.clock import ManualClock
-from strandline.storage.errors import OffsetOutOfRange
+from strandline.storage.errors import CorruptFile, OffsetOutOfRange
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import LogConfig
@@ -103,12 +103,30 @@ def test_a_read_never_exceeds_its_bytes_unless_one_batch_does(tmp_path: Path) ->
         found = log.read(0, bytes_max=bytes_max)
         assert found.range is not None
         assert found.range.length == max(1, bytes_max // batch_bytes) * batch_bytes
+        assert found.is_cut
+    assert not log.read(0, bytes_max=log.size_bytes).is_cut
+
+
+def test_who_may_read_nothing_is_told_what_there_is_without_a_look_into_the_file(
+    tmp_path: Path,
+) -> None:
+    """The end of a fetch of thousands of partitions, whose answer is full."""
+    log = open_log(tmp_path)
+    fill(log, 2)
+    log.segments[0].log_path.write_bytes(bytes(log.size_bytes))
+    for offset, is_cut in ((0, True), (15, True), (20, False)):
+        found = log.read(offset, bytes_max=0, at_least_one_batch=False)
+        assert found == (None, offset, is_cut)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(21, bytes_max=0, at_least_one_batch=False)
+    with pytest.raises(CorruptFile):
+        log.read(15, bytes_max=1, at_least_one_batch=False)
 
 
 def test_a_batch_that_does_not_fit_is_left_out_if_the_caller_has_others(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 2)
-    assert log.read(0, bytes_max=10, at_least_one_batch=False) == (None, 0)
+    assert log.read(0, bytes_max=10, at_least_one_batch=False) == (None, 0, True)
     assert log.read(0, bytes_max=10).range is not None
 
 
@@ -127,7 +145,7 @@ def test_nothing_is_read_at_or_behind_the_limit(tmp_path: Path) -> None:
 def test_reading_at_the_end_gives_nothing_and_then_what_was_appended(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 3)
-    assert log.read(30, bytes_max=1000) == (None, 30)
+    assert log.read(30, bytes_max=1000) == (None, 30, False)
     fill(log, 1)
     found = log.read(30, bytes_max=1000)
     assert found.range is not None
@@ -438,7 +456,7 @@ def test_a_reset_log_begins_empty_at_its_new_offset(tmp_path: Path) -> None:
     fill(log, 60)
     log.reset_to(5000, leader_epochs=[EpochStart(0, 0), EpochStart(2, 4000)])
     assert log.start_offset == log.end_offset == log.recovery_point == log.log_start_offset == 5000
-    assert log.read(5000, bytes_max=10) == (None, 5000)
+    assert log.read(5000, bytes_max=10) == (None, 5000, False)
     fill(log, 3)
     log.close()
     reopened = open_log(tmp_path, config=SMALL, log_start_offset=5000)
