@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from strandline.spark_lake.catalog import PARALLEL_READS
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.splits import SegmentSlice, Split
+from strandline.storage.errors import ObjectNotFound
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.old_messages import MAGIC_POSITION, is_old
 from strandline.storage.remote.manifest_entries import SegmentEntry
@@ -27,7 +28,8 @@ def may_be_old(piece: SegmentSlice) -> bool:
 def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[TopicPartition]:
     """The partitions whose first planned segment begins with an old message.
 
-    Raises as `ObjectReader.get_range` does.
+    A segment that is gone counts as new: the task that reads it tells what became of it, if one
+    ever does. Raises as `ObjectReader.get_range` does for all else.
     """
     first: dict[TopicPartition, SegmentSlice] = {}
     for split in splits:
@@ -38,7 +40,11 @@ def old_partitions(splits: Iterable[Split], reader: ObjectReader) -> frozenset[T
         return frozenset()
 
     def begins_old(entry: SegmentEntry) -> bool:
-        return is_old(reader.get_range(entry.log_key, 0, min(entry.size_bytes, MAGIC_POSITION + 1)))
+        try:
+            begin = reader.get_range(entry.log_key, 0, min(entry.size_bytes, MAGIC_POSITION + 1))
+        except ObjectNotFound:
+            return False
+        return is_old(begin)
 
     with ThreadPoolExecutor(min(PARALLEL_READS, len(asked))) as pool:
         found = pool.map(begins_old, asked.values())
