@@ -2,7 +2,6 @@ package strandline.spark
 
 import java.nio.charset.StandardCharsets.US_ASCII
 import java.util.Arrays
-import java.util.zip.CRC32C
 
 import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import scala.jdk.CollectionConverters._
@@ -157,13 +156,4 @@ object SegmentMeta {
         case _ => done :+ part
       }
     }
-}
-
-/** CRC-32C, which the JVM computes with the processor's instruction. */
-object Checksum {
-  def of(bytes: Array[Byte], start: Int, length: Int): Int = {
-    val crc = new CRC32C
-    crc.update(bytes, start, length)
-    crc.getValue.toInt
-  }
 }

@@ -116,6 +116,7 @@ final class ArchiveReader(kind: StructType, split: Split, settings: Settings)
     reader.close()
     ahead.shutdownNow()
     unpacked.close()
+    if (windows == null || !windows.isFetching) buffers.giveBack()
   }
 
   private def isFull: Boolean = rows.count == Rows.RowsMax

@@ -1,7 +1,8 @@
 package strandline.spark
 
+import java.lang.ref.SoftReference
+import java.util.ArrayDeque
 import java.util.concurrent.{Callable, ExecutionException, ExecutorService, Future}
-import java.util.zip.CRC32C
 
 /** One range of a log, read in windows of whole, checked batches, one window ahead of its caller.
   *
@@ -27,7 +28,8 @@ final class LogWindows(
     buffers: WindowBuffers
 ) {
   private val whole = part.end - part.start == slice.log.sizeBytes
-  private val crc = new CRC32C
+  // Of all batches so far, joined from their own checksums: no byte is summed twice.
+  private var crc = 0
   private var recordCount = 0L
   private var nextOffset = part.baseOffset
   // Where the block begins in the log, and in its array.
@@ -92,10 +94,21 @@ final class LogWindows(
     })
   }
 
-  private def await(): Array[Byte] =
-    try waiting.get()
-    catch { case error: ExecutionException => throw error.getCause }
-    finally waiting = null
+  /** Whether a thread may still write into one of the arrays. */
+  def isFetching: Boolean = waiting != null
+
+  private def await(): Array[Byte] = {
+    // A task that is interrupted here leaves a fetch under way.
+    val filled =
+      try waiting.get()
+      catch {
+        case error: ExecutionException =>
+          waiting = null
+          throw error.getCause
+      }
+    waiting = null
+    filled
+  }
 
   /** Waits for the window ahead; whether it came is `await`'s. */
   private def settle(): Unit =
@@ -115,9 +128,9 @@ final class LogWindows(
     }
     if (found.count > 0) {
       val end = found.ends(found.count - 1)
-      if (whole) crc.update(bytes, blockStart, end - blockStart)
       var at = 0
       while (at < found.count) {
+        if (whole) crc = found.joinedCrc(crc, bytes, at)
         recordCount += found.recordCounts(at)
         at += 1
       }
@@ -159,7 +172,7 @@ final class LogWindows(
         part.start,
         s"holds $recordCount records up to byte ${part.end}, ${part.recordCount} were archived")
     // Offsets lie outside the batches' CRCs. A whole object has a checksum of its own.
-    if (whole && crc.getValue.toInt != slice.crc32c)
+    if (whole && crc != slice.crc32c)
       throw corrupt(0, "checksum of the whole object differs from the manifest's")
   }
 
@@ -176,9 +189,43 @@ final class WindowBuffers(windowBytes: Int) {
 
   def other(): Array[Byte] = {
     turn ^= 1
-    if (arrays(turn) == null) arrays(turn) = new Array[Byte](headroom + windowBytes)
+    if (arrays(turn) == null) arrays(turn) = IdleWindows.take(headroom + windowBytes)
     arrays(turn)
   }
+
+  /** For the next task. Nobody may read or write the arrays any more. */
+  def giveBack(): Unit =
+    for (at <- arrays.indices if arrays(at) != null) {
+      IdleWindows.give(arrays(at))
+      arrays(at) = null
+    }
+}
+
+/** Arrays between two tasks of this JVM.
+  *
+  * Of so large an array the JVM has to clear each page, and collects its garbage earlier: 18 MB
+  * for each task of 64 MiB. At most IdleMax are kept, and none when memory is short.
+  */
+object IdleWindows {
+  private val IdleMax = 2 * Runtime.getRuntime.availableProcessors
+  private val idle = new ArrayDeque[SoftReference[Array[Byte]]]
+
+  /** An array of this length. What is in it is anybody's. */
+  def take(length: Int): Array[Byte] = {
+    var found: Array[Byte] = null
+    idle.synchronized {
+      while (found == null && !idle.isEmpty) {
+        val array = idle.pop().get
+        if (array != null && array.length == length) found = array
+      }
+    }
+    if (found != null) found else new Array[Byte](length)
+  }
+
+  def give(array: Array[Byte]): Unit =
+    idle.synchronized {
+      if (idle.size < IdleMax) idle.push(new SoftReference(array))
+    }
 }
 
 /** The headers of a block's batches; see `storage/records/batch.py` for their layout. */
@@ -237,6 +284,13 @@ final class BatchTable {
       throw new CorruptRecords(
         f"CRC of batch at offset ${baseOffsets(at)} is 0x$computed%08x, its header says" +
           f" 0x$said%08x")
+  }
+
+  /** The checksum of everything before this batch, and of it; its own must have been checked. */
+  def joinedCrc(before: Int, bytes: Array[Byte], at: Int): Int = {
+    val start = starts(at)
+    val head = Checksum.joined(before, Checksum.of(bytes, start, CrcStart), CrcStart)
+    Checksum.joined(head, Bytes.int(bytes, start + 17), ends(at) - start - CrcStart)
   }
 
   def attributes(bytes: Array[Byte], at: Int): Int = Bytes.short(bytes, starts(at) + 21)
