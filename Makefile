@@ -141,6 +141,17 @@ $(KAFKA_SOURCE_JARS): bench/lake-pom.xml
 check-kafka-source: $(DEV) $(MINISTACK) java $(KAFKA_SOURCE_JARS) ## the lake beside Spark's Kafka source: the same rows, the same mistakes
 	$(PYTEST) tests/spark/check_kafka_source.py --durations=5
 
+# A client of Spark Connect needs libraries that nothing else of ours has.
+CONNECT := bench-data/connect/.installed
+
+$(CONNECT): requirements/connect.txt $(DEV)
+	@$(PY) -m pip --disable-pip-version-check install --quiet --no-deps --upgrade --target bench-data/connect -r $<
+	@touch $@
+
+.PHONY: check-connect
+check-connect: $(DEV) java $(CONNECT) ## the lake over Spark Connect: a server process, and a client of it
+	PYTHONPATH=$(abspath bench-data/connect) $(PYTEST) tests/spark/check_connect.py --durations=5
+
 .PHONY: notebook
 notebook: $(DEV) ## run every cell of docs/lake.ipynb on a small archive of flights
 	$(PYTEST) tests/unit/lake/test_lake_notebook.py

@@ -11,6 +11,7 @@ from a Python process through a socket, which costs more than decoding (docs/dec
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -138,12 +139,16 @@ def _spark_home(spark: SparkSession) -> Path:
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
 
-    home = Path(_find_spark_home())
-    if _is_connect(spark) and pyspark.__version__ != spark.version:
-        raise NoJvmReader(
-            f"the server has Spark {spark.version}, this client {pyspark.__version__}"
-        )
-    return home
+    if _is_connect(spark):
+        if pyspark.__version__ != spark.version:
+            raise NoJvmReader(
+                f"the server has Spark {spark.version}, this client {pyspark.__version__}"
+            )
+        # The package pyspark-client has none, and `_find_spark_home` would end the process.
+        jars = Path(pyspark.__file__).parent / "jars"
+        if not jars.is_dir() and "SPARK_HOME" not in os.environ:
+            raise NoJvmReader(f"this client has no Spark to compile with: there is no {jars}")
+    return Path(_find_spark_home())
 
 
 def _first_line(error: Exception) -> str:

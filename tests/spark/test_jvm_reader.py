@@ -483,3 +483,23 @@ def test_a_view_may_be_read_inside_the_jvm(spark: SparkSession, archive: Archive
     source = spark.read.format("strandline").option("subscribe", "t")
     with pytest.raises(PySparkException, match="is read in Python: use"):
         source.option("engine", "jvm").load(archive.url)
+
+
+def test_a_view_follows_the_archive_unless_it_was_planned_for_the_jvm(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("grows")
+    archive.add_segment("grows", make_batches(make_records(40)))
+
+    def rows() -> int:
+        return int(spark.sql("select count(*) n from grows where offset >= 10").collect()[0]["n"])
+
+    register_views(spark, archive.url, options={"engine": "jvm"})
+    assert rows() == 30
+    archive.add_segment("grows", make_batches(make_records(40, base_offset=40)))
+    assert rows() == 30
+    register_views(spark, archive.url)
+    assert rows() == 70
+    archive.add_segment("grows", make_batches(make_records(40, base_offset=80)))
+    assert rows() == 110
