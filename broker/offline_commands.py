@@ -34,6 +34,8 @@ examples:
   strandline lake plan --remote s3://my-bucket/my-cluster --topic orders \\
       --where 'timestamp >= 2024-02-01T10:00:00Z' --where 'timestamp < 2024-02-01T11:00:00Z'
   strandline lake plan --remote file:///srv/archive --topic orders --where 'key = customer-7'
+  strandline lake plan --remote s3://archive --endpoint-url http://127.0.0.1:4566 \\
+      --option subscribePattern='^orders' --option includeOpenSegment=false
 """
 
 
@@ -154,7 +156,8 @@ def _add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         action="append",
         default=[],
         metavar="'COLUMN OPERATOR VALUE'",
-        help="a filter on topic, partition, offset, timestamp or key; may be repeated",
+        help="a filter on topic, partition, offset, timestamp or key, with = != < <= > >=; a time"
+        " is ISO (UTC without a zone) or milliseconds; may be repeated, and all have to hold",
     )
     plan.add_argument(
         "--option",

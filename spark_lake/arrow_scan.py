@@ -95,11 +95,15 @@ def make_query(
 ) -> Query:
     """Raises InvalidConfig."""
     given = {name: option_text(value) for name, value in (options or {}).items()}
-    given["path"] = path
+    arguments = {"path": path}
     if topics is not None:
-        given["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
+        arguments["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
     if columns is not None:
-        given["columns"] = ",".join(columns)
+        arguments["columns"] = ",".join(columns)
+    for name in given:
+        if name.lower() in arguments:
+            raise InvalidConfig(f"option {name} is given twice: as an argument, and as an option")
+    given |= arguments
     parsed = LakeOptions.parse(given)
     predicate, residual = Predicate(), []
     for one in filters:

@@ -53,8 +53,15 @@ class BoundsResolver:
             if partition.manifest
             else OffsetRange(start_offset=0, end_offset=0)
         )
+        if start is not None and end is not None and start > end:
+            raise InvalidConfig(
+                f"options {self._options.start.option} and {self._options.end.option}:"
+                f" {partition.topic_partition.topic} partition"
+                f" {partition.topic_partition.partition} would begin at offset {start} and end at"
+                f" {end}"
+            )
         if start is None:
-            if self._options.fail_without_match and partition.manifest is not None:
+            if self._options.fail_without_match:
                 raise InvalidConfig(
                     f"option {self._options.start.option}: {partition.topic_partition.topic}"
                     f" partition {partition.topic_partition.partition} has no archived record at or"

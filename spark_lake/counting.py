@@ -25,9 +25,10 @@ from strandline.spark_lake.pruning import covers
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import read_fields, tell
 from strandline.spark_lake.segments import SegmentMeta, chunk_ranges
-from strandline.spark_lake.splits import OpenPiece, SegmentSlice, Split
+from strandline.spark_lake.splits import ChunkRange, OpenPiece, SegmentSlice, Split
 from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.segment_meta import ChunkStatistics
 
 
 def count(
@@ -99,12 +100,17 @@ def _chunks(
             and limits.end_timestamp_ms > chunk.max_timestamp_ms
         ):
             yield one, chunk.record_count
-        elif _overlaps(limits, part.base_offset, part.end_offset):
+        elif _overlaps(limits, part, chunk):
             own = SegmentSlice(
                 entry=piece.entry, start_position=chunk.position, end_position=chunk.position + 1
             )
             yield replace(one, slices=(own,)), None
 
 
-def _overlaps(limits: RowLimits, base_offset: int, end_offset: int) -> bool:
-    return base_offset < limits.end_offset and end_offset > limits.start_offset
+def _overlaps(limits: RowLimits, part: ChunkRange, chunk: ChunkStatistics) -> bool:
+    return (
+        part.base_offset < limits.end_offset
+        and part.end_offset > limits.start_offset
+        and chunk.min_timestamp_ms < limits.end_timestamp_ms
+        and chunk.max_timestamp_ms >= limits.start_timestamp_ms
+    )

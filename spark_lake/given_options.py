@@ -67,6 +67,8 @@ _OF_BROKERS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
 )
+# What comes from environment variables that may not be set.
+_MAY_BE_EMPTY = ("s3.", "schemaRegistry.auth")
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
 
 
@@ -81,10 +83,16 @@ class GivenOptions:
     """The options as they came; names in any case, as everywhere in Spark."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        for name in options:
-            if name.lower() not in _NAME_BY_LOWER:
+        self._texts: dict[str, str] = {}
+        for name, text in options.items():
+            known = _NAME_BY_LOWER.get(name.lower())
+            if known is None:
                 raise _unknown_option(name)
-        self._texts = {name.lower(): text for name, text in options.items()}
+            if self._texts.get(name.lower(), text) != text:
+                raise InvalidConfig(f"option {known} is given twice, with different values")
+            if not text.strip() and not known.startswith(_MAY_BE_EMPTY):
+                raise InvalidConfig(f"option {known} is empty: give it a value, or leave it out")
+            self._texts[name.lower()] = text
 
     def text(self, name: str) -> str | None:
         assert name.lower() in _NAME_BY_LOWER, name
@@ -107,8 +115,10 @@ class GivenOptions:
         if text is None:
             return default
         number = integer(name, text)
-        if not at_least <= number <= at_most:
+        if number < at_least:
             raise InvalidConfig(f"option {name} is {number}, it must be at least {at_least}")
+        if number > at_most:
+            raise InvalidConfig(f"option {name} is {number}, it must be at most {at_most}")
         return number
 
 

@@ -16,7 +16,7 @@ Ours are `path`, `columns`, `value*`, `schemaRegistry.*`, `splitBytes`, `isolati
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -99,6 +99,19 @@ class Bounds:
                 f" {partition.topic} partition {partition.partition} is missing"
             )
         return self.named[partition]
+
+    def check_names(self, partitions: Collection[TopicPartition]) -> None:
+        """Raises InvalidConfig for a name that is not among `partitions`, those that are read.
+
+        Other topics may be named: one option can serve several queries.
+        """
+        topics = {one.topic for one in partitions}
+        for other in sorted(self.named.keys() - set(partitions)):
+            if other.topic in topics:
+                raise InvalidConfig(
+                    f"option {self.option} names {other.topic} partition {other.partition}, which"
+                    " is not read: it must name the partitions that are, and no others"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +239,11 @@ class LakeOptions:
                     f"options {self.start.option} and {self.end.option}: {partition.topic}"
                     f" partition {partition.partition} would end before it begins"
                 )
+        if _is_behind(self.start.default, self.end.default):
+            raise InvalidConfig(
+                f"options {self.start.option} and {self.end.option}: the query would end before it"
+                " begins"
+            )
 
     @property
     def open_for(self) -> Isolation | None:
@@ -408,10 +426,12 @@ def _selection(given: GivenOptions) -> Selection:
             f" given: {', '.join(names) or 'none'}"
         )
     if names == ["subscribe"]:
-        topics = [topic.strip() for topic in (given.text("subscribe") or "").split(",")]
-        if not all(topics):
-            raise InvalidConfig("option subscribe has an empty topic name between its commas")
-        return Subscribe(tuple(dict.fromkeys(topics)))
+        named = [topic.strip() for topic in (given.text("subscribe") or "").split(",")]
+        # Empty names are passed over, as Spark's Kafka source does.
+        topics = dict.fromkeys(topic for topic in named if topic)
+        if not topics:
+            raise InvalidConfig("option subscribe names no topic between its commas")
+        return Subscribe(tuple(topics))
     if names == ["subscribePattern"]:
         return SubscribePattern(_pattern(given.text("subscribePattern") or ""))
     return Assign(_assignment(given.text("assign") or ""))
@@ -443,6 +463,10 @@ def _assignment(text: str) -> dict[str, tuple[int, ...]]:
             type(partition) is int and partition >= 0 for partition in partitions
         ):
             raise InvalidConfig(f"option assign for {topic} is {partitions!r}, expected {example}")
+        if not partitions:
+            raise InvalidConfig(
+                f"option assign names no partition of {topic}: leave the topic out, or subscribe it"
+            )
         partitions_by_topic[topic] = tuple(dict.fromkeys(partitions))
     if not partitions_by_topic:
         raise InvalidConfig(f"option assign names no topic, expected {example}")

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from strandline.spark_lake.arrow_scan import FilterTuple, make_query
 from strandline.spark_lake.planner import PartitionPlan, ScanPlan, readable_size
+from strandline.spark_lake.predicate import Comparison
 from strandline.spark_lake.query_log import all_requests, planned_requests
 from strandline.storage.errors import InvalidConfig
 
@@ -24,6 +25,7 @@ PIPE_WIDTH = 200
 ROWS_MAX = 40
 RUNS_MAX = 4
 _OPERATORS = (">=", "<=", "!=", "==", "=", ">", "<")
+_SELECTIONS = ("subscribe", "subscribepattern", "assign")
 _NUMBERS = ("partition", "offset", "timestampType")
 
 
@@ -32,6 +34,10 @@ def print_plan(
 ) -> int:
     """Plans the query and prints it; the exit code. Raises StrandlineError."""
     given = dict(_option(text) for text in options)
+    if topics is None and not any(name.lower() in _SELECTIONS for name in given):
+        raise InvalidConfig(
+            "--topic is missing: topics joined by commas; or --option subscribePattern=PATTERN"
+        )
     query = make_query(url, topics, filters=[parse_filter(text) for text in where], options=given)
     reader = query.open()
     plan = query.plan(reader)
@@ -43,18 +49,32 @@ def print_plan(
         console.print(_skipped(plan))
     requests, requests_total = planned_requests(plan.splits), all_requests(plan)
     console.print(
-        f"{len(plan.splits)} splits, {requests} of about {requests_total} requests;"
-        f" planning took {statistics.request_count} requests,"
+        f"{_counted(len(plan.splits), 'split')}, each a task of Spark; {requests} of about"
+        f" {_counted(requests_total, 'request')}; planning took"
+        f" {_counted(statistics.request_count, 'request')},"
         f" {readable_size(statistics.bytes_read)}",
         highlight=False,
     )
     if plan.pieces_planned:
         console.print(
-            f"{plan.pieces_planned} of the segments are pieces of open ones, which no filter on"
-            " time or key spares; includeOpenSegment=false leaves them out",
+            f"{_counted(plan.pieces_planned, 'piece')} of open segments among the segments: no"
+            " filter on time or key spares them, includeOpenSegment=false leaves them out",
             highlight=False,
         )
+    if query.residual:
+        tests = ", ".join(f"{one.column} {_symbol(one)}" for one in query.residual)
+        console.print(
+            f"Rows are tested when they are read, which spares no bytes: {tests}", highlight=False
+        )
     return 0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _symbol(one: Comparison) -> str:
+    return "!=" if one.negated else one.operator.value
 
 
 def _topics(plan: ScanPlan) -> Iterator[Table]:
@@ -166,7 +186,11 @@ def parse_filter(text: str) -> FilterTuple:
         if column == "timestamp":
             return column, operator, _moment(value)
     except ValueError as error:
-        raise InvalidConfig(f"--where {text!r}: {error}") from error
+        kind = "a time such as 2024-02-01T10:00Z, or milliseconds"
+        raise InvalidConfig(
+            f"--where {text!r}: {column} is compared with"
+            f" {kind if column == 'timestamp' else 'a whole number'}"
+        ) from error
     return column, operator, value
 
 

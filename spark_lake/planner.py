@@ -178,11 +178,12 @@ def assemble(
     if splits_min > 1:
         split_bytes = max(SPLIT_BYTES_MIN, min(sizes.split_bytes, bytes_planned // splits_min))
         sizes = replace(sizes, split_bytes=split_bytes)
-    splits: list[Split] = []
-    for one in selections:
-        splits += cut(
-            one.candidates, one.topic_partition, one.limits, sizes, first_index=len(splits)
-        )
+    splits = _cut_all(selections, sizes)
+    if len(splits) < splits_min:
+        # Too few bytes for so many tasks, but perhaps not too few records.
+        records_max = max(1, sum(_offset_count(one) for one in selections) // splits_min)
+        if sizes.records_max is None or records_max < sizes.records_max:
+            splits = _cut_all(selections, replace(sizes, records_max=records_max))
     by_partition = {one.topic_partition: one for one in selections}
     plans: list[PartitionPlan] = []
     skipped: dict[Skip, Skipped] = {}
@@ -207,17 +208,40 @@ def assemble(
     )
 
 
+def _cut_all(selections: Sequence[Selection], sizes: SplitSizes) -> list[Split]:
+    splits: list[Split] = []
+    for one in selections:
+        splits += cut(
+            one.candidates, one.topic_partition, one.limits, sizes, first_index=len(splits)
+        )
+    return splits
+
+
+def _offset_count(selection: Selection) -> int:
+    limits = selection.limits
+    return sum(
+        min(one.entry.end_offset, limits.end_offset)
+        - max(one.entry.base_offset, limits.start_offset)
+        for one in selection.candidates
+    )
+
+
 def _partition_plan(manifest: Manifest, selection: Selection | None) -> PartitionPlan:
     candidates = selection.candidates if selection is not None else ()
+    chunks_planned = sum(
+        _reckoned_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
+        for one in candidates
+    )
+    chunks_total = sum(
+        max(page.segment_count, _reckoned_chunks(page.size_bytes)) for page in manifest.pages
+    ) + sum(_reckoned_chunks(entry.size_bytes) for entry in manifest.segments)
     return PartitionPlan(
         topic_partition=manifest.topic_id_partition.topic_partition,
         segments_planned=len(candidates),
         segments_total=manifest.segment_count,
-        chunks_planned=sum(
-            _reckoned_chunks(one.size_bytes) if one.ranges is None else len(one.ranges)
-            for one in candidates
-        ),
-        chunks_total=max(manifest.segment_count, _reckoned_chunks(manifest.size_bytes)),
+        chunks_planned=chunks_planned,
+        # What is reckoned by size is too little where statistics tell of smaller chunks.
+        chunks_total=max(chunks_total, chunks_planned),
         bytes_planned=sum(one.size_bytes for one in candidates),
         bytes_total=manifest.size_bytes,
     )

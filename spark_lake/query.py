@@ -23,6 +23,7 @@ from strandline.spark_lake.bounds import BoundsResolver
 from strandline.spark_lake.catalog import ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import CORRUPT_COLUMN, LakeOptions
+from strandline.spark_lake.plain_errors import plain
 from strandline.spark_lake.planner import (
     OffsetRange,
     PartitionScan,
@@ -40,6 +41,7 @@ from strandline.spark_lake.split_scan import SplitScan
 from strandline.spark_lake.splits import Split, SplitSizes
 from strandline.spark_lake.values.decoder import ValueColumns
 from strandline.spark_lake.values.plan import plan_values
+from strandline.storage.errors import StrandlineError
 from strandline.storage.model import TopicPartition
 
 
@@ -88,13 +90,18 @@ class Query:
 
     def plan(self, reader: ObjectReader) -> ScanPlan:
         """Reads manifests and plans. Raises what `Catalog` and `BoundsResolver` raise."""
-        with _uncollected():
-            return self._planned(reader)
+        try:
+            with _uncollected():
+                return self._planned(reader)
+        except StrandlineError as error:
+            raise plain(error) from None
 
     def _planned(self, reader: ObjectReader) -> ScanPlan:
         catalog = Catalog(reader)
         catalog.load_cluster()
         selected = catalog.load_partitions(self.options.selection, open_for=self.options.open_for)
+        for bounds in (self.options.start, self.options.end):
+            bounds.check_names([one.topic_partition for one in selected])
         wanted = [one for one in selected if self.predicate.wants(one.topic_partition)]
         resolver = BoundsResolver(reader, catalog, self.options)
         return self.plan_ranges(reader, selected, resolver.resolve_all(wanted))
@@ -156,6 +163,8 @@ class Query:
         before = reader.statistics()
         try:
             yield from scan.record_batches()
+        except StrandlineError as error:
+            raise plain(error) from None
         finally:
             # Also when the caller has enough rows (LIMIT) and does not ask for the rest.
             after, counts = reader.statistics(), scan.counts

@@ -48,6 +48,7 @@ from strandline.spark_lake.options import (
     LakeOptions,
     Mode,
 )
+from strandline.spark_lake.plain_errors import plainly
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.report import report_folder
 from strandline.spark_lake.splits import Split
@@ -108,15 +109,18 @@ class StrandlineDataSource(DataSource):
     def name(cls) -> str:
         return FORMAT_NAME
 
+    @plainly
     def schema(self) -> StructType:
         """Raises InvalidConfig for options that are wrong in themselves."""
         options = self._parsed(Mode.ANY)
         return spark_schema(options.columns, plan_values(options.values, options.selection))
 
+    @plainly
     def reader(self, schema: StructType) -> StrandlineReader:
         """A reader of these columns: all, or those of a schema that the user chose."""
         return StrandlineReader(self._query(Mode.BATCH, schema))
 
+    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         """The same as a stream. Raises InvalidConfig on a PySpark that cannot limit one."""
         try:

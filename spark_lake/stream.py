@@ -32,6 +32,7 @@ from pyspark.sql.streaming.datasource import (
 from strandline.spark_lake.bounds import BoundsResolver
 from strandline.spark_lake.catalog import ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.plain_errors import plainly
 from strandline.spark_lake.planner import OffsetRange
 from strandline.spark_lake.progress import (
     DataLoss,
@@ -69,10 +70,12 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     # --- the driver --------------------------------------------------------------------------
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name, as all of these
         """Where `startingOffsets` or `startingTimestamp` say; the archive's end by default."""
         reader = self._query.open()
         catalog, archived = self._load(reader)
+        self._options.start.check_names([one.topic_partition for one in archived])
         ranges = BoundsResolver(reader, catalog, self._options).resolve_all(archived)
         return StreamOffsets(
             offsets={partition: found.start_offset for partition, found in ranges.items()},
@@ -90,6 +93,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return ReadMinRows(trigger.offsets_min)
         return ReadAllAvailable()
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Whatever is archived after this moment is for the next run."""
         _, archived = self._load(self._query.open())
@@ -103,6 +107,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             offsets={**nowhere.position.offsets, **ends}, topic_ids=nowhere.position.topic_ids
         )
 
+    @plainly
     def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends; `start` if there is nothing for it.
 
@@ -132,6 +137,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """The archive's end, as the last `latestOffset` saw it: how far the stream is behind."""
         return None if self._latest is None else self._latest.to_json()
 
+    @plainly
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """The splits of [start, end): the same for the same offsets."""
         first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)

@@ -197,6 +197,8 @@ def test_all_codecs_nulls_headers_and_times_are_the_same(both: Both) -> None:
 def test_topics_are_chosen_alike(both: Both) -> None:
     total = RECORDS * len(CODECS)
     assert both.assert_same(subscribe="mixed, stamped") == 2 * total
+    assert both.assert_same(subscribe=" mixed,, stamped,") == 2 * total
+    assert both.assert_same(SUBSCRIBE="mixed", StartingOFFSETS="earliest") == total
     assert both.assert_same(subscribePattern="(mix|stamp)ed") == 2 * total
     # It is looked for anywhere in the name.
     assert both.assert_same(subscribePattern="^m") == total
@@ -257,8 +259,9 @@ def test_tasks_are_as_many_and_as_small_as_asked_for(both: Both) -> None:
     sizes = both.lake(**few).rdd.glom().map(len).collect()
     assert max(sizes) <= 100
     assert sum(sizes) == RECORDS * len(CODECS)
-    # Kafka's source cuts by offsets, ours by bytes, and not below 1 MiB: `minPartitions` is a wish.
-    assert both.assert_same(subscribe="mixed", minPartitions=7) == RECORDS * len(CODECS)
+    more = {"subscribe": "mixed", "minPartitions": 7}
+    assert both.assert_same(**more) == RECORDS * len(CODECS)
+    assert both.lake(**more).rdd.getNumPartitions() >= 7
 
 
 def test_what_is_not_there_is_passed_over_alike_if_that_is_accepted(both: Both) -> None:
@@ -280,6 +283,9 @@ def test_what_is_not_there_is_passed_over_alike_if_that_is_accepted(both: Both) 
         {"subscribe": "mixed", "assign": {"mixed": [0]}},
         {"assign": "mixed"},
         {"subscribe": ","},
+        {"subscribe": ""},
+        {"subscribe": "mixed", "startingOffsets": ""},
+        {"subscribe": "mixed", "failOnDataLoss": ""},
         {"subscribe": "mixed", "startingOffsets": "latest"},
         {"subscribe": "mixed", "endingOffsets": "earliest"},
         {"subscribe": "mixed", "startingOffsets": {"mixed": {"0": -1, "1": 0, "2": 0}}},
@@ -288,6 +294,20 @@ def test_what_is_not_there_is_passed_over_alike_if_that_is_accepted(both: Both) 
         {"subscribe": "mixed", "startingOffsets": "soon"},
         {"subscribe": "mixed", "startingTimestamp": "yesterday"},
         {"subscribe": "mixed", "startingTimestamp": START_MS + 10**9},
+        # Its last partition is empty.
+        {"subscribe": "mixed", "startingTimestamp": START_MS},
+        {"assign": {"mixed": [0]}, "startingOffsets": {"mixed": {"0": 1, "1": 1}}},
+        {"assign": {"mixed": [0]}, "endingOffsetsByTimestamp": {"mixed": {"0": 1, "7": 1}}},
+        {
+            "assign": {"mixed": [0]},
+            "startingTimestamp": START_MS + 300_000,
+            "endingTimestamp": START_MS + 100_000,
+        },
+        {
+            "assign": {"mixed": [0]},
+            "startingOffsets": {"mixed": {"0": 300}},
+            "endingTimestamp": START_MS,
+        },
         {"subscribe": "mixed", "minPartitions": 0},
         {"subscribe": "mixed", "minPartitions": "many"},
         {"subscribe": "mixed", "maxRecordsPerPartition": 0},

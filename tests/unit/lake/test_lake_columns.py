@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.spark_lake import count, scan
+from strandline.spark_lake import count, pruning, scan
 from strandline.spark_lake.objects import ObjectReader
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records import columns as record_columns
@@ -71,6 +71,20 @@ def test_whole_chunks_are_counted_from_the_statistics(
     logs = [size for kind, size in bytes_read if kind == "log"]
     assert len(logs) == 1
     assert sum(logs) < 1.5 * MIB
+
+
+def test_chunks_without_a_wanted_time_cost_a_count_no_request(
+    archive: ArchiveBuilder,
+    bytes_read: list[tuple[str, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many segments it is the counter that looks into the statistics, not the planner."""
+    monkeypatch.setattr(pruning, "PLANNED_METAS_MAX", 0)
+    moment = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC) + dt.timedelta(seconds=750)
+    assert count(archive.url, "t", filters=[("timestamp", ">=", moment)]) == 450
+    # Statistics of the segment on the border, and once more for its chunk that is read.
+    assert len([size for kind, size in bytes_read if kind == "meta"]) == 2
+    assert len([size for kind, size in bytes_read if kind == "log"]) == 1
 
 
 @pytest.mark.parametrize(

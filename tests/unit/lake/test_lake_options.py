@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from strandline.spark_lake.arrow_scan import make_query
+from strandline.spark_lake.given_options import OPTION_NAMES
 from strandline.spark_lake.objects import _s3_arguments
 from strandline.spark_lake.options import (
     SPLIT_BYTES,
@@ -173,13 +175,14 @@ def test_selections_are_parsed() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"subscribe": "a,,b"},
+        {"subscribe": ",,"},
         {"subscribePattern": "("},
         {"assign": "a"},
         {"assign": "[]"},
         {"assign": "{}"},
         {"assign": '{"a": 1}'},
         {"assign": '{"a": [-1]}'},
+        {"assign": '{"a": [], "b": [0]}'},
         {"assign": '{"a": ["0"]}'},
     ],
 )
@@ -216,6 +219,48 @@ def test_a_partition_that_is_not_named_is_refused() -> None:
     bounds = parse(startingOffsets='{"t": {"0": 1}}').start
     with pytest.raises(InvalidConfig, match="t partition 1 is missing"):
         bounds.of(T1)
+
+
+def test_a_partition_that_is_named_and_not_read_is_refused() -> None:
+    bounds = parse(startingOffsets='{"t": {"0": 1, "1": 2}, "u": {"5": 0}}').start
+    bounds.check_names([T0, T1])
+    with pytest.raises(InvalidConfig, match="startingOffsets names t partition 1, which is not"):
+        bounds.check_names([T0])
+
+
+def test_empty_values_are_refused_but_where_an_environment_may_be_empty() -> None:
+    for name in OPTION_NAMES:
+        given = {**REQUIRED, name: " "}
+        if name.startswith("s3.") or name == "schemaRegistry.auth":
+            parse(**given)
+        else:
+            assert refused(given) == f"option {name} is empty: give it a value, or leave it out"
+
+
+def test_empty_names_between_commas_are_passed_over_as_by_sparks_kafka_source() -> None:
+    assert parse(subscribe=" t ,, u,").selection == Subscribe(("t", "u"))
+    assert "option subscribe names no topic" in refused({**REQUIRED, "subscribe": " , "})
+
+
+def test_an_option_that_is_given_twice_is_refused() -> None:
+    assert refused({**REQUIRED, "Subscribe": "u"}) == (
+        "option subscribe is given twice, with different values"
+    )
+    assert parse(Subscribe=REQUIRED["subscribe"]).selection == Subscribe((REQUIRED["subscribe"],))
+    for options in ({"subscribe": "u"}, {"PATH": "/other"}, {"columns": "key"}):
+        with pytest.raises(InvalidConfig, match="given twice: as an argument, and as an option"):
+            make_query("/folder", "t", columns=["offset"], options=options)
+
+
+def test_a_time_to_end_before_the_time_to_begin_is_refused() -> None:
+    message = refused({**REQUIRED, "startingTimestamp": "20", "endingTimestamp": "10"})
+    assert message == (
+        "options startingTimestamp and endingTimestamp: the query would end before it begins"
+    )
+
+
+def test_too_much_is_not_told_to_be_too_little() -> None:
+    assert "must be at most 1000000" in refused({**REQUIRED, "minPartitions": "1000001"})
 
 
 @pytest.mark.parametrize(

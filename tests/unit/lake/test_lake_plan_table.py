@@ -39,12 +39,33 @@ def test_the_table_says_what_is_read_and_why_not_the_rest(
         *("--where", "timestamp >= 2023-11-14T22:21:40Z", "--where", "partition = 0"),
         *("--where", "timestamp < 2023-11-14T22:22:00Z", "--option", "startingOffsets=earliest"),
     )
-    assert "0 1 of 3 1 of 10" in shown
+    assert "0 1 of 3 1 of 12" in shown
     assert "1 0 of 1 0 of 1" in shown
     assert "a filter on topic or partition 1" in shown
     assert "a filter on timestamp 2" in shown
     assert "chunks without a wanted offset or timestamp 0" in shown
-    assert "1 splits, 1 of about 4 requests" in shown
+    assert "1 split, each a task of Spark; 1 of about 4 requests" in shown
+
+
+def test_what_is_planned_is_never_more_than_there_is(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Chunks are reckoned by size where nobody asked the statistics: segment by segment."""
+    shown = printed(capsys, "--remote", archive.url, "--topic", "t")
+    assert "0 3 of 3 12 of 12" in shown
+    assert "all 4 of 4 13 of 13" in shown
+    archive.seal_page("t", 2)
+    shown = printed(capsys, "--remote", archive.url, "--topic", "t")
+    assert "all 4 of 4 13 of 13" in shown
+
+
+def test_filters_that_spare_nothing_are_named(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filters = ("--where", "value = x", "--where", "offset != 7", "--where", "offset >= 400")
+    shown = printed(capsys, "--remote", archive.url, "--topic", "t", *filters)
+    assert "Rows are tested when they are read, which spares no bytes: value ==, offset !=" in shown
+    assert "0 2 of 3" in shown
 
 
 def test_many_partitions_a_long_name_and_empty_ones_fit_into_a_narrow_terminal(
@@ -69,7 +90,7 @@ def test_many_partitions_a_long_name_and_empty_ones_fit_into_a_narrow_terminal(
     assert any(line.startswith("60 to 74 0 of 15") for line in told)
     assert "75 to 79 nothing archived yet" in told
     assert any(line.startswith("all 61 of 76") for line in told)
-    assert any(line.startswith("1 of the segments are pieces") for line in told)
+    assert any(line.startswith("1 piece of open segments among") for line in told)
 
 
 def test_mistakes_end_with_one_line(
@@ -82,8 +103,12 @@ def test_mistakes_end_with_one_line(
     assert main([*given, "--topic", "t", "--option", "splitBytes"]) == 2
     assert main([*given, "--topic", "t", "--where", "ofset > 3"]) == 2
     assert main([*given, "--topic", "t7"]) == 2
+    assert main(given) == 2
+    assert main([*given, "--topic", "t", "--where", "timestamp > yesterday"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 8
+    assert "--topic is missing" in lines[6]
+    assert "timestamp is compared with a time such as 2024-02-01T10:00Z" in lines[7]
     assert "the nearest is splitBytes" in lines[2]
     assert "the nearest column is offset" in lines[4]
     assert "the nearest is t" in lines[5]

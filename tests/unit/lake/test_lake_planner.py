@@ -126,6 +126,20 @@ def test_more_splits_are_made_when_asked_for() -> None:
     assert len(planned(manifest_of(TEN), splits_min=20).splits) >= 20
 
 
+def test_more_splits_are_made_of_a_few_bytes_too() -> None:
+    """Bytes are not what makes a task long: what is done with a record may be."""
+    small = manifest_of([entry(base, size_bytes=4000) for base in (0, 100)])
+    within = OffsetRange(start_offset=10, end_offset=190)
+    made = planned(small, splits_min=8, offsets=within)
+    assert 8 <= len(made.splits) <= 10
+    limits = [(split.limits.start_offset, split.limits.end_offset) for split in made.splits]
+    assert (limits[0][0], limits[-1][1]) == (10, 190)
+    assert all(before[1] == after[0] for before, after in pairwise(limits))
+    # Not more than there are records, and no more records than are asked for in any case.
+    assert len(planned(small, splits_min=1000).splits) == 200
+    assert len(planned(small, splits_min=8, records_max=5).splits) == 40
+
+
 def test_offsets_prune_segments() -> None:
     made = planned(manifest_of(TEN), offsets=OffsetRange(start_offset=150, end_offset=300))
     assert bases(made) == [[100, 200]]

@@ -236,7 +236,8 @@ def test_topics_are_selected_by_name_pattern_and_partition(lake: Lake) -> None:
 def test_a_topic_without_an_archive_yet_is_empty(lake: Lake) -> None:
     lake.archive.add_topic("t", partitions=3)
     assert lake.query() == []
-    assert lake.query(startingTimestamp="5") == []
+    found = lake.query(startingTimestamp="5", startingOffsetsByTimestampStrategy="latest")
+    assert found == []
 
 
 def test_a_topic_made_again_is_the_living_one(lake: Lake) -> None:
@@ -326,6 +327,38 @@ def test_a_timestamp_behind_the_archive_is_an_error_or_nothing(lake: Lake) -> No
         lake.query(startingTimestamp=late)
     assert lake.query(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == []
     assert len(lake.query(endingTimestamp=late)) == 300
+
+
+@pytest.mark.parametrize("has_manifest", [False, True])
+def test_a_partition_without_records_has_none_at_a_time_as_in_sparks_kafka_source(
+    lake: Lake, has_manifest: bool
+) -> None:
+    archive = lake.archive
+    archive.add_topic("t", partitions=2)
+    archive.add_segment("t", make_batches(make_records(10)))
+    if has_manifest:
+        archive.save(archive.manifest("t", 1))
+    start = {"startingTimestamp": str(START_MS)}
+    with pytest.raises(InvalidConfig, match="t partition 1 has no archived record at or after"):
+        lake.query(**start)
+    assert len(lake.query(**start, startingOffsetsByTimestampStrategy="latest")) == 10
+
+
+def test_an_end_that_turns_out_to_lie_before_the_start_is_refused(lake: Lake) -> None:
+    """As Spark's Kafka source does: offsets and times are compared once both are offsets."""
+    unordered_times(lake)
+    end = {"endingTimestamp": str(START_MS)}
+    message = "startingOffsets and endingTimestamp: t partition 0 would begin at offset 250 and end"
+    with pytest.raises(InvalidConfig, match=message):
+        lake.query(startingOffsets='{"t": {"0": 250}}', **end)
+    assert lake.query(startingOffsets='{"t": {"0": 0}}', **end) == []
+
+
+def test_bounds_name_the_partitions_that_are_read_and_no_others(lake: Lake) -> None:
+    unordered_times(lake)
+    for name in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"):
+        with pytest.raises(InvalidConfig, match=f"{name} names t partition 3, which is not read"):
+            lake.query(**{name: '{"t": {"0": 0, "3": 0}}'})
 
 
 # --- pruning ---------------------------------------------------------------------------------
