@@ -150,7 +150,8 @@ def test_what_is_asked_of_the_bucket_is_what_the_policy_allows(
         for pattern in listing["Condition"]["StringLike"]["s3:prefix"]
     ]
     assert rows(s3_bucket, options, subscribePattern=".*") == 300
-    assert rows(s3_bucket, options, subscribe="t", startingTimestamp="1700000050000") == 100
+    middle = {"startingTimestamp": "1700000050000", "assign": '{"t": [0, 1]}'}
+    assert rows(s3_bucket, options, **middle) == 100
     with pytest.raises(InvalidConfig, match="has no topic v"):
         rows(s3_bucket, options, subscribe="v")
     with pytest.raises(ObjectNotFound, match="no strandline archive"):
