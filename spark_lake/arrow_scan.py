@@ -223,5 +223,14 @@ def _value(one: FilterTuple, column: str, value: object) -> object:
                 raise InvalidConfig(f"filter {one!r}: the time needs a zone, such as UTC")
             return value
         case "timestamp", int() if not isinstance(value, bool):
-            return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=value)
+            return _moment(one, value)
     raise InvalidConfig(f"filter {one!r}: {column} cannot be compared with {value!r}")
+
+
+def _moment(one: FilterTuple, timestamp_ms: int) -> dt.datetime:
+    try:
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=timestamp_ms)
+    except OverflowError as error:
+        raise InvalidConfig(
+            f"filter {one!r}: a timestamp is milliseconds since 1970, in years 1 to 9999"
+        ) from error

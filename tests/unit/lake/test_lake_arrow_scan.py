@@ -110,6 +110,7 @@ def test_filters_choose_rows_whether_they_prune_or_not(archive: ArchiveBuilder) 
         ([("offset", "~", 3)], "the operators are"),
         ([("size", "=", 3)], "the columns to filter by are key"),
         ([("offset", "=", "3")], "offset cannot be compared with '3'"),
+        ([("timestamp", ">", 10**18)], "milliseconds since 1970, in years 1 to 9999"),
         ([("timestamp", "=", dt.datetime(2024, 1, 1))], "needs a zone"),
         ([("key", "in", b"k")], "in wants a list"),
         ([("offset", "=")], r"must be \(column, operator, value\)"),
