@@ -241,11 +241,14 @@ def test_a_reader_that_gives_up_leaves_the_download_to_the_next(
     segment = archive(store)
     reader = make_reader(store, executor)
     gate = threading.Event()
-    store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate))
+    hangs = store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate))
 
     async def give_up_then_read() -> ColdRead:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(segment.entry, 0, bytes_max=500), 0.1)
+        reading = asyncio.ensure_future(reader.read(segment.entry, 0, bytes_max=500))
+        await eventually(lambda: hangs.hit_count == 1)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
         gate.set()
         await eventually(lambda: reader.statistics().downloads == 1)
         return await reader.read(segment.entry, 0, bytes_max=500)

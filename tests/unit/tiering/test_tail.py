@@ -19,6 +19,7 @@ from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering import tail_copy
 from strandline.storage.tiering.orphans import compare, delete_orphans
 from strandline.storage.tiering.scrub import Depth, Scrub
+from strandline.storage.tiering.tail_timer import tail_check_ms
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from tests.unit.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous
 
@@ -53,6 +54,23 @@ async def test_open_records_are_in_the_bucket_in_time_and_not_before(tmp_path: P
         await pass_and_settle(rig)
         assert len(rig.memory.requests) == requests
         assert rig.archived == []
+
+
+@asynchronous
+async def test_open_records_that_came_right_after_a_look_are_in_the_bucket_in_time(
+    tmp_path: Path,
+) -> None:
+    """The time begins when they came, which nobody has seen, and not with the next look."""
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        await rig.manager.run_once()
+        rig.produce(10)
+        look_ms = tail_check_ms(rig.tiering_config.task_interval_ms, UPLOAD_MS)
+        assert UPLOAD_MS % look_ms == 0
+        for _ in range(UPLOAD_MS // look_ms):
+            assert tail(rig) == []
+            rig.pass_ms(look_ms)
+            await rig.manager.run_once()
+        assert tail(rig) == [(0, 10)]
 
 
 @asynchronous
