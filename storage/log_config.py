@@ -164,10 +164,15 @@ class LogConfig:
 
     @property
     def effective_copy_lag_ms(self) -> int:
-        """Age at which a closed segment may be copied (KIP-1241); -1: age alone never allows it."""
-        if self.remote_copy_lag_ms == SAME_AS_LOCAL:
-            return self.effective_local_retention_ms
-        return self.remote_copy_lag_ms
+        """Age at which a closed segment may be copied (KIP-1241); -1: age alone never allows it.
+
+        0, at once, if neither age nor size ever allowed it: where everything is kept locally.
+        """
+        lag_ms = self.remote_copy_lag_ms
+        if lag_ms == SAME_AS_LOCAL:
+            lag_ms = self.effective_local_retention_ms
+        is_for_ever = lag_ms == UNLIMITED and self.effective_copy_lag_bytes == UNLIMITED
+        return 0 if is_for_ever else lag_ms
 
     @property
     def effective_copy_lag_bytes(self) -> int:

@@ -261,7 +261,8 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             _L,
             0,
             "A closed segment may be copied when its newest record is so old, in ms, or when"
-            " remote.copy.lag.bytes allows it; 0: at once, -1: as old as what is kept locally.",
+            " remote.copy.lag.bytes allows it; 0: at once, -1: as old as what is kept locally, or"
+            " at once where both are -1 and all is kept locally.",
             "log.remote.copy.lag.ms",
             minimum=-1,
         ),

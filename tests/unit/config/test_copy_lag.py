@@ -30,6 +30,13 @@ def test_minus_one_is_as_long_as_it_is_kept_locally() -> None:
     ) == (7, 9)
 
 
+def test_minus_one_is_at_once_where_everything_is_kept_locally() -> None:
+    """Else a topic that keeps everything would never be archived."""
+    forever = {"retention_ms": "-1", "local_retention_ms": "-1", "remote_copy_lag_ms": "-1"}
+    assert lags(**forever, local_retention_bytes="-2") == (0, -1)
+    assert lags(**forever, remote_copy_lag_bytes="9") == (-1, 9)
+
+
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [
