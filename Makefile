@@ -63,6 +63,11 @@ check: $(DEV) static ## quick: format, lint, types, import floors, unit tests th
 test-slow: $(DEV) $(MINISTACK) java ## only the tests that `make check` leaves out
 	$(PYTEST) -m "slow or s3 or spark or crash or clients" --durations=15
 
+.PHONY: test-faults
+test-faults: $(DEV) ## planted faults of the tiers, each searched for from the first random history on
+	STRANDLINE_SEARCH_FAULTS=1 $(PYTEST) -rP --show-capture=stdout --durations=10 \
+		tests/unit/tiering/test_compacted_history.py tests/unit/tiering/test_tiering_planted_faults.py
+
 .PHONY: test-localstack
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
 	@trap localstack/down-host.sh EXIT; localstack/up-host.sh; \

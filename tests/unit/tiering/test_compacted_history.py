@@ -2,10 +2,13 @@
 
 Each planted fault is one that would lose, revive or keep something. `test_the_model_finds` demands
 that one of the histories shows it, so that none of the checks of `compacted_history.py` sleeps.
+It begins with the history that is known to, as a search from the first one takes minutes of a
+loaded machine; `make test-faults` searches, and prints the seeds.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -37,6 +40,8 @@ EVENTS = 100
 SEEDS = range(8)
 # A fault has to show in one of so many.
 SEARCHED = range(100, 150)
+# What makes the search begin with the first of them.
+SEARCH_VARIABLE = "STRANDLINE_SEARCH_FAULTS"
 SMALL_PAGES = {"root_entries_max": 5, "page_entries": 4}
 
 
@@ -286,25 +291,34 @@ def of_some_runs_only_the_first_is_committed(patch: Patch) -> None:
     patch.setattr(manifest_store, "with_replaced_runs", replaces_the_first)
 
 
-FAULTS: list[Callable[[Patch], None]] = [
-    tombstones_go_at_the_next_round,
-    tombstones_go_when_their_own_time_is_over,
-    the_disk_is_forgotten_when_tombstones_go,
-    the_time_of_tombstones_begins_with_the_first_round,
-    what_was_copied_meanwhile_is_taken_as_clean,
-    the_first_dirty_segment_is_not_indexed,
-    a_run_is_committed_over_the_manifest_of_the_begin,
-    replaced_objects_are_forgotten,
-    a_replaced_page_is_forgotten,
-    replaced_objects_go_at_once,
-    aborted_transactions_count,
-    the_index_names_transactions_whose_markers_are_gone,
-    the_index_of_aborted_transactions_is_lost,
-    a_record_is_lost_at_the_border_of_a_run,
-    a_mark_is_never_written,
-    a_page_is_made_of_the_wrong_entries,
-    of_some_runs_only_the_first_is_committed,
-]
+# Each with the first history that showed it. One that does so no more, since the history of a seed
+# is another one after a change, costs a search and no find.
+FAULTS: dict[Callable[[Patch], None], int] = {
+    tombstones_go_at_the_next_round: 110,
+    tombstones_go_when_their_own_time_is_over: 101,
+    the_disk_is_forgotten_when_tombstones_go: 101,
+    the_time_of_tombstones_begins_with_the_first_round: 110,
+    what_was_copied_meanwhile_is_taken_as_clean: 106,
+    the_first_dirty_segment_is_not_indexed: 100,
+    a_run_is_committed_over_the_manifest_of_the_begin: 100,
+    replaced_objects_are_forgotten: 100,
+    a_replaced_page_is_forgotten: 102,
+    replaced_objects_go_at_once: 100,
+    aborted_transactions_count: 100,
+    the_index_names_transactions_whose_markers_are_gone: 102,
+    the_index_of_aborted_transactions_is_lost: 125,
+    a_record_is_lost_at_the_border_of_a_run: 100,
+    a_mark_is_never_written: 100,
+    a_page_is_made_of_the_wrong_entries: 102,
+    of_some_runs_only_the_first_is_committed: 102,
+}
+
+
+def searched(fault: Callable[[Patch], None]) -> list[int]:
+    """Seeds in the order in which they are tried: all of them, whichever comes first."""
+    if os.environ.get(SEARCH_VARIABLE):
+        return list(SEARCHED)
+    return sorted(SEARCHED, key=lambda seed: seed != FAULTS[fault])
 
 
 @pytest.mark.slow
@@ -313,7 +327,7 @@ def test_the_model_finds(
     fault: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch
 ) -> None:
     fault(monkeypatch)
-    for seed in SEARCHED:
+    for seed in searched(fault):
         with monkeypatch.context() as pages:
             try:
                 run_history(tmp_path / str(seed), seed, pages)
