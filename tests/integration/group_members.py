@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import ClassVar, Protocol
 
 from aiokafka import AIOKafkaConsumer
@@ -19,6 +18,12 @@ RECORDS = 3000
 # Long enough for every member to join and leave while records still come.
 PRODUCE_S = 9.0
 PATIENCE_S = 120.0
+# Kept back by a producer until it is to finish, so that who joins late finds something to read.
+RESERVE = RECORDS // 3
+RESERVE_PAUSE_S = 2 * PATIENCE_S / RESERVE
+# Members that leave say so. A thread of a loaded machine may be silent for longer than six seconds,
+# and its partitions would be read twice.
+SESSION_MS = 30_000
 
 Delivery = tuple[int, int]
 
@@ -69,7 +74,7 @@ class LibrdkafkaMember(_ThreadMember):
 
     settings: ClassVar[dict[str, str | int]] = {
         "heartbeat.interval.ms": 300,
-        "session.timeout.ms": 6000,
+        "session.timeout.ms": SESSION_MS,
         "partition.assignment.strategy": "range,roundrobin",
     }
 
@@ -128,7 +133,7 @@ class KafkaPythonMember(_ThreadMember):
             group_id=self.group_id,
             auto_offset_reset="earliest",
             heartbeat_interval_ms=300,
-            session_timeout_ms=6000,
+            session_timeout_ms=SESSION_MS,
             **self.settings,
         )
         while not self.stopping.is_set():
@@ -156,7 +161,7 @@ class AiokafkaMember(_ThreadMember):
             group_id=self.group_id,
             auto_offset_reset="earliest",
             heartbeat_interval_ms=300,
-            session_timeout_ms=6000,
+            session_timeout_ms=SESSION_MS,
         )
         await consumer.start()
         try:
@@ -168,23 +173,32 @@ class AiokafkaMember(_ThreadMember):
 
 
 class SteadyProducer:
-    """Produces RECORDS within some seconds, round robin, in a thread."""
+    """Produces RECORDS, round robin, in a thread: most within some seconds, the rest slowly.
+
+    However long members take to join, there is more to come until `finish`.
+    """
 
     def __init__(self, broker: BrokerProcess, topic: str, *, seconds: float = PRODUCE_S) -> None:
         self._pause_s = seconds * 30 / RECORDS
         self._producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 5})
         self._topic = topic
+        self._finishing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         for number in range(RECORDS):
             self._producer.produce(self._topic, value=b"%d" % number, partition=number % PARTITIONS)
-            if number % 30 == 0:
+            if number >= RECORDS - RESERVE:
                 self._producer.poll(0)
-                time.sleep(self._pause_s)
+                self._finishing.wait(RESERVE_PAUSE_S)
+            elif number % 30 == 0:
+                self._producer.poll(0)
+                self._finishing.wait(self._pause_s)
 
     def finish(self) -> None:
+        """All of them at once that are left."""
+        self._finishing.set()
         self._thread.join(PATIENCE_S)
         assert self._producer.flush(PATIENCE_S) == 0
 

@@ -69,8 +69,10 @@ def run(
         task = progress.add_task("living", total=seconds, detail="")
         try:
             story.begin()
+            # A loaded machine may take as long to begin as it was to live.
+            lives_since_s = time.monotonic()
             for step in islice(steps(seed), steps_max):
-                if time.monotonic() - began_s > seconds or violations.texts:
+                if time.monotonic() - lives_since_s > seconds or violations.texts:
                     break
                 note(folder, step, time.monotonic() - began_s)
                 detail = f"{step.number}: {step.event.value}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -107,6 +108,19 @@ class BrokerProcess:
 
     def log_text(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def open_files(self) -> list[str]:
+        """What its descriptors name: paths, and `socket:[...]`."""
+        names = []
+        for link in Path(f"/proc/{self.pid}/fd").iterdir():
+            # One may be closed between the listing and the look at it.
+            with contextlib.suppress(FileNotFoundError):
+                names.append(str(link.readlink()))
+        return names
+
+    def socket_count(self) -> int:
+        """Sockets that it has open."""
+        return sum(name.startswith("socket:") for name in self.open_files())
 
     def kill(self) -> None:
         """kill -9: no clean-up, no clean marker."""

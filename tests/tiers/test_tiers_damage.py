@@ -6,7 +6,7 @@ the objects are damaged while the broker is down, so that it has nothing in its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -16,7 +16,14 @@ from strandline.storage.remote.keys import manifest_key
 from tests.conftest import make_bucket
 from tests.support.broker import eventually
 from tests.support.ministack import ServerProcess
-from tests.tiers.log_client import LogClient, end_of, make_batches, split_batches, with_epoch
+from tests.tiers.log_client import (
+    Fetched,
+    LogClient,
+    end_of,
+    make_batches,
+    split_batches,
+    with_epoch,
+)
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -170,14 +177,13 @@ def test_a_fetch_of_damaged_and_whole_partitions_gets_the_records_of_the_whole_o
     }
     with damaged.client("whole") as client:
         # What takes longer than a fetch waits comes with the next one.
-        eventually(
-            lambda: (
-                len(got := client.fetch_many(offsets)) == 4
-                and all(answer.records or answer.error_code for answer in got.values())
-            ),
-            timeout_s=WAIT_S,
-        )
-        answers = client.fetch_many(offsets)
+        def all_answers() -> Mapping[str, Fetched] | None:
+            got = client.fetch_many(offsets)
+            whole = len(got) == 4 and all(one.records or one.error_code for one in got.values())
+            return got if whole else None
+
+        answers = eventually(all_answers, timeout_s=WAIT_S)
+        assert isinstance(answers, dict)
     assert answers[topic_of("lost")].error_code == KAFKA_STORAGE_ERROR
     assert answers[topic_of("manifest")].error_code == KAFKA_STORAGE_ERROR
     for damage, start in (("whole", 0), ("no meta", border)):

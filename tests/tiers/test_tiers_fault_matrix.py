@@ -52,7 +52,7 @@ SEGMENTS = 3
 STRIKES = 2
 ROUNDS_MIN = 3
 # Most heal in a few rounds of milliseconds.
-HEAL_S_MAX = 60.0
+HEAL_S_MAX = 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,8 @@ from strandline.storage.tiering.inspector import (
     SegmentInspector,
 )
 
+# Of a child on a loaded machine, which starts in a second on another one.
+PATIENCE_S = 120.0
 BASE_MS = 1_700_000_000_000
 MIB = 1024 * 1024
 
@@ -242,12 +244,12 @@ def test_the_child_process_answers_facts_and_errors_and_ends_when_idle(path: Pat
         path.write_bytes(content)
         request = InspectionRequest(path=path, base_offset=0, end_offset=1)
         expected = inspect_segment(path, base_offset=0, end_offset=1)
-        assert inspector.inspect(request, timeout_s=30) == expected
+        assert inspector.inspect(request, timeout_s=PATIENCE_S) == expected
         path.write_bytes(content[:-1])
         with pytest.raises(CorruptRecords):
-            inspector.inspect(request, timeout_s=30)
+            inspector.inspect(request, timeout_s=PATIENCE_S)
         path.write_bytes(content)
-        assert inspector.inspect(request, timeout_s=30) == expected
+        assert inspector.inspect(request, timeout_s=PATIENCE_S) == expected
         inspector.close_if_idle()
         assert "pid" in repr(inspector)
         clock.advance_ms(int(IDLE_S * 1000))
@@ -267,7 +269,7 @@ def test_a_child_that_is_too_slow_is_killed_and_replaced(
     try:
         with pytest.raises(InspectionFailed, match="longer than 0 s"):
             inspector.inspect(request, timeout_s=0)
-        assert inspector.inspect(request, timeout_s=30).record_count == 1
+        assert inspector.inspect(request, timeout_s=PATIENCE_S).record_count == 1
     finally:
         inspector.close()
 
@@ -280,12 +282,12 @@ def test_a_child_that_dies_is_replaced(path: Path, monkeypatch: pytest.MonkeyPat
     try:
         monkeypatch.setattr(sys, "executable", "/bin/false")
         with pytest.raises(InspectionFailed, match="died"):
-            inspector.inspect(request, timeout_s=30)
+            inspector.inspect(request, timeout_s=PATIENCE_S)
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
         with pytest.raises(InspectionFailed, match="cannot start"):
-            inspector.inspect(request, timeout_s=30)
+            inspector.inspect(request, timeout_s=PATIENCE_S)
         monkeypatch.undo()
-        assert inspector.inspect(request, timeout_s=30).record_count == 1
+        assert inspector.inspect(request, timeout_s=PATIENCE_S).record_count == 1
     finally:
         inspector.close()
 
@@ -298,16 +300,18 @@ def test_closing_does_not_wait_for_an_inspection(
     path.write_bytes(batch(0, [BASE_MS]))
     request = InspectionRequest(path=path, base_offset=0, end_offset=1)
     # A child that never answers.
-    monkeypatch.setattr(inspector_module, "CHILD_PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(
+        inspector_module, "CHILD_PROGRAM", f"import time; time.sleep({2 * PATIENCE_S})"
+    )
     with ThreadPoolExecutor(1) as executor:
-        running = executor.submit(inspector.inspect, request, timeout_s=30)
+        running = executor.submit(inspector.inspect, request, timeout_s=PATIENCE_S)
         while "pid" not in repr(inspector):
             assert not running.done(), running.exception()
         inspector.close()
         with pytest.raises(InspectionFailed, match="died"):
-            running.result(timeout=10)
+            running.result(timeout=PATIENCE_S)
     with pytest.raises(InspectionFailed, match="stops"):
-        inspector.inspect(request, timeout_s=30)
+        inspector.inspect(request, timeout_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("seed", range(4))
