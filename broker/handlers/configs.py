@@ -31,6 +31,9 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+# Each topic of a large cluster with some ten keys of its own.
+KEYS_MAX = 100_000
+
 
 class ConfigHandlers:
     """Reads configurations; `alter_configs.py` changes them."""
@@ -43,6 +46,7 @@ class ConfigHandlers:
         self, request: DescribeConfigsRequest, _context: RequestContext
     ) -> DescribeConfigsResponse:
         refuse_flood(len(request.resources))
+        refuse_flood(sum(len(r.configuration_keys or ()) for r in request.resources), KEYS_MAX)
         # A resource that is named twice is described once: a listing is long, its name is not.
         once_each = {(r.resource_type, r.resource_name): r for r in request.resources}
         return DescribeConfigsResponse(
@@ -86,11 +90,11 @@ class ConfigHandlers:
                     f"resource type {resource.resource_type} has no configuration here",
                 )
         # An empty list means all of them, as null does (Kafka's ConfigHelper).
-        wanted = resource.configuration_keys or None
+        wanted = frozenset(resource.configuration_keys or ())
         return DescribeConfigsResult(
             resource_type=resource.resource_type,
             resource_name=name,
-            configs=[_entry(row, request) for row in rows if wanted is None or row.name in wanted],
+            configs=[_entry(row, request) for row in rows if not wanted or row.name in wanted],
         )
 
 

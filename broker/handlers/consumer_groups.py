@@ -21,7 +21,7 @@ from strandline.broker.coordination.consumer_values import (
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.handlers.error_messages import clipped
-from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.consumer_group_describe import (
@@ -59,7 +59,7 @@ class ConsumerGroupHandlers:
         self, request: ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> ConsumerGroupHeartbeatResponse:
         refuse_flood(len(request.subscribed_topic_names or ()))
-        refuse_flood(len(request.topic_partitions or ()))
+        refuse_partition_flood(topic.partitions for topic in request.topic_partitions or ())
         try:
             if context.api_version >= FIRST_HEARTBEAT_OF_A_MEMBER_WITH_ID and not request.member_id:
                 raise CoordinatorFault(ErrorCode.INVALID_REQUEST, "MemberId can't be empty.")

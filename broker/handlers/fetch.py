@@ -64,7 +64,7 @@ from strandline.broker.handlers.fetch_sessions import (
     SessionRefused,
     WantedPartition,
 )
-from strandline.broker.handlers.limits import FETCH_PARTITIONS_MAX, refuse_flood
+from strandline.broker.handlers.limits import PARTITIONS_MAX, refuse_flood
 from strandline.broker.handlers.purgatory import ParkedFetch
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
@@ -141,7 +141,7 @@ class FetchHandler:
         refuse_flood(
             sum(len(topic.partitions) or 1 for topic in request.topics)
             + sum(len(topic.partitions) or 1 for topic in request.forgotten_topics),
-            FETCH_PARTITIONS_MAX,
+            PARTITIONS_MAX,
         )
         version = header.api_version
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS

@@ -30,7 +30,7 @@ from strandline.broker.coordination.shard_values import (
     OffsetToCommit,
     OffsetToDelete,
 )
-from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.offset_commit import (
@@ -101,6 +101,7 @@ class GroupOffsetHandlers:
     async def offset_commit(
         self, request: OffsetCommitRequest, context: RequestContext
     ) -> OffsetCommitResponse:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
         image = self._metadata.image
         by_id = context.api_version >= FIRST_COMMIT_BY_TOPIC_ID
         codes: dict[tuple[int, int], ErrorCode] = {}
@@ -175,10 +176,14 @@ class GroupOffsetHandlers:
     ) -> OffsetFetchResponse:
         if context.api_version >= FIRST_FETCH_OF_SEVERAL_GROUPS:
             refuse_flood(len(request.groups))
+            refuse_partition_flood(
+                topic.partition_indexes for group in request.groups for topic in group.topics or ()
+            )
             by_id = context.api_version >= FIRST_FETCH_BY_TOPIC_ID
             return OffsetFetchResponse(
                 groups=[self._fetch_group(group, by_id=by_id) for group in request.groups]
             )
+        refuse_partition_flood(topic.partition_indexes for topic in request.topics or ())
         return self._fetch_one(request, context.api_version)
 
     def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
@@ -231,6 +236,7 @@ class GroupOffsetHandlers:
     async def offset_delete(
         self, request: OffsetDeleteRequest, _context: RequestContext
     ) -> OffsetDeleteResponse:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
         image = self._metadata.image
         wanted = [
             OffsetToDelete(topic.name, partition.partition_index)

@@ -36,7 +36,7 @@ from strandline.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from strandline.broker.handlers.dispatch import Handler
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.group_offsets import GroupOffsetHandlers
-from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.limits import PARTITIONS_MAX, refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
@@ -117,6 +117,7 @@ class GroupHandlers:
     async def join_group(
         self, request: JoinGroupRequest, context: RequestContext
     ) -> JoinGroupResponse:
+        refuse_flood(len(request.protocols))
         try:
             answer = await self._coordinator.join(request.group_id, _join_of(request, context))
         except CoordinatorFault as fault:
@@ -146,6 +147,7 @@ class GroupHandlers:
     async def sync_group(
         self, request: SyncGroupRequest, _context: RequestContext
     ) -> SyncGroupResponse:
+        refuse_flood(len(request.assignments), PARTITIONS_MAX)
         wanted = SyncRequest(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
@@ -179,6 +181,7 @@ class GroupHandlers:
     async def leave_group(
         self, request: LeaveGroupRequest, context: RequestContext
     ) -> LeaveGroupResponse:
+        refuse_flood(len(request.members))
         is_batched = context.api_version >= FIRST_BATCHED_LEAVE
         leaving = (
             [

@@ -7,12 +7,14 @@ would hold up every other client for many seconds, and fill the memory with the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sized
+
 from strandline.broker.answers import CloseConnectionError
 
 # More groups or topics than one broker serves.
 NAMES_MAX = 10_000
-# A fetch that names more is answered in turns of the loop that others would notice.
-FETCH_PARTITIONS_MAX = 20_000
+# A request that names more is answered in turns of the loop that others would notice.
+PARTITIONS_MAX = 20_000
 
 
 def refuse_flood(name_count: int, name_count_max: int = NAMES_MAX) -> None:
@@ -21,3 +23,8 @@ def refuse_flood(name_count: int, name_count_max: int = NAMES_MAX) -> None:
         raise CloseConnectionError(
             f"{name_count} things are named in one request, at most {name_count_max} may be"
         )
+
+
+def refuse_partition_flood(partitions_by_topic: Iterable[Sized]) -> None:
+    """The same for partitions, given as those of each topic; a topic without any counts as one."""
+    refuse_flood(sum(len(partitions) or 1 for partitions in partitions_by_topic), PARTITIONS_MAX)

@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.limits import refuse_partition_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.delete_records import (
@@ -98,6 +99,7 @@ class OffsetHandlers:
 
         Those lookups run in parallel: each may have to decompress a batch or ask the object store.
         """
+        refuse_partition_flood(topic.partitions for topic in request.topics)
         times_named = Counter(
             (topic.name, wanted.partition_index)
             for topic in request.topics
@@ -194,6 +196,7 @@ class OffsetHandlers:
     def offset_for_leader_epoch(
         self, request: OffsetForLeaderEpochRequest, _context: RequestContext
     ) -> OffsetForLeaderEpochResponse:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
         return OffsetForLeaderEpochResponse(
             topics=[
                 OffsetForLeaderTopicResult(
@@ -234,6 +237,7 @@ class OffsetHandlers:
         self, request: DeleteRecordsRequest, _context: RequestContext
     ) -> DeleteRecordsResponse:
         """Answers when the new log starts are durable."""
+        refuse_partition_flood(topic.partitions for topic in request.topics)
         response = DeleteRecordsResponse(
             topics=[
                 DeleteRecordsTopicResult(

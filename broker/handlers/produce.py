@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 from strandline.broker.answers import Answer, CloseConnectionError, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.limits import refuse_partition_flood
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
@@ -182,6 +183,7 @@ class ProduceHandler:
         return self._answer([_topic_answer(topic, answers)], to_flush, asked, request.acks)
 
     def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
         to_flush: list[_ToFlush] = []

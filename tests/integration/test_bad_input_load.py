@@ -29,11 +29,46 @@ from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from strandline.broker.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from strandline.broker.protocol.messages.describe_configs import (
+    ConfigResourceType,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from strandline.broker.protocol.messages.fetch import FetchPartition, FetchResponse, FetchTopic
+from strandline.broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from strandline.broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from strandline.broker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
+)
+from strandline.broker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from strandline.broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from strandline.broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+)
+from strandline.broker.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
 )
 from strandline.broker.protocol.messages.produce import ProduceResponse
 from strandline.broker.protocol.schema import Request
@@ -262,6 +297,115 @@ HOSTILE: Sequence[tuple[str, Callable[[], Request], int]] = [
         1,
     ),
     ("Fetch", largest_fetch, 11),
+    (
+        "ListOffsets",
+        lambda: ListOffsetsRequest(
+            topics=[
+                ListOffsetsTopic(
+                    name="none",
+                    partitions=[
+                        ListOffsetsPartition(partition_index=number, timestamp=-1)
+                        for number in range(160_000)
+                    ],
+                )
+            ]
+        ),
+        3,
+    ),
+    (
+        "OffsetForLeaderEpoch",
+        lambda: OffsetForLeaderEpochRequest(
+            topics=[
+                OffsetForLeaderTopic(
+                    topic="none",
+                    partitions=[
+                        OffsetForLeaderPartition(partition=number, leader_epoch=0)
+                        for number in range(160_000)
+                    ],
+                )
+            ]
+        ),
+        3,
+    ),
+    (
+        "DeleteRecords",
+        lambda: DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name="none",
+                    partitions=[
+                        DeleteRecordsPartition(partition_index=number, offset=0)
+                        for number in range(160_000)
+                    ],
+                )
+            ],
+            timeout_ms=1000,
+        ),
+        1,
+    ),
+    (
+        "OffsetCommit",
+        lambda: OffsetCommitRequest(
+            group_id="g",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name="none",
+                    partitions=[
+                        OffsetCommitRequestPartition(
+                            partition_index=number, committed_offset=0, committed_metadata=""
+                        )
+                        for number in range(110_000)
+                    ],
+                )
+            ],
+        ),
+        6,
+    ),
+    (
+        "OffsetFetch",
+        lambda: OffsetFetchRequest(
+            group_id="g",
+            topics=[OffsetFetchRequestTopic(name="none", partition_indexes=range(480_000))],
+        ),
+        5,
+    ),
+    (
+        "OffsetDelete",
+        lambda: OffsetDeleteRequest(
+            group_id="g",
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name="none",
+                    partitions=[
+                        OffsetDeleteRequestPartition(partition_index=number)
+                        for number in range(480_000)
+                    ],
+                )
+            ],
+        ),
+        0,
+    ),
+    (
+        "LeaveGroup",
+        lambda: LeaveGroupRequest(
+            group_id="g",
+            members=[MemberIdentity(member_id="m", group_instance_id=None)] * 380_000,
+        ),
+        3,
+    ),
+    (
+        "DescribeConfigs",
+        lambda: DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(
+                    resource_type=ConfigResourceType.BROKER,
+                    resource_name="1",
+                    configuration_keys=names(250_000),
+                )
+            ]
+        ),
+        1,
+    ),
 ]
 
 
@@ -274,11 +418,13 @@ def test_a_huge_array_holds_up_nobody(
 
     def answers_meanwhile(other: WireClient) -> int:
         ended = threading.Event()
+        refused: list[bool] = []
 
         def send_hostile() -> None:
             with WireClient(broker.port) as hostile:
                 hostile.send_raw(frame)
-                hostile.closed_by_broker()
+                # Its answer would be made on the loop, and take as long as the decoding did.
+                refused.append(hostile.closed_by_broker())
             ended.set()
 
         sender = threading.Thread(target=send_hostile)
@@ -288,6 +434,7 @@ def test_a_huge_array_holds_up_nobody(
             other.ask(software(), ApiVersionsResponse, 3)
             answered += 1
         sender.join()
+        assert refused == [True]
         return answered
 
     before_mib = broker.resident_mib()
