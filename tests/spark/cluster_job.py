@@ -1,5 +1,7 @@
 """A job on a small cluster of processes: sums a topic while one executor is killed in the middle.
 
+Once through the source, once by `load` inside the executors' JVM.
+
     python cluster_job.py ARCHIVE_URL WHEEL       prints one line of JSON
 
 Executors get the wheel by `--py-files` and nothing else of ours.
@@ -108,24 +110,16 @@ def main(url: str, wheel: str) -> None:
 
     register(spark)
     found = set(spark.sparkContext.parallelize(range(4), 4).mapPartitions(origins).collect())
-    undisturbed = sums(spark, url)
-    in_jvm = sums_in_jvm(spark, url)
-    killed: list[int] = []
-    killer = threading.Thread(target=kill_one, args=(spark, killed), daemon=True)
-    killer.start()
-    disturbed = sums(spark, url)
-    killer.join(WAIT_S_MAX)
-    print(
-        json.dumps(
-            {
-                "from_wheel": all(wheel.rsplit("/", 1)[-1] in one for one in found),
-                "killed": len(killed),
-                "undisturbed": list(undisturbed),
-                "in_jvm": list(in_jvm),
-                "disturbed": list(disturbed),
-            }
-        )
-    )
+    said: dict[str, object] = {"from_wheel": all(wheel.rsplit("/", 1)[-1] in one for one in found)}
+    for name, read in (("source", sums), ("jvm", sums_in_jvm)):
+        said[f"{name}, undisturbed"] = list(read(spark, url))
+        killed: list[int] = []
+        killer = threading.Thread(target=kill_one, args=(spark, killed), daemon=True)
+        killer.start()
+        said[f"{name}, disturbed"] = list(read(spark, url))
+        killer.join(WAIT_S_MAX)
+        said[f"{name}, killed"] = len(killed)
+    print(json.dumps(said))
     spark.stop()
 
 
