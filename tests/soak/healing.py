@@ -21,14 +21,13 @@ from strandline.storage.remote.topic_info import list_topics
 from tests.integration.calls import EARLIEST, LATEST, offset_at
 from tests.soak.clients import LIBRARIES, Reader, Row
 from tests.soak.model import PartitionModel
-from tests.soak.story import Story
+from tests.soak.story import SETTLE_S_MAX, Story
 from tests.soak.table import TableModel
 from tests.soak.world import ORPHAN_GRACE_MS, World
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.tiers.tiered_broker import REGION
 
-SETTLE_S_MAX = 90.0
 READ_S_MAX = 180.0
 # The manager looks after its house every fifteen seconds, and the machine may be slow.
 TIDY_S_MAX = ORPHAN_GRACE_MS / 1000 + 60.0
