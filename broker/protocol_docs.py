@@ -46,6 +46,7 @@ UpdateFeatures accepts the level that a feature has and no other; UnregisterBrok
 broker there is.
 
 Not served yet: transactions, ACLs, delegation tokens and TLS. Of SASL there are PLAIN and SCRAM.
+What asks for ACLs is answered with SECURITY_DISABLED, as by a Kafka without an authorizer.
 Transactional ids are refused at once with INVALID_REQUEST.
 """
 

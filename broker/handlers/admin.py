@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.cluster.replica_moves import ReplicaMoves
+from strandline.broker.handlers.acls import create_acls, delete_acls, describe_acls
 from strandline.broker.handlers.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.client_quotas import ClientQuotaHandlers
 from strandline.broker.handlers.config_resources import ConfigResourceHandler
@@ -28,6 +29,9 @@ def make_admin_handlers(
     features = FeatureHandlers(services)
     folders = LogDirHandler(services, log_dirs, moves)
     return {
+        ApiKey.DESCRIBE_ACLS: describe_acls,
+        ApiKey.CREATE_ACLS: create_acls,
+        ApiKey.DELETE_ACLS: delete_acls,
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,

@@ -178,6 +178,9 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
             # v6 (two-phase commit) is not stable in Kafka 4.3 and not advertised by it.
             _row(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2),
             _row(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, flexible_from=4),
+            _row(ApiKey.DESCRIBE_ACLS, 0, 3, flexible_from=2),
+            _row(ApiKey.CREATE_ACLS, 0, 3, flexible_from=2),
+            _row(ApiKey.DELETE_ACLS, 0, 3, flexible_from=2),
             _row(ApiKey.DESCRIBE_CONFIGS, 0, 4, flexible_from=4),
             _row(ApiKey.ALTER_CONFIGS, 0, 2, flexible_from=2),
             _row(ApiKey.ALTER_REPLICA_LOG_DIRS, 0, 2, flexible_from=2),

@@ -10,6 +10,20 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
+from strandline.broker.protocol.messages.create_acls import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from strandline.broker.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from strandline.broker.protocol.messages.describe_acls import (
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
 from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -44,6 +58,7 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.slow
 
 INVALID_REQUEST = 42
+SECURITY_DISABLED = 54
 INVALID_UPDATE_VERSION = 95
 BROKER_ID_NOT_REGISTERED = 102
 RACK = "zone-a"
@@ -141,6 +156,31 @@ def test_the_broker_that_runs_cannot_be_unregistered_and_others_are_not_known(
 
 
 # --- racks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_who_asks_for_acls_is_told_that_there_is_no_authorizer(
+    client: WireClient, version: int
+) -> None:
+    described = client.ask(
+        DescribeAclsRequest(resource_type_filter=1, operation=1, permission_type=1),
+        DescribeAclsResponse,
+        version,
+    )
+    creation = AclCreation(
+        resource_type=2,
+        resource_name="t",
+        principal="User:a",
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+    created = client.ask(CreateAclsRequest(creations=[creation] * 2), CreateAclsResponse, version)
+    wanted = DeleteAclsFilter(resource_type_filter=1, operation=1, permission_type=1)
+    deleted = client.ask(DeleteAclsRequest(filters=[wanted]), DeleteAclsResponse, version)
+    answers = [described, *created.results, *deleted.filter_results]
+    assert [answer.error_code for answer in answers] == [SECURITY_DISABLED] * 4
+    assert all("No Authorizer" in (answer.error_message or "") for answer in answers)
 
 
 def test_the_rack_is_told_in_metadata(client: WireClient) -> None:

@@ -50,6 +50,7 @@ from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     HeartbeatTopicPartitions,
 )
+from strandline.broker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -61,6 +62,7 @@ from strandline.broker.protocol.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from strandline.broker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from strandline.broker.protocol.messages.delete_groups import DeleteGroupsRequest
 from strandline.broker.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -68,6 +70,7 @@ from strandline.broker.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from strandline.broker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from strandline.broker.protocol.messages.describe_acls import DescribeAclsRequest
 from strandline.broker.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     QuotaComponent,
@@ -402,6 +405,29 @@ def admin_requests() -> Sequence[Request]:
             validate_only=True,
         ),
         UnregisterBrokerRequest(broker_id=9),
+        DescribeAclsRequest(
+            resource_type_filter=2,
+            resource_name_filter=TOPIC,
+            principal_filter="User:a",
+            host_filter="*",
+            operation=3,
+            permission_type=3,
+        ),
+        CreateAclsRequest(
+            creations=[
+                AclCreation(
+                    resource_type=2,
+                    resource_name=TOPIC,
+                    principal="User:a",
+                    host="*",
+                    operation=3,
+                    permission_type=3,
+                )
+            ]
+        ),
+        DeleteAclsRequest(
+            filters=[DeleteAclsFilter(resource_type_filter=2, operation=3, permission_type=3)]
+        ),
         DescribeUserScramCredentialsRequest(users=[UserName(name="alice")]),
         AlterUserScramCredentialsRequest(
             deletions=[ScramCredentialDeletion(name="alice", mechanism=1)],
