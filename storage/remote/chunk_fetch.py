@@ -11,22 +11,19 @@ download tells them apart.
 
 from __future__ import annotations
 
-import logging
 from typing import TypeAlias
 
 from strandline.storage.errors import CorruptRecords, ObjectCorrupt
 from strandline.storage.model import Offset
 from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.chunk_cache import Block, Chunk, MemoryChunk
+from strandline.storage.remote.corruption_log import corruption_log
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.download_messages import NotDone
 from strandline.storage.remote.download_process import DownloadProcess, Lost, OnAnswer
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.values import dataclass, replace
-
-log = logging.getLogger(__name__)
-
 
 ProcessAnswer: TypeAlias = BatchIndex | NotDone | Lost
 
@@ -66,7 +63,7 @@ class MemoryFetch:
                 return Fetched(chunk, is_from_disk=True)
             except CorruptRecords as error:
                 corrupt_count += 1
-                log_corrupt(key, "disk cache", error)
+                corruption_log.tell(key, "disk cache", error)
                 self._disk.remove(key)
         answer: ProcessAnswer | None = None
         if self._process is not None:
@@ -107,7 +104,7 @@ class MemoryFetch:
                 chunk = MemoryChunk.check(key, block, base_offset=base_offset)
             except CorruptRecords as error:
                 corrupt_count += 1
-                log_corrupt(key, "download", error)
+                corruption_log.tell(key, "download", error)
                 # Not the error itself, which has this frame, and with it the place.
                 last_error = str(error)
             else:
@@ -122,20 +119,5 @@ def count_and_log(key: ChunkKey, source: str, answer: ProcessAnswer | None) -> i
         answer.bury()
     if not isinstance(answer, NotDone) or not answer.is_corrupt:
         return 0
-    log_corrupt(key, source, CorruptRecords(answer.detail))
+    corruption_log.tell(key, source, CorruptRecords(answer.detail))
     return 1
-
-
-def log_corrupt(key: ChunkKey, source: str, error: CorruptRecords) -> None:
-    """Says which chunk was wrong, and where it was found so."""
-    log.warning(
-        "chunk has wrong checksum",
-        extra={
-            "fields": {
-                "key": key.log_key,
-                "position": key.position,
-                "source": source,
-                "error": str(error),
-            }
-        },
-    )

@@ -28,12 +28,8 @@ from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.model import Offset, Position
 from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkCache
-from strandline.storage.remote.chunk_fetch import (
-    Fetched,
-    ProcessAnswer,
-    count_and_log,
-    log_corrupt,
-)
+from strandline.storage.remote.chunk_fetch import Fetched, ProcessAnswer, count_and_log
+from strandline.storage.remote.corruption_log import corruption_log
 from strandline.storage.remote.direct_read import KeepsFiles
 from strandline.storage.remote.download_process import DownloadProcess, OnAnswer
 from strandline.storage.remote.file_check import FileCheck
@@ -262,7 +258,7 @@ class FileFetch:
                 )
             except CorruptRecords as error:
                 corrupt_count += 1
-                log_corrupt(key, "file", error)
+                corruption_log.tell(key, "file", error)
                 # Not the error itself, which has this frame, and with it the place.
                 last_error = str(error)
                 opened = self._open(key)
