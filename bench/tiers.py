@@ -3,7 +3,9 @@
     upload      a backlog of closed segments against raw PUTs of the same bytes, as many at a time
     rewind      cold sequential consumption against raw parallel ranged GETs, from stores 0, 30 and
                 150 ms away; GETs per 8 MiB and per segment
-    hot         p50 and p99 of hot produce to consume, alone and while 8 partitions are read cold
+    hot         p50 and p99 of hot produce to consume, alone and while 8 partitions are read cold,
+                from stores 0, 30 and 150 ms away; with cold reads that make way for it, and with
+                such as do not; what the rewind gets in each case, and alone
     manifest    one commit, and opening, with 100 and with 100,000 archived segments
 
 Run it as `make bench-tiers`. A figure is the median of RUNS runs (min - max), MB are 10^6 bytes.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import statistics
 import sys
@@ -52,6 +55,7 @@ from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.ports import ReservedPort
 
 BUCKET = "bench"
 TOPIC = "tiers"
@@ -66,6 +70,8 @@ CONNECTION_MB_PER_S = "90"
 REWIND_PARTITIONS = 8
 HOT_RECORDS_PER_S = 1000
 HOT_RECORDS = 10_000
+REWIND_S = 3.0
+YIELD = "strandline.remote.fetch.yield.ms"
 WAIT_S = 180.0
 PARTS = ("upload", "rewind", "hot", "manifest")
 
@@ -310,35 +316,103 @@ def counts(endpoint: str) -> dict[str, int]:
 # --- hot beside cold -------------------------------------------------------------------------
 
 
-def run_hot(folder: Path, total_bytes: int) -> Iterator[Figure]:
-    """Latency of a topic on local disk, alone and while another topic is read from far away."""
-    far = ["--first-byte-ms", "30", "--connection-mb-per-s", CONNECTION_MB_PER_S]
-    with null_s3(far) as endpoint:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Hot latencies of one stretch of time, and MB/s of what was read cold in it."""
+
+    latencies_us: np.ndarray
+    cold_mb_per_s: float
+
+    def percentile_ms(self, percent: int) -> float:
+        return float(np.percentile(self.latencies_us, percent)) / 1000
+
+
+def run_hot(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Figure]:
+    """Latency of a topic on local disk, alone and while another topic is read from the store."""
+    far = ["--first-byte-ms", str(distance_ms), "--connection-mb-per-s", CONNECTION_MB_PER_S]
+    metrics_port = ReservedPort().number
+    with null_s3(far if distance_ms else ()) as endpoint:
         client: Any = s3_client(endpoint)
         client.create_bucket(Bucket=BUCKET)
-        with tiered_broker(folder, endpoint) as broker:
+        listener = {"strandline.metrics.listener": f"http://127.0.0.1:{metrics_port}"}
+        with tiered_broker(folder, endpoint, **listener) as broker:
             config = {**TIERED, "remote.storage.enable": "true", "local.retention.ms": "1000"}
             create_topic(broker, TOPIC, partitions=REWIND_PARTITIONS, **config)
             create_topic(broker, "hot")
             produce(broker, TOPIC, total_bytes, partitions=REWIND_PARTITIONS)
             _wait_until_cold(client, broker, total_bytes, partitions=REWIND_PARTITIONS)
-            alone = hot_latencies_us(broker)
+            alone = measure_hot(broker, metrics_port)
             with cold_readers(broker, total_bytes // RECORD_BYTES) as is_running:
-                beside = hot_latencies_us(broker)
+                rewind_mb_per_s = measure_rewind(metrics_port)
+                alter_broker(broker, YIELD, "0")
+                unheld = measure_hot(broker, metrics_port)
+                alter_broker(broker, YIELD, None)
+                # The limit finds its level in the first seconds; then it is kept.
+                measure_hot(broker, metrics_port)
+                held = measure_hot(broker, metrics_port)
                 was_running = is_running()
     if not was_running:
         raise StrandlineError("the cold rewind ended before the hot load: use more --megabytes")
+    yield from _hot_figures(f"{distance_ms} ms away", alone, unheld, held, rewind_mb_per_s)
+
+
+def _hot_figures(
+    where: str, alone: Beside, unheld: Beside, held: Beside, rewind_mb_per_s: float
+) -> Iterator[Figure]:
+    cases = {"a rewind that does not make way": unheld, "a rewind": held}
     for percent in (50, 99):
-        quiet, busy = (float(np.percentile(found, percent)) for found in (alone, beside))
-        yield Figure(part="hot", name=f"p{percent} alone", value=quiet / 1000, unit="ms")
-        yield Figure(part="hot", name=f"p{percent} beside a rewind", value=busy / 1000, unit="ms")
-        yield Figure(
-            part="hot",
-            name=f"p{percent} beside a rewind / alone",
-            value=busy / quiet,
-            unit="",
-            goal="<= 1.3" if percent == 99 else "",
-        )
+        quiet_ms = alone.percentile_ms(percent)
+        name = f"{where}: p{percent}"
+        yield Figure(part="hot", name=f"{name} alone", value=quiet_ms, unit="ms")
+        for case, found in cases.items():
+            busy_ms = found.percentile_ms(percent)
+            yield Figure(part="hot", name=f"{name} beside {case}", value=busy_ms, unit="ms")
+            yield Figure(
+                part="hot",
+                name=f"{name} beside {case} / alone",
+                value=busy_ms / quiet_ms,
+                unit="",
+                goal="<= 1.3" if percent == 99 and found is held else "",
+            )
+    name = f"{where}: the rewind"
+    yield Figure(part="hot", name=f"{name} alone", value=rewind_mb_per_s, unit="MB/s")
+    for case, found in cases.items():
+        what = f"{name} beside hot, {case.removeprefix('a rewind').strip() or 'making way'}"
+        yield Figure(part="hot", name=what, value=found.cold_mb_per_s, unit="MB/s")
+
+
+def alter_broker(broker: BrokerProcess, name: str, value: str | None) -> None:
+    """Alters a key of the running broker; None gives it its default again."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry(name, value, incremental_operation=operation)
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+def cold_bytes(metrics_port: int) -> float:
+    """What the broker has read from the store for consumers."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=30) as answer:
+        page = answer.read().decode()
+    found = re.search(rf'remotefetchbytes_total\{{topic="{TOPIC}"\}} (\S+)', page)
+    assert found is not None
+    return float(found[1])
+
+
+def measure_rewind(metrics_port: int) -> float:
+    """MB/s of the rewind that is under way, with nothing beside it."""
+    before, started_s = cold_bytes(metrics_port), time.perf_counter()
+    time.sleep(REWIND_S)
+    return (cold_bytes(metrics_port) - before) / 1e6 / (time.perf_counter() - started_s)
+
+
+def measure_hot(broker: BrokerProcess, metrics_port: int) -> Beside:
+    before, started_s = cold_bytes(metrics_port), time.perf_counter()
+    latencies_us = hot_latencies_us(broker)
+    cold_mb = (cold_bytes(metrics_port) - before) / 1e6
+    return Beside(
+        latencies_us=latencies_us, cold_mb_per_s=cold_mb / (time.perf_counter() - started_s)
+    )
 
 
 def hot_latencies_us(broker: BrokerProcess) -> np.ndarray:
@@ -492,7 +566,7 @@ def main() -> None:
         "rewind": [
             lambda path, far=far: run_rewind(path, total_bytes, far) for far in DISTANCES_MS
         ],
-        "hot": [lambda path: run_hot(path, total_bytes)],
+        "hot": [lambda path, far=far: run_hot(path, total_bytes, far) for far in DISTANCES_MS],
         "manifest": [lambda _: run_manifest()],
     }
     chosen = [arguments.only] if arguments.only else list(PARTS)

@@ -2,6 +2,7 @@
 
 parts       bytes and file ranges, framed, ready to send
 Throttled   parts, and a time for which the client is not listened to afterwards
+Cold        parts with records from the archive: they give way to live traffic
 Closing     parts, after which the connection is closed; they come later
 Deferred    parts that come by callback: a parked fetch, without a task
 awaitable   parts that come from a coroutine
@@ -32,6 +33,12 @@ class ThrottledParts(list[Part]):
     def __init__(self, parts: Iterable[Part], throttle_ms: int) -> None:
         super().__init__(parts)
         self.throttle_ms = throttle_ms
+
+
+class ColdParts(list[Part]):
+    """An answer with records from the archive, which gives way to live traffic."""
+
+    __slots__ = ()
 
 
 class ClosingParts(list[Part]):

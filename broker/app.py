@@ -41,6 +41,7 @@ from strandline.broker.handlers.fetch_sessions import FetchSessionCache
 from strandline.broker.handlers.services import Services
 from strandline.broker.handlers.wiring import make_dispatcher
 from strandline.broker.listeners import CannotListen, Listener
+from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.opening import (
@@ -54,9 +55,11 @@ from strandline.broker.part_settings import (
     Current,
     cleaner_settings,
     connection_rates,
+    pace_settings,
     server_limits,
     tiering_config,
 )
+from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.quotas.rates import QuotaWindows
 from strandline.broker.running_config import RunningConfig
@@ -99,6 +102,7 @@ class Broker:
             ),
         )
         self._traffic = RequestTraffic(clock)
+        self._cold_pace = ColdPace(Current(lambda: self._running.current, pace_settings))
         self._workers = Workers.start(config)
         self._loop = asyncio.get_running_loop()
         # Anything that asks for asyncio's default pool gets a bounded one.
@@ -277,7 +281,7 @@ class Broker:
         from strandline.storage.tiering.manager import TieringManager
         from strandline.storage.tiering.tiering_config import TieringExecutors
 
-        self._cold_reader = make_cold_reader(store, self._config, self._workers)
+        self._cold_reader = make_cold_reader(store, self._config, self._workers, self._cold_pace)
         return TieringManager(
             store,
             reader=self._cold_reader,
@@ -386,6 +390,7 @@ class Broker:
             pace=lambda listener: self._quotas.accepted(listener, rates()),
             clock=self._clock,
             spawn=spawn,
+            cold_turns=ColdTurns(self._cold_pace, self._clock.monotonic_s),
         )
         ports: dict[str, int] = {}
         for listener in config.listeners:
@@ -414,6 +419,7 @@ class Broker:
             quotas=self._quotas,
             traffic=self._traffic,
             clock=self._clock,
+            cold_pace=self._cold_pace,
             records=self._workers.records,
         )
         self._fetch = FetchHandler(services)
@@ -450,6 +456,7 @@ class Broker:
             tiering=self._tiering,
             tiering_counters=self._tiering_counters,
             cold_reader=self._cold_reader,
+            cold_pace=self._cold_pace,
             store_requests=lambda: store_requests(self._store),
             remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,

@@ -144,6 +144,8 @@ class BrokerConfig:
     remote_log_manager_task_retry_backoff_max_ms: int
     remote_log_manager_task_retry_jitter: float
     remote_fetch_max_wait_ms: int
+    remote_fetch_yield_ms: float
+    remote_fetch_yield_floor_bytes_per_second: int
     remote_list_offsets_request_timeout_ms: int
     remote_chunk_bytes: int
     remote_cache_memory_bytes: int

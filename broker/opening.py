@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.tiers import is_tiered
 from strandline.broker.config import BrokerConfig
+from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.workers import Workers
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StrandlineError
@@ -65,8 +66,10 @@ def load_logs(
     return log_dirs.load(config_for, threads_per_directory=config.num_recovery_threads_per_data_dir)
 
 
-def make_cold_reader(store: ObjectStore, config: BrokerConfig, workers: Workers) -> ColdReader:
-    """The reader of archived segments with its caches."""
+def make_cold_reader(
+    store: ObjectStore, config: BrokerConfig, workers: Workers, pace: ColdPace
+) -> ColdReader:
+    """The reader of archived segments with its caches; `pace` says when it may download."""
     from strandline.storage.remote.reader import ColdReader
 
     return ColdReader(
@@ -78,6 +81,7 @@ def make_cold_reader(store: ObjectStore, config: BrokerConfig, workers: Workers)
         memory_bytes_max=config.remote_cache_memory_bytes,
         disk_bytes_max=config.remote_cache_disk_bytes,
         disk_directory=config.remote_cache_directory if config.remote_cache_disk_bytes else None,
+        pace=pace,
     )
 
 

@@ -12,6 +12,7 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.listener_keys import limits_by_listener
 from strandline.broker.listeners import parse_connection_overrides
 from strandline.broker.network.server import ServerLimits
+from strandline.broker.quotas.cold_pace import PaceSettings
 from strandline.broker.quotas.quotas import ConnectionRates
 from strandline.storage.local.cleaner import CleanerSettings
 from strandline.storage.log_config import INT_MAX
@@ -33,6 +34,14 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
         io_buffer_bytes=config.log_cleaner_io_buffer_size,
         load_factor=config.log_cleaner_io_buffer_load_factor,
         io_bytes_per_s=config.log_cleaner_io_max_bytes_per_second,
+    )
+
+
+def pace_settings(config: BrokerConfig) -> PaceSettings:
+    """What the configuration says of cold reads beside live traffic."""
+    return PaceSettings(
+        lateness_s_max=config.remote_fetch_yield_ms / 1000,
+        floor_bytes_per_s=config.remote_fetch_yield_floor_bytes_per_second,
     )
 
 

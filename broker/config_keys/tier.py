@@ -158,6 +158,28 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
     )
     yield key(
         TIER,
+        "strandline.remote.fetch.yield.ms",
+        ConfigType.DOUBLE,
+        0.25,
+        "Cold reads make way for live traffic. While records are produced, they are slowed down"
+        " until 99 of 100 requests wait for their turn no longer than this, or than 1.3 times what"
+        " they wait without cold reads, in ms. Without live traffic they go at full speed. 0: they"
+        " never make way.",
+        minimum=0,
+        dynamic=True,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.fetch.yield.floor.bytes.per.second",
+        ConfigType.LONG,
+        16 * MIB,
+        "What all cold reads together may take however busy the broker is, so that each of them"
+        " advances.",
+        minimum=64 * 1024,
+        dynamic=True,
+    )
+    yield key(
+        TIER,
         "remote.list.offsets.request.timeout.ms",
         ConfigType.LONG,
         30_000,

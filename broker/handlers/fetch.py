@@ -43,7 +43,7 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 
-from strandline.broker.answers import Answer, Deferred, Parts, ThrottledParts
+from strandline.broker.answers import Answer, ColdParts, Deferred, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.broker.handlers.fetch_answers import (
@@ -105,8 +105,11 @@ class FetchHandler:
         self._requests = services.traffic.apis[ApiKey.FETCH]
         self._now_s = services.clock.monotonic_s
         self._workers = services.records
+        self._pace = services.cold_pace
         self._cold = ColdFetches(
-            self._look_at, wait_ms_max=lambda: services.config.remote_fetch_max_wait_ms
+            self._look_at,
+            wait_ms_max=lambda: services.config.remote_fetch_max_wait_ms,
+            bytes_max=lambda: self._pace.answer_bytes_max(self._now_s()),
         )
 
     def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
@@ -123,7 +126,7 @@ class FetchHandler:
             self._cold.read_from_memory(plan, found)
             if found.remote:
                 return self._answer_with_remote(plan, found)
-            found.must_answer = True
+            return self._answer_cold(plan, found)
         if (
             found.must_answer
             or found.total_bytes >= plan.min_bytes
@@ -339,7 +342,11 @@ class FetchHandler:
     async def _answer_with_remote(self, plan: FetchPlan, found: FetchPass) -> Parts:
         await self._cold.read(plan, found)
         plan.started_s = self._now_s()
-        return self._answer(plan, found)
+        return self._answer_cold(plan, found)
+
+    def _answer_cold(self, plan: FetchPlan, found: FetchPass) -> Parts:
+        parts = self._answer(plan, found)
+        return parts if isinstance(parts, ThrottledParts) else ColdParts(parts)
 
     async def _answer_with_old_messages(self, plan: FetchPlan) -> Parts:
         deadline_s = self._loop.time() + max(plan.wait_ms_max, 0) / 1000

@@ -34,19 +34,27 @@ LookAt: TypeAlias = Callable[
 class ColdFetches:
     """Answers the partitions that a pass noted as remote."""
 
-    def __init__(self, look_at: LookAt, *, wait_ms_max: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        look_at: LookAt,
+        *,
+        wait_ms_max: Callable[[], int],
+        bytes_max: Callable[[], int | None],
+    ) -> None:
         """`look_at` answers a partition from this disk.
 
-        `wait_ms_max` is asked for with each read: it may be altered.
+        `wait_ms_max` is asked for with each read: it may be altered. So is `bytes_max`, which
+        bounds what one answer has from the archive; None where it is not bounded.
         """
         self._look_at = look_at
         self._wait_ms_max = wait_ms_max
+        self._bytes_max = bytes_max
         # Partitions whose reads fail at present, with the kind of reason that was logged.
         self._failures: dict[TopicPartition, str] = {}
 
     def read_from_memory(self, plan: FetchPlan, found: FetchPass) -> None:
         """Answers the cold partitions whose records were read ahead; the others stay noted."""
-        share = _share(plan, found)
+        share = self._share(plan, found)
         missing: list[tuple[int, Partition, int]] = []
         for remote in found.remote:
             position, partition, offset = remote
@@ -62,7 +70,7 @@ class ColdFetches:
 
     async def read(self, plan: FetchPlan, found: FetchPass) -> None:
         """Reads the cold partitions in parallel, within the byte budget that is left."""
-        share = _share(plan, found)
+        share = self._share(plan, found)
         await asyncio.gather(
             *(
                 self._read_one(plan, found, position, partition, share)
@@ -104,6 +112,14 @@ class ColdFetches:
                 return
         found.answers[position] = (wanted, answer)
 
+    def _share(self, plan: FetchPlan, found: FetchPass) -> int:
+        """Bytes for each cold partition."""
+        left = plan.bytes_max - found.total_bytes
+        bytes_max = self._bytes_max()
+        if bytes_max is not None:
+            left = min(left, bytes_max)
+        return max(left // len(found.remote), 1)
+
     def _accept(
         self,
         plan: FetchPlan,
@@ -140,8 +156,3 @@ class ColdFetches:
                 }
             },
         )
-
-
-def _share(plan: FetchPlan, found: FetchPass) -> int:
-    """Bytes for each cold partition."""
-    return max((plan.bytes_max - found.total_bytes) // len(found.remote), 1)

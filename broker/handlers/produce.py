@@ -105,6 +105,7 @@ class ProduceHandler:
         self._clock = services.clock
         self._workers = services.records
         self._quotas = services.quotas
+        self._pace = services.cold_pace
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
 
@@ -115,6 +116,7 @@ class ProduceHandler:
 
         `size_bytes` is the whole request's; `started_s` is when it was taken up.
         """
+        self._pace.saw_live(started_s)
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             wanted = topics[0].partitions[0]

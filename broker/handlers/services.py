@@ -10,6 +10,7 @@ from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.config import BrokerConfig
 from strandline.broker.handlers.fetch_sessions import FetchSessionCache
+from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.telemetry.requests import RequestTraffic
@@ -28,6 +29,7 @@ class Services:
     quotas: ClientQuotas
     traffic: RequestTraffic
     clock: Clock
+    cold_pace: ColdPace
     # Runs what decompresses, compresses or looks at records.
     records: Executor
 

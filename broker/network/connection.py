@@ -14,7 +14,8 @@ in the socket, so answers keep their order, and the socket is the back-pressure.
 ready together are sent together. File ranges go by `sendfile`, their header in front with MSG_MORE.
 
 The loop is everybody's: a large answer goes out in parts, each in a turn of the loop, so that small
-answers pass between them.
+answers pass between them. One with records from the archive gives way to live traffic: while there
+is any, its turns are smaller, and it waits for each (`cold_turns.py`).
 
 The connection registers for readability once. While it is busy it lets the event pass, and only if
 one comes does it unregister: a client that waits for its answer costs no epoll call.
@@ -34,11 +35,13 @@ from typing import TypeAlias
 from strandline.broker.answers import (
     CloseConnectionError,
     ClosingParts,
+    ColdParts,
     Deferred,
     Parts,
     RequestHandler,
     ThrottledParts,
 )
+from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.frames import FrameBuffer, FrameError
 from strandline.broker.protocol.schema import Part
 from strandline.storage.clock import Clock
@@ -63,6 +66,8 @@ SLACK_BYTES = 64 * 1024
 # Below this, joining buffers is cheaper than handing the kernel a vector.
 JOIN_BYTES_MAX = 16 * 1024
 _AT_ONCE = (list, tuple)
+# In the place of (bytes offered, bytes sent): the turn is over, the socket was not asked.
+_NO_TURN_LEFT = (1, 0)
 
 
 class Connection:
@@ -71,8 +76,12 @@ class Connection:
     __slots__ = (
         "_busy",
         "_clock",
+        "_cold_turns",
         "_frames",
         "_handler",
+        "_is_cold",
+        "_is_full",
+        "_is_waiting",
         "_loop",
         "_mute",
         "_on_close",
@@ -105,8 +114,12 @@ class Connection:
         frame_bytes_max: int,
         on_close: Callable[[Connection], None],
         on_refused: Callable[[str, str], None],
+        cold_turns: ColdTurns | None = None,
     ) -> None:
-        """`on_refused` is told peer and reason when a client is cut off for what it sent."""
+        """`on_refused` is told peer and reason when a client is cut off for what it sent.
+
+        Without `cold_turns` cold answers are sent like others.
+        """
         self._socket = connected
         self._handler = handler
         self._loop = loop
@@ -119,6 +132,13 @@ class Connection:
         self._busy = False
         self._writing = False
         self._reading = True
+        self._cold_turns = cold_turns
+        # An answer with records from the archive is among what is to be sent.
+        self._is_cold = False
+        # The last attempt to send ended because the socket took no more.
+        self._is_full = False
+        # `cold_turns` will call; until then nothing is sent.
+        self._is_waiting = False
         self._on_close = on_close
         self._on_refused = on_refused
         self.peer = peer
@@ -184,6 +204,8 @@ class Connection:
                 if answer is None:
                     continue
                 if isinstance(answer, _AT_ONCE):
+                    if isinstance(answer, ColdParts):
+                        self._begin_cold()
                     self._outgoing.extend(answer)
                     if isinstance(answer, ThrottledParts):
                         self._begin_mute(answer.throttle_ms)
@@ -201,7 +223,7 @@ class Connection:
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
             # The answers of its earlier requests, as far as the socket takes them now.
-            self._flush(turn_bytes_max=sys.maxsize)
+            self._send(sys.maxsize)
             self._refuse(error)
             return
         except Exception as error:
@@ -234,6 +256,8 @@ class Connection:
         self._busy = False
         if self.closed:
             return
+        if isinstance(parts, ColdParts):
+            self._begin_cold()
         self._outgoing.extend(parts)
         if isinstance(parts, ThrottledParts):
             self._begin_mute(parts.throttle_ms)
@@ -266,27 +290,51 @@ class Connection:
 
     # --- sending -----------------------------------------------------------------------------
 
-    def _flush(self, turn_bytes_max: int = TURN_BYTES_MAX + SLACK_BYTES) -> None:
+    def _begin_cold(self) -> None:
+        """A cold answer comes next; what is ready before it need not wait for its turns."""
+        if not self._writing:
+            self._flush()
+        self._is_cold = True
+
+    def _flush(self) -> None:
         """Sends until all is out, the socket is full, or others are to have their turn."""
         if self.closed or not self._outgoing:
             return
-        left = turn_bytes_max
+        if self._is_cold and self._cold_turns is not None and self._cold_turns.is_needed:
+            self._wait_for_turn(self._cold_turns)
+            return
+        self._send(TURN_BYTES_MAX + SLACK_BYTES)
+        if not self.closed:
+            self._watch_socket()
+
+    def _send(self, bytes_max: int) -> int:
+        """Sends about so much, if the socket takes it; how much it took."""
+        left = bytes_max
+        self._is_full = False
         try:
             while self._outgoing:
                 head = self._outgoing[0]
                 if isinstance(head, FileRange):
-                    asked, sent = self._send_file(head, left)
+                    asked_and_sent = self._send_file(head, left)
                 else:
-                    asked, sent = self._send_bytes(left)
-                if sent < asked:
-                    break
+                    asked_and_sent = self._send_bytes(left)
+                asked, sent = asked_and_sent
                 left -= sent
+                if sent < asked:
+                    self._is_full = asked_and_sent is not _NO_TURN_LEFT
+                    break
         except (BlockingIOError, InterruptedError):
-            pass
+            self._is_full = True
         except OSError as error:
             self.close(f"send failed: {error.strerror}")
-            return
+            return bytes_max - left
+        if not self._outgoing:
+            self._is_cold = False
         self.last_progress_s = self._clock.monotonic_s()
+        return bytes_max - left
+
+    def _watch_socket(self) -> None:
+        """Asks the loop to call when the socket takes more, as long as there is more."""
         if self._outgoing:
             if not self._writing:
                 self._writing = True
@@ -297,8 +345,42 @@ class Connection:
 
     def _on_writable(self) -> None:
         self._flush()
+        self._resume_if_sent()
+
+    def _resume_if_sent(self) -> None:
         if not self._writing and not self.closed and not self._busy:
             self._resume()
+
+    # --- turns of cold answers ---------------------------------------------------------------
+
+    def _wait_for_turn(self, cold_turns: ColdTurns) -> None:
+        if self._is_waiting:
+            return
+        if self._writing:
+            self._loop.remove_writer(self._socket.fileno())
+        self._writing = self._is_waiting = True
+        cold_turns.enter(self)
+
+    def take_turn(self, bytes_max: int) -> int:
+        """As `TakesTurns`."""
+        assert self._cold_turns is not None
+        self._is_waiting = False
+        sent = self._send(bytes_max + SLACK_BYTES)
+        if self.closed:
+            return sent
+        if self._outgoing and not self._is_full:
+            self._is_waiting = True
+            self._cold_turns.enter(self)
+            return sent
+        self._writing = False
+        self._watch_socket()
+        self._resume_if_sent()
+        return sent
+
+    def go_on(self) -> None:
+        """As `TakesTurns`."""
+        self._is_waiting = self._writing = False
+        self._on_writable()
 
     def _send_bytes(self, bytes_max: int) -> tuple[int, int]:
         """Sends the run of buffers at the head; how many bytes it offered and the socket took."""
@@ -318,7 +400,7 @@ class Connection:
         if run_bytes > bytes_max:
             run_bytes = bytes_max - SLACK_BYTES
             if run_bytes <= 0:
-                return 1, 0
+                return _NO_TURN_LEFT
             offered = _first_bytes(run, run_bytes)
         flags = socket.MSG_MORE if file_follows else 0
         if len(offered) == 1:
@@ -344,7 +426,7 @@ class Connection:
         """Sends of a file; how many bytes it offered and the socket took."""
         asked = part.length if part.length <= bytes_max else bytes_max - SLACK_BYTES
         if asked <= 0:
-            return 1, 0
+            return _NO_TURN_LEFT
         sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, asked)
         if sent == 0:
             raise OSError(5, "segment file is shorter than its index says")
@@ -363,11 +445,12 @@ class Connection:
 
     @property
     def is_sending(self) -> bool:
-        return self._writing
+        """True if the client is to take an answer; not while we make the answer wait."""
+        return self._writing and not self._is_waiting
 
     @property
     def is_busy(self) -> bool:
-        return self._busy
+        return self._busy or self._is_waiting
 
     @property
     def is_muted(self) -> bool:
@@ -402,6 +485,10 @@ class Connection:
         self._loop.remove_writer(descriptor)
         self._outgoing.clear()
         self._socket.close()
+        if self._is_waiting:
+            assert self._cold_turns is not None
+            self._is_waiting = False
+            self._cold_turns.leave(self)
         if self._mute is not None:
             self._mute.cancel()
             self._mute = None

@@ -22,6 +22,7 @@ from functools import partial
 
 from strandline.broker.answers import Gate, RequestHandler
 from strandline.broker.network.addresses import plain_address
+from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice
 from strandline.storage.clock import Clock
@@ -91,6 +92,7 @@ class Server:
         pace: Callable[[str], int] = lambda _listener: 0,
         clock: Clock,
         spawn: Spawn,
+        cold_turns: ColdTurns | None = None,
     ) -> None:
         """`handler_of` gives the handler of a new connection by its listener.
 
@@ -98,6 +100,7 @@ class Server:
 
         `admit` says for how many ms an address that connects is to be kept out; 0 lets it in.
         `pace` counts a connection of a listener, and says for how many ms it is to wait.
+        `cold_turns` are the turns of cold answers; closed with the server.
         """
         self._handler_of = handler_of
         self._admit = admit
@@ -109,6 +112,7 @@ class Server:
         self._held: set[socket.socket] = set()
         self._limits = limits
         self._clock = clock
+        self._cold_turns = cold_turns
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
@@ -213,6 +217,7 @@ class Server:
             frame_bytes_max=limits.request_bytes_max,
             on_close=self._forget,
             on_refused=self._log_refusal,
+            cold_turns=self._cold_turns,
         )
         if isinstance(handler, Gate):
             connection.allow_frames(min(handler.frame_bytes_max, limits.request_bytes_max))
@@ -314,6 +319,8 @@ class Server:
             self._let_go(held)
         for connection in tuple(self._connections):
             connection.close("broker is stopping")
+        if self._cold_turns is not None:
+            self._cold_turns.close()
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(

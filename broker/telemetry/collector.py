@@ -24,6 +24,7 @@ from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.network.server import Server
 from strandline.broker.protocol.api import api_name
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.resizable_pool import ResizablePool
 from strandline.broker.telemetry.exposition import (
     Format,
@@ -98,6 +99,7 @@ class Sources:
     tiering: TieringManager | None = None
     tiering_counters: MetricRegistry | None = None
     cold_reader: ColdReader | None = None
+    cold_pace: ColdPace | None = None
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None
@@ -361,6 +363,13 @@ class _Page:
                 Sample(found.corrupt_chunks, ("corrupt",)),
             ],
         )
+        if sources.cold_pace is not None:
+            pace = sources.cold_pace.statistics(sources.clock.monotonic_s())
+            yield single("strandline_cold_limit_bytes_per_second", pace.limit_bytes_per_s)
+            yield single("strandline_cold_lateness_seconds_max", pace.lateness_s_max)
+            yield single("strandline_cold_held_answers", pace.waiting_answers)
+            yield single("strandline_cold_held_seconds_total", pace.held_s_total)
+            yield single("strandline_cold_limit_cuts_total", pace.cuts_total)
 
     # --- partitions ----------------------------------------------------------------------------
 

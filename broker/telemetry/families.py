@@ -220,6 +220,33 @@ TIERS = (
         "Downloads that failed or were damaged.",
         ("reason",),
     ),
+    _family(
+        "strandline_cold_limit_bytes_per_second",
+        _G,
+        "What cold reads may take at present, so that live traffic does not wait; 0: there is no"
+        " limit, because nothing is live.",
+    ),
+    _family(
+        "strandline_cold_lateness_seconds_max",
+        _G,
+        "Beyond this wait of the event loop cold reads are slowed down:"
+        " strandline.remote.fetch.yield.ms, or 1.3 times the wait without them.",
+    ),
+    _family(
+        "strandline_cold_held_answers",
+        _G,
+        "Answers from the archive that wait while live traffic goes first.",
+    ),
+    _family(
+        "strandline_cold_held_seconds_total",
+        _C,
+        "Time in which answers from the archive were held back for live traffic.",
+    ),
+    _family(
+        "strandline_cold_limit_cuts_total",
+        _C,
+        "How often the limit of cold reads was lowered because live traffic waited too long.",
+    ),
 )
 
 PARTITIONS = (

@@ -11,6 +11,7 @@ All state belongs to the event loop's thread; only fetching and checking run in 
 for stores that others can read from, in a process of its own (`download_process`), which the loop
 asks itself where it can. A waiter that is
 cancelled leaves its download alone: the client will ask again and then find it.
+A `DownloadPace` may hold the next download back for a while, whatever it is for.
 Guesses (read-ahead) start only while workers and memory are to spare, never push out a chunk that
 somebody still needs, and fail silently; when somebody really asks, they are promoted.
 """
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from strandline.storage.errors import TierError, TierUnavailable
 from strandline.storage.model import Offset
@@ -62,6 +64,18 @@ class DownloadCounters:
     failed: int = 0
 
 
+class DownloadPace(Protocol):
+    """Says when the next download may begin. Times are those of the monotonic clock."""
+
+    def download_wait_s(self, now_s: float) -> float:
+        """0 if one may begin now; else when to ask again."""
+        ...
+
+    def download_began(self, size_bytes: int, now_s: float) -> None: ...
+
+    def download_ended(self) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class _Download:
     key: ChunkKey
@@ -81,6 +95,7 @@ class ChunkDownloads:
         parallel_max: int,
         memory_bytes_max: int,
         disk: DiskChunkCache | None,
+        pace: DownloadPace | None = None,
     ) -> None:
         self.counters = DownloadCounters()
         self.process = download_process(store, parallel_max=parallel_max)
@@ -100,6 +115,9 @@ class ChunkDownloads:
         self._executor = executor
         self._parallel_max = parallel_max
         self._disk = disk
+        self._pace = pace
+        # Runs while `_pace` holds downloads back.
+        self._pace_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wanted: OrderedDict[ChunkKey, _Download] = OrderedDict()
         self._guessed: OrderedDict[ChunkKey, _Download] = OrderedDict()
@@ -166,8 +184,9 @@ class ChunkDownloads:
         self._wanted.clear()
         self._guessed.clear()
         self.cache.clear()
-        if self._idle_watch is not None:
-            self._idle_watch.cancel()
+        for timer in (self._idle_watch, self._pace_timer):
+            if timer is not None:
+                timer.cancel()
         if self.process is not None:
             self.process.close()
 
@@ -213,11 +232,15 @@ class ChunkDownloads:
 
     def _start(self, download: _Download, *, is_guess: bool) -> bool:
         assert self._loop is not None
+        if self._is_held_back(self._loop):
+            return False
         key = download.key
         place = self.cache.reserve(key.size_bytes, is_guess=is_guess, now_s=self._loop.time())
         if place is None:
             return False
         self._running[key] = download
+        if self._pace is not None:
+            self._pace.download_began(key.size_bytes, self._loop.time())
 
         def answered(answer: ProcessAnswer) -> None:
             fetched = self._fetch.accept(key, place, answer)
@@ -236,6 +259,21 @@ class ChunkDownloads:
             self._idle_watch = self._loop.call_later(IDLE_S, self._look_if_idle)
         return True
 
+    def _is_held_back(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether nothing may begin yet; the pump runs again when it may."""
+        if self._pace is None:
+            return False
+        if self._pace_timer is None:
+            wait_s = self._pace.download_wait_s(loop.time())
+            if wait_s <= 0:
+                return False
+            self._pace_timer = loop.call_later(wait_s, self._end_pace_wait)
+        return True
+
+    def _end_pace_wait(self) -> None:
+        self._pace_timer = None
+        self._pump()
+
     def _fetch_in_worker(self, download: _Download, fetch: Callable[[], Fetched]) -> None:
         def done(fetching: asyncio.Future[Fetched]) -> None:
             error = None if fetching.cancelled() else fetching.exception()
@@ -248,6 +286,8 @@ class ChunkDownloads:
 
     def _finish(self, download: _Download, result: Fetched | BaseException) -> None:
         del self._running[download.key]
+        if self._pace is not None:
+            self._pace.download_ended()
         if isinstance(result, Fetched):
             self._accept(download, result)
         else:

@@ -40,7 +40,7 @@ from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, Ti
 from strandline.storage.records.any_batch import iter_batches, iter_records
 from strandline.storage.remote.chunk_cache import Chunk, RecordBytes
 from strandline.storage.remote.download_process import DownloadProcess
-from strandline.storage.remote.downloads import ChunkDownloads, open_disk_cache
+from strandline.storage.remote.downloads import ChunkDownloads, DownloadPace, open_disk_cache
 from strandline.storage.remote.index_cache import (
     BYTES_MAX as INDEX_BYTES_MAX,
 )
@@ -130,6 +130,7 @@ class ColdReader:
         read_ahead_chunks: int = READ_AHEAD_CHUNKS,
         parallel_downloads_max: int = PARALLEL_DOWNLOADS_MAX,
         index_bytes_max: int = INDEX_BYTES_MAX,
+        pace: DownloadPace | None = None,
     ) -> None:
         """Opens the disk cache, if there is one (blocking). Raises DiskError if that fails."""
         self._store = store
@@ -142,6 +143,7 @@ class ColdReader:
             parallel_max=parallel_downloads_max,
             memory_bytes_max=memory_bytes_max,
             disk=open_disk_cache(disk_directory, disk_bytes_max),
+            pace=pace,
         )
         self._cached_indexes = IndexCache(bytes_max=index_bytes_max)
         self._indexes: CachedIndexes[SegmentIndex] = CachedIndexes(

@@ -745,3 +745,86 @@ def test_a_segment_without_transactions_is_not_asked(
     store.requests.clear()
     assert run(make_reader(store, executor).aborted_transactions(segment.entry, 0, 99)) == []
     assert store.requests == []
+
+
+# --- held back -------------------------------------------------------------------------------
+
+
+class ScriptedPace:
+    """Lets downloads begin while `is_open`; counts those under way."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.asked = 0
+        self.begun_bytes: list[int] = []
+        self.under_way = 0
+
+    def download_wait_s(self, now_s: float) -> float:
+        self.asked += 1
+        return 0.0 if self.is_open else 0.001
+
+    def download_began(self, size_bytes: int, now_s: float) -> None:
+        self.begun_bytes.append(size_bytes)
+        self.under_way += 1
+
+    def download_ended(self) -> None:
+        self.under_way -= 1
+
+
+def test_downloads_are_held_back_as_long_as_the_pace_says_and_then_come_whole(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    pace = ScriptedPace()
+    reader = make_reader(store, executor, pace=pace)
+
+    async def main() -> bytes:
+        reading = asyncio.ensure_future(read_all(reader, [segment], bytes_max=6000))
+        # It asks again and again, and nothing begins meanwhile: neither wanted nor guessed.
+        await eventually(lambda: pace.asked >= 5)
+        assert not pace.begun_bytes
+        assert reader.statistics().waiting_reads_now == 1
+        pace.is_open = True
+        return await reading
+
+    assert run(main()) == segment.log
+    assert sum(pace.begun_bytes) == reader.statistics().downloaded_bytes > 0
+    assert pace.under_way == 0
+
+
+def test_a_failed_download_is_no_longer_under_way(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    pace = ScriptedPace()
+    pace.is_open = True
+    reader = make_reader(store, executor, pace=pace)
+    store.delete([segment.entry.log_key])
+
+    async def main() -> None:
+        with pytest.raises(ObjectNotFound):
+            await reader.read(segment.entry, 0, bytes_max=ALL_BYTES)
+
+    run(main())
+    assert pace.begun_bytes
+    assert pace.under_way == 0
+
+
+def test_closing_ends_the_wait_of_downloads_that_are_held_back(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store)
+    pace = ScriptedPace()
+    reader = make_reader(store, executor, pace=pace)
+
+    async def main() -> None:
+        reading = asyncio.ensure_future(reader.read(segment.entry, 0, bytes_max=ALL_BYTES))
+        await eventually(lambda: pace.asked >= 2)
+        reader.close()
+        with pytest.raises(TierUnavailable):
+            await reading
+        asked = pace.asked
+        await asyncio.sleep(0.01)
+        assert pace.asked == asked
+
+    run(main())

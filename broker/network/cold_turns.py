@@ -1,0 +1,153 @@
+"""Turns for connections with cold answers, while there is live traffic.
+
+    connection with a cold answer ──enter──► queue ──one in each turn of the loop──► take_turn
+                 ▲                                                                       │
+                 └────────────── there is more, and its socket has room ─────────────────┘
+
+Between two of these turns the loop looks at its sockets, so a live request waits for one small turn
+at most, however many consumers read cold. `ColdPace` says how much may go, and is told with each
+tick how late it came. Where nothing is live, everybody goes on as if there were no turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.broker.quotas.cold_pace import TICK_S, ColdPace
+
+if TYPE_CHECKING:
+    from strandline.storage.ticks import Ticks
+
+log = logging.getLogger(__name__)
+
+
+class TakesTurns(Protocol):
+    """Who has a cold answer to send."""
+
+    def take_turn(self, bytes_max: int) -> int:
+        """Sends about so much and says how much; enters again if there is more."""
+        ...
+
+    def go_on(self) -> None:
+        """Sends as ever: there are no turns any more."""
+        ...
+
+
+class ColdTurns:
+    """The queue, and the ticks as long as there is something cold beside something live."""
+
+    def __init__(self, pace: ColdPace, now_s: Callable[[], float]) -> None:
+        self._pace = pace
+        self._now_s = now_s
+        self._loop = asyncio.get_running_loop()
+        # At most one entry for each connection.
+        self._queue: deque[TakesTurns] = deque()
+        # Made when they are first needed: few brokers have both, live traffic and cold reads.
+        self._ticks: Ticks | None = None
+        self._has_no_ticks = False
+        self._is_ticking = False
+        self._is_due = False
+
+    def __repr__(self) -> str:
+        return f"<ColdTurns waiting={len(self._queue)} ticking={self._is_ticking}>"
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether cold answers are to wait for their turn."""
+        return self._pace.is_held(self._now_s()) and self._can_tick()
+
+    def enter(self, sender: TakesTurns) -> None:
+        """Its `take_turn` or its `go_on` is called once, in a later turn of the loop."""
+        self._queue.append(sender)
+        self._pace.waiting_count = len(self._queue)
+        if not self._is_ticking:
+            self._start_ticking()
+        self._run_soon()
+
+    def leave(self, sender: TakesTurns) -> None:
+        """It has nothing to send any more."""
+        self._queue.remove(sender)
+        self._pace.waiting_count = len(self._queue)
+
+    def close(self) -> None:
+        """Ends the ticks. Nobody may wait any more."""
+        self._stop_ticking()
+        self._has_no_ticks = True
+        if self._ticks is not None:
+            self._loop.remove_reader(self._ticks.fileno())
+            self._ticks.close()
+            self._ticks = None
+
+    # --- turns -------------------------------------------------------------------------------
+
+    def _run_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self._is_due = False
+        now_s = self._now_s()
+        if not self._pace.is_held(now_s):
+            self._let_all_go_on()
+        elif self._queue:
+            bytes_max = self._pace.turn_bytes(now_s)
+            if not bytes_max:
+                return  # until a tick
+            sender = self._queue.popleft()
+            self._pace.waiting_count = len(self._queue)
+            self._pace.sent(sender.take_turn(bytes_max))
+            if self._queue:
+                self._run_soon()
+
+    def _let_all_go_on(self) -> None:
+        self._stop_ticking()
+        waiting, self._queue = self._queue, deque()
+        self._pace.waiting_count = 0
+        for sender in waiting:
+            sender.go_on()
+
+    # --- ticks -------------------------------------------------------------------------------
+
+    def _can_tick(self) -> bool:
+        if self._ticks is None and not self._has_no_ticks:
+            from strandline.storage.ticks import Ticks
+
+            try:
+                self._ticks = Ticks()
+            except OSError as error:
+                # Then nothing says how late live traffic is, and cold answers go as others do.
+                self._has_no_ticks = True
+                log.warning("cold reads do not yield", extra={"fields": {"error": str(error)}})
+            else:
+                self._loop.add_reader(self._ticks.fileno(), self._on_tick)
+        return not self._has_no_ticks
+
+    def _start_ticking(self) -> None:
+        assert self._ticks is not None
+        self._is_ticking = True
+        self._ticks.start(TICK_S, self._now_s())
+
+    def _stop_ticking(self) -> None:
+        if self._is_ticking:
+            assert self._ticks is not None
+            self._is_ticking = False
+            self._ticks.stop()
+            self._pace.stood_still(self._now_s())
+
+    def _on_tick(self) -> None:
+        assert self._ticks is not None
+        now_s = self._now_s()
+        lateness_s = self._ticks.read_lateness_s(now_s)
+        if lateness_s is None or not self._is_ticking:
+            return
+        if not self._queue and (self._pace.is_idle(now_s) or not self._pace.is_held(now_s)):
+            self._stop_ticking()
+            return
+        self._pace.ticked(lateness_s, now_s)
+        if not self._is_due:
+            self._run()

@@ -1,0 +1,274 @@
+"""How fast cold reads may go while there is live traffic: they get what it leaves. Pure: time is
+given.
+
+    live    records are produced, which consumers at the end of the log wait for
+    cold    answers from the archive, and the downloads for them
+
+While something was live within LIVE_S, cold answers go in turns of TURN_BYTES, and no faster than a
+limit; downloads begin no faster than that either. The limit follows the lateness of a clock's ticks
+(`storage/ticks.py`), which is what a live request waited for that came at the same moment:
+
+    the tick was late    limit x DECREASE, once in CUT_S
+    it was not           limit x INCREASE, if the limit is what cold waits for
+
+These are in balance when one tick in a hundred is late: what is bounded is the 99th percentile of
+the wait. It never falls below a floor, so a rewind always advances.
+
+How late is late? Later than the setting, or, where the machine has much else to do, than RATIO
+times what it is without cold. That is looked at now and then, with cold standing still:
+
+    cold ..........| draining | looking |..................... QUIET_PART times as long ........|
+                   no turn, no download begins; ticks count once no download is under way
+
+Without anything live there is no limit, no tick, and no turn but those that everybody has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strandline.storage.values import dataclass
+
+# A producer that sends every second is live all the time.
+LIVE_S = 1.5
+# Takes a tenth of a millisecond to send.
+TURN_BYTES = 64 * 1024
+TICK_S = 0.002
+# What was not used up for a while is not caught up on.
+BURST_S = 2 * TICK_S
+# log(1 / DECREASE) is a hundred times log(INCREASE).
+DECREASE = 0.85
+INCREASE = 1.0016
+# One cause makes several ticks late.
+CUT_S = 10 * TICK_S
+FIRST_LIMIT = 64e6
+# Beyond what a loop can send: there is no limit then, and it must not take long to come back.
+LIMIT_MAX = 2e9
+
+RATIO = 1.3
+# Ticks that are looked at in a pause: most of the 99th percentile is known from earlier ones.
+QUIET_S = 0.04
+# In this time most downloads that have begun are through.
+DRAIN_S_MAX = 0.5
+# The share of time for pauses is one in so many.
+QUIET_PART = 25
+# Steps of the percentile: up where a tick was later, down by a hundredth of that where it was not.
+QUIET_UP = 0.5
+# However late ticks are without cold, this is late: who waits so long is not served live.
+LATE_S_MAX = 0.1
+
+# An answer is bounded by what goes out in this time: its client waits for it to the end.
+ANSWER_S = 0.5
+ANSWER_BYTES_MIN = TURN_BYTES
+# The limit may have risen, or nothing be live any more.
+ASK_AGAIN_S = 0.1
+# Nothing cold for so long: the rewind is over, or waits for the store.
+IDLE_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceSettings:
+    """`lateness_s_max` is what live requests may wait for their turn; 0: cold never yields."""
+
+    lateness_s_max: float
+    floor_bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaceStatistics:
+    """The limit, 0 if there is none now; what counts as late; the time in which cold waited."""
+
+    limit_bytes_per_s: float
+    lateness_s_max: float
+    waiting_answers: int
+    held_s_total: float
+    cuts_total: int
+
+
+class _Allowance:
+    """Bytes that may go now; a debt when the last turn was larger than what there was."""
+
+    __slots__ = ("_bytes", "_since_s")
+
+    def __init__(self) -> None:
+        self._bytes = 0.0
+        self._since_s = 0.0
+
+    def is_there(self, now_s: float, *, bytes_per_s: float, burst_bytes: float) -> bool:
+        grown = self._bytes + (now_s - self._since_s) * bytes_per_s
+        self._bytes = min(grown, burst_bytes)
+        self._since_s = now_s
+        return self._bytes > 0
+
+    def use(self, size_bytes: int) -> None:
+        self._bytes -= size_bytes
+
+    def wait_s(self, bytes_per_s: float) -> float:
+        """Until there is some again, or until it is worth asking again."""
+        return min(max(-self._bytes / bytes_per_s, 0.0) + TICK_S, ASK_AGAIN_S)
+
+
+class ColdPace:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(self, settings: Callable[[], PaceSettings]) -> None:
+        """`settings` are asked for at every use: they may be altered."""
+        self._settings = settings
+        # Answers that wait for a turn; whoever gives the turns keeps it.
+        self.waiting_count = 0
+        self._live_s = -LIVE_S
+        self._cold_s = -IDLE_S
+        self._limit = FIRST_LIMIT
+        self._answers = _Allowance()
+        self._downloads = _Allowance()
+        self._running_downloads = 0
+        # Whether cold waited for its limit since the last tick.
+        self._is_short = False
+        self._waits_since_s: float | None = None
+        self._cut_s = 0.0
+        self._quiet_lateness_s = 0.0
+        self._pause_began_s: float | None = None
+        self._look_began_s: float | None = None
+        self._next_pause_s = 0.0
+        self._held_s = 0.0
+        self._cuts_total = 0
+
+    def __repr__(self) -> str:
+        return f"<ColdPace limit={self._limit:.0f} waiting={self.waiting_count}>"
+
+    # --- what happens ------------------------------------------------------------------------
+
+    def saw_live(self, now_s: float) -> None:
+        """A producer sent something."""
+        self._live_s = now_s
+
+    def is_held(self, now_s: float) -> bool:
+        """Whether cold has a limit and small turns now."""
+        return now_s - self._live_s < LIVE_S and self._settings().lateness_s_max > 0
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether cold pauses, to be compared with."""
+        return self._pause_began_s is not None
+
+    def ticked(self, lateness_s: float, now_s: float) -> None:
+        """A tick came `lateness_s` after its time, while cold answers were on their way."""
+        settings = self._settings()
+        if self._pause_began_s is not None:
+            self._look(lateness_s, now_s, settings)
+            return
+        floor = settings.floor_bytes_per_s
+        if lateness_s > self._late_s(settings):
+            if now_s - self._cut_s >= CUT_S:
+                self._cut_s = now_s
+                self._cuts_total += 1
+                self._limit *= DECREASE
+        elif self._is_short:
+            self._limit *= INCREASE
+        self._limit = min(max(self._limit, floor), max(LIMIT_MAX, floor))
+        self._is_short = False
+        if now_s >= self._next_pause_s:
+            self._pause_began_s = now_s
+
+    def _late_s(self, settings: PaceSettings) -> float:
+        usual_s = min(RATIO * self._quiet_lateness_s, LATE_S_MAX)
+        return max(settings.lateness_s_max, usual_s)
+
+    def _look(self, lateness_s: float, now_s: float, settings: PaceSettings) -> None:
+        """Cold stands still: how late are ticks without it?"""
+        assert self._pause_began_s is not None
+        paused_s = now_s - self._pause_began_s
+        if self._look_began_s is None:
+            if not self._running_downloads:
+                # The next tick is the first that is due with nothing cold under way.
+                self._look_began_s = now_s
+            elif paused_s > DRAIN_S_MAX:
+                self._end_pause(now_s)
+            return
+        least_s = settings.lateness_s_max / RATIO
+        known_s = max(self._quiet_lateness_s, least_s)
+        if lateness_s > known_s:
+            self._quiet_lateness_s = min(lateness_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
+        else:
+            self._quiet_lateness_s = max(known_s * (1 - QUIET_UP / 100), least_s)
+        if now_s - self._look_began_s >= QUIET_S:
+            self._end_pause(now_s)
+
+    def _end_pause(self, now_s: float) -> None:
+        assert self._pause_began_s is not None
+        paused_s = now_s - self._pause_began_s
+        self._next_pause_s = now_s + (QUIET_PART - 1) * paused_s
+        self._pause_began_s = self._look_began_s = None
+
+    def is_idle(self, now_s: float) -> bool:
+        """Whether there is no cold read that ticks would be worth their time for."""
+        is_under_way = self.waiting_count or self._running_downloads
+        return not is_under_way and now_s - self._cold_s >= IDLE_S
+
+    def stood_still(self, now_s: float) -> None:
+        """There are no ticks any more: nothing is cold, or nothing is live."""
+        self._waits_since_s = None
+        if self._pause_began_s is not None:
+            self._end_pause(now_s)
+
+    # --- answers -----------------------------------------------------------------------------
+
+    def turn_bytes(self, now_s: float) -> int:
+        """What somebody who waits may send now; 0 if nobody may."""
+        is_free = not self.stands_still and self._answers.is_there(
+            now_s, bytes_per_s=self._limit, burst_bytes=self._limit * BURST_S
+        )
+        if is_free:
+            self._cold_s = now_s
+            if self._waits_since_s is not None:
+                self._held_s += now_s - self._waits_since_s
+                self._waits_since_s = None
+            return TURN_BYTES
+        self._is_short = True
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        return 0
+
+    def sent(self, size_bytes: int) -> None:
+        """So many bytes went in a turn."""
+        self._answers.use(size_bytes)
+
+    def answer_bytes_max(self, now_s: float) -> int | None:
+        """How large a cold answer should be, beside those that wait; None: as it likes."""
+        if not self.is_held(now_s):
+            return None
+        share = self._limit * ANSWER_S / (self.waiting_count + 1)
+        return max(int(share), ANSWER_BYTES_MIN)
+
+    # --- downloads ---------------------------------------------------------------------------
+
+    def download_wait_s(self, now_s: float) -> float:
+        """0 if a download may begin now; else when to ask again."""
+        if not self.is_held(now_s):
+            return 0.0
+        self._cold_s = now_s
+        if self.stands_still:
+            return TICK_S
+        if self._downloads.is_there(now_s, bytes_per_s=self._limit, burst_bytes=1):
+            return 0.0
+        self._is_short = True
+        return self._downloads.wait_s(self._limit)
+
+    def download_began(self, size_bytes: int, now_s: float) -> None:
+        self._running_downloads += 1
+        if self.is_held(now_s):
+            self._downloads.use(size_bytes)
+
+    def download_ended(self) -> None:
+        self._running_downloads -= 1
+
+    # --- report ------------------------------------------------------------------------------
+
+    def statistics(self, now_s: float) -> PaceStatistics:
+        return PaceStatistics(
+            limit_bytes_per_s=self._limit if self.is_held(now_s) else 0.0,
+            lateness_s_max=self._late_s(self._settings()),
+            waiting_answers=self.waiting_count,
+            held_s_total=self._held_s,
+            cuts_total=self._cuts_total,
+        )
