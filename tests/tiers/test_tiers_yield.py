@@ -124,9 +124,13 @@ def test_a_held_rewind_gets_every_batch_and_is_let_go_afterwards(tmp_path: Path)
             assert client.read(0, end_of(sent)) == sent
             assert broker.figure("held_seconds_total") > 0
             assert broker.figure("limit_cuts_total") > 0
+            # No answer is larger than what goes out in half a second.
+            assert broker.figure("limit_bytes_per_second") == floor
+            assert len(client.fetch_records(0, bytes_max=16 * SEGMENT_BYTES)) <= floor // 2
         eventually(lambda: broker.figure("limit_bytes_per_second") == 0, timeout_s=WAIT_S)
         assert broker.figure("held_answers") == 0
         assert client.read(0, end_of(sent)) == sent
+        assert len(client.fetch_records(0, bytes_max=16 * SEGMENT_BYTES)) > floor // 2
 
 
 def test_a_fetch_whose_download_is_held_back_is_answered_empty_and_later_whole(

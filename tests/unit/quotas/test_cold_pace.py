@@ -88,10 +88,12 @@ def test_a_setting_of_0_never_makes_way() -> None:
 
 def test_downloads_of_a_time_without_limits_are_no_debt_later() -> None:
     pace = ColdPace(lambda: SETTINGS)
-    for _ in range(100):
-        pace.download_began(CHUNK_BYTES, 50.0)
     pace.saw_live(100.0)
     assert pace.download_wait_s(100.0) == 0
+    for _ in range(100):
+        pace.download_began(CHUNK_BYTES, 100.0 + LIVE_S)
+    pace.saw_live(100.0 + LIVE_S)
+    assert pace.download_wait_s(100.0 + LIVE_S) == 0
 
 
 def test_late_ticks_lower_the_limit_to_the_floor_and_never_below() -> None:
