@@ -119,8 +119,12 @@ def test_a_held_rewind_gets_every_batch_and_is_let_go_afterwards(tmp_path: Path)
     with Yielding(tmp_path, **{FLOOR: str(floor)}) as broker, LogClient(broker.port, "t") as client:
         sent = fill(client, 8)
         with live_traffic(broker.port):
-            while broker.figure("limit_bytes_per_second") != floor:
+
+            def at_floor() -> bool:
                 assert client.read(0, end_of(sent)) == sent
+                return broker.figure("limit_bytes_per_second") == floor
+
+            eventually(at_floor, timeout_s=WAIT_S)
             assert client.read(0, end_of(sent)) == sent
             assert broker.figure("held_seconds_total") > 0
             assert broker.figure("limit_cuts_total") > 0
