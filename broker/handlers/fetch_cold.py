@@ -4,6 +4,8 @@ read ahead already          answered from memory, without a task
 else                        read within remote.fetch.max.wait.ms; what is late is answered
                             empty, and its download goes on for the next fetch
 the archive is away         answered empty, and not before its time
+held back for live traffic  what is there already does not wait for what is late: at the floor, a
+                            partition's next download may be seconds away
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from strandline.storage.tiering.cold_read import RemoteRead
 
 log = logging.getLogger(__name__)
 
+
+# As good as at once; long enough for what is just about to come.
+HELD_WAIT_MS = 20
 
 LookAt: TypeAlias = Callable[
     [FetchPlan, WantedPartition, Partition, FetchPass], FetchResponsePartition
@@ -71,19 +76,28 @@ class ColdFetches:
     async def read(self, plan: FetchPlan, found: FetchPass) -> None:
         """Reads the cold partitions in parallel, within the byte budget that is left."""
         share = self._share(plan, found)
+        wait_ms = self._wait_ms_max()
+        if found.total_bytes and self._bytes_max() is not None:
+            wait_ms = min(wait_ms, HELD_WAIT_MS)
         await asyncio.gather(
             *(
-                self._read_one(plan, found, position, partition, share)
+                self._read_one(plan, found, position, partition, share, wait_ms)
                 for position, partition, _ in found.remote
             )
         )
 
     async def _read_one(
-        self, plan: FetchPlan, found: FetchPass, position: int, partition: Partition, bytes_max: int
+        self,
+        plan: FetchPlan,
+        found: FetchPass,
+        position: int,
+        partition: Partition,
+        bytes_max: int,
+        wait_ms: int,
     ) -> None:
         wanted, _ = found.answers[position]
         try:
-            async with asyncio.timeout(self._wait_ms_max() / 1000):
+            async with asyncio.timeout(wait_ms / 1000):
                 read = await partition.log.read_remote(
                     wanted.fetch_offset,
                     bytes_max=min(wanted.partition_bytes_max, bytes_max),
@@ -98,7 +112,7 @@ class ColdFetches:
             self._note_failure(partition, wanted.fetch_offset, error)
             if isinstance(error, TierUnavailable):
                 # Empty, and not before its time: an error now would only make the client spin.
-                await asyncio.sleep(min(plan.wait_ms_max, self._wait_ms_max()) / 1000)
+                await asyncio.sleep(min(plan.wait_ms_max, wait_ms) / 1000)
                 return
             answer = error_answer(wanted.partition, error.kafka_code, partition)
         else:
@@ -114,11 +128,11 @@ class ColdFetches:
 
     def _share(self, plan: FetchPlan, found: FetchPass) -> int:
         """Bytes for each cold partition."""
-        left = plan.bytes_max - found.total_bytes
-        bytes_max = self._bytes_max()
-        if bytes_max is not None:
-            left = min(left, bytes_max)
-        return max(left // len(found.remote), 1)
+        held_bytes_max = self._bytes_max()
+        bytes_max = plan.bytes_max
+        if held_bytes_max is not None:
+            bytes_max = min(bytes_max, held_bytes_max)
+        return max((bytes_max - found.total_bytes) // len(found.remote), 1)
 
     def _accept(
         self,
