@@ -1,0 +1,78 @@
+"""A fetch held back for live traffic: what is there does not wait for what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.fetch_answers import error_answer
+from strandline.broker.handlers.fetch_cold import ColdFetches
+from strandline.broker.handlers.fetch_plan import FetchPass, FetchPlan
+from strandline.broker.handlers.fetch_sessions import WantedPartition
+from strandline.storage.model import Isolation
+
+# Longer than any test: who waits for it fails.
+HOURS_MS = 10 * 3_600_000
+
+
+async def _never(*_: object, **__: object) -> None:
+    await asyncio.Event().wait()
+
+
+def _plan() -> FetchPlan:
+    return FetchPlan(
+        version=12,
+        correlation_id=1,
+        user="",
+        client_id="",
+        started_s=0.0,
+        wanted=(),
+        session=None,
+        incremental=False,
+        isolation=Isolation.READ_UNCOMMITTED,
+        bytes_max=1 << 20,
+        min_bytes=1,
+        wait_ms_max=HOURS_MS,
+    )
+
+
+def _found(*, total_bytes: int) -> FetchPass:
+    """A look that found so much, and a partition whose download does not begin."""
+    wanted = WantedPartition("t", None, 0, 0, 1 << 20, -1, -1)
+    partition = cast(Partition, SimpleNamespace(log=SimpleNamespace(read_remote=_never)))
+    found = FetchPass(total_bytes=total_bytes)
+    found.answers.append((wanted, error_answer(0, 0)))
+    found.remote.append((0, partition, 0))
+    return found
+
+
+def _fetches(held_bytes_max: int | None) -> ColdFetches:
+    return ColdFetches(
+        lambda *_: error_answer(0, 0),
+        wait_ms_max=lambda: HOURS_MS,
+        bytes_max=lambda: held_bytes_max,
+    )
+
+
+def _ends(fetches: ColdFetches, found: FetchPass) -> bool:
+    async def main() -> bool:
+        reading = asyncio.ensure_future(fetches.read(_plan(), found))
+        # A tenth of a second is no promise of time: the other wait is hours.
+        done, _ = await asyncio.wait([reading], timeout=0.1 if found.total_bytes == 0 else 60)
+        reading.cancel()
+        return bool(done)
+
+    return asyncio.run(main())
+
+
+def test_held_records_that_are_there_do_not_wait_for_a_download_that_may_not_begin() -> None:
+    found = _found(total_bytes=1000)
+    assert _ends(_fetches(held_bytes_max=1 << 20), found)
+    ((_, answer),) = found.answers
+    assert answer.records_bytes == 0
+
+
+def test_held_with_nothing_there_it_waits_as_ever() -> None:
+    assert not _ends(_fetches(held_bytes_max=1 << 20), _found(total_bytes=0))
