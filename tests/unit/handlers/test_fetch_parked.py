@@ -57,6 +57,7 @@ def handler_of(partition: EmptyPartition) -> FetchHandler:
         quotas=SimpleNamespace(is_active=False),
         traffic=SimpleNamespace(apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}),
         clock=SystemClock(),
+        cold_pace=None,
         records=None,
     )
     return FetchHandler(cast(Services, services))
