@@ -5,7 +5,11 @@
     plan     planning 100,000 segments, all of them and one percent
     memory   peak memory of a Python process that scans one segment of 1 GB
 
-Run it as `make bench-lake`; rates are medians of RUNS alternating runs (min - max).
+Run it as `make bench-lake`; rates are medians of RUNS alternating runs (min - max). A JVM is warm
+only after some gigabytes, so a rate that is to be quoted is taken of 2 GB a topic, which needs
+about 4 GB of disk and 8 GB of memory:
+
+    make bench-lake BENCH_ARGS="--mb 2000 --runs 2 --ways '^(load|Spark)' rate"
 """
 
 from __future__ import annotations
@@ -27,8 +31,8 @@ import crc32c
 from rich.console import Console
 from rich.table import Table
 
+from bench.lake_cpu import WHO
 from bench.lake_rates import (
-    CPU_OF,
     CPU_UNIT,
     KAFKA,
     PARQUET,
@@ -239,8 +243,7 @@ def report(figures: list[Figure], console: Console) -> None:
         "what",
         "median",
         "min - max",
-        "JVM",
-        "Python",
+        *WHO,
         "of Kafka's",
         "of Parquet's",
         "goal",
@@ -257,7 +260,7 @@ def report(figures: list[Figure], console: Console) -> None:
             continue
         median = medians[part, name]
         question = PER_HOUR if name.endswith(PER_HOUR) else ""
-        cpu = [medians.get((part, f"{name}: {who}")) for who in CPU_OF]
+        cpu = [medians.get((part, f"{name}: {who}")) for who in WHO]
         peers = [medians.get((part, peer + question)) for peer in (KAFKA, PARQUET)]
         table.add_row(
             part,
@@ -284,6 +287,9 @@ def main() -> None:
     parser.add_argument(
         "--topics", default=TOPICS, help=f"record bytes and codec, joined by commas [{TOPICS}]"
     )
+    parser.add_argument(
+        "--ways", default="", help="only the ways to read whose names match this expression [all]"
+    )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--jars", type=Path, default=Path("bench-data/jars"))
     parser.add_argument("parts", nargs="*", default=["rate", "year", "plan", "memory"])
@@ -307,8 +313,10 @@ def main() -> None:
         if "rate" in options.parts:
             jars = jars_in(options.jars)
             topics = options.topics.split(",")
-            took(run_rates(folder, jars, topics, options.mb * 1_000_000, options.runs))
-    report(figures, Console(width=max(140, Console().width)))
+            took(
+                run_rates(folder, jars, topics, options.mb * 1_000_000, options.runs, options.ways)
+            )
+    report(figures, Console(width=max(170, Console().width)))
 
 
 if __name__ == "__main__":

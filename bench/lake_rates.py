@@ -9,16 +9,18 @@
     scan                 without Spark, two threads
     ..., per hour        not full rows, but how many records there are of each hour
 
-With each rate comes the CPU of Spark's JVM and of its Python workers, which says more than a rate
-on a machine that others use. The jars of Spark's Kafka source and of s3a come from Maven Central
-into `bench-data/jars`, for this benchmark alone (0.7 GB, nearly all of it Amazon's SDK). The S3
-server is `bench/null_s3.py`.
+With each rate comes the CPU of all who take part (`bench/lake_cpu.py`). Each topic has a broker and
+an S3 server of its own, so that disk and memory hold one topic, not all: for 2 GB of records, twice
+that in the server's memory (the archive, and Parquet) and, for a while, on disk. The jars of
+Spark's Kafka source and of s3a come from Maven Central into `bench-data/jars`, for this benchmark
+alone (0.7 GB, nearly all of it Amazon's SDK). The S3 server is `bench/null_s3.py`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -28,13 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.lake_cpu import WHO, Payers
 from bench.rdkafka import ProduceLoad, producers
 from bench.run import create_topic, null_s3, s3_client
 from strandline.storage.remote.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 
-BUCKET = "bench"
-URL = f"s3://{BUCKET}/archive"
 MIB = 1024 * 1024
 SEGMENT_BYTES = 16 * MIB
 TOPICS = "100-none,100-zstd,1000-none,1000-zstd"
@@ -44,7 +45,6 @@ PARQUET = "Spark over Parquet, s3a"
 # A question instead of full rows: how many records there are of each hour.
 PER_HOUR = ", per hour"
 CPU_UNIT = "CPU s/M records"
-CPU_OF = ("JVM", "Python")
 # See docs/lake.md; Spark's other sources do not use Arrow.
 JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 # Ready-made batches are as large as those of the lake.
@@ -70,7 +70,7 @@ def jars_in(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def spark_session(jars: list[Path], endpoint: str) -> Iterator[Any]:
+def spark_session(jars: list[Path]) -> Iterator[Any]:
     os.environ |= CREDENTIALS
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
@@ -87,7 +87,6 @@ def spark_session(jars: list[Path], endpoint: str) -> Iterator[Any]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.hadoop.fs.s3a.endpoint", endpoint)
         .config("spark.hadoop.fs.s3a.endpoint.region", "us-east-1")
         .config("spark.hadoop.fs.s3a.path.style.access", "true")
         .config("spark.hadoop.fs.s3a.connection.ssl.enabled", "false")
@@ -102,46 +101,63 @@ def spark_session(jars: list[Path], endpoint: str) -> Iterator[Any]:
         spark.stop()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """A topic with `count` records in a bucket of its own."""
+
+    topic: str
+    endpoint: str
+    broker: BrokerProcess
+    end_offsets: Mapping[int, int]
+
+    @property
+    def bucket(self) -> str:
+        return _bucket(self.topic)
+
+    @property
+    def url(self) -> str:
+        return _url(self.topic)
+
+    @property
+    def count(self) -> int:
+        return sum(self.end_offsets.values())
+
+    def offsets(self, *, begin: bool = False) -> str:
+        """As an option of Spark's sources."""
+        ends = {str(p): 0 if begin else end for p, end in self.end_offsets.items()}
+        return json.dumps({self.topic: ends})
+
+
+def _bucket(topic: str) -> str:
+    # Another for each topic: Spark keeps what it opened for a bucket, with its server.
+    return f"bench-{topic}"
+
+
+def _url(topic: str) -> str:
+    return f"s3://{_bucket(topic)}/archive"
+
+
 def run_rates(
-    folder: Path, jars: list[Path], topics: list[str], total_bytes: int, runs: int
-) -> Iterator[Figure]:
-    with null_s3() as endpoint:
-        client = s3_client(endpoint)
-        client.create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
-        settings = {
-            "remote.log.storage.system.enable": "true",
-            "strandline.remote.url": URL,
-            "strandline.remote.s3.endpoint.url": endpoint,
-            "remote.log.manager.task.interval.ms": "500",
-            "log.initial.task.delay.ms": "500",
-        }
-        with (
-            BrokerProcess(folder / "broker", settings=settings) as broker,
-            spark_session(jars, endpoint) as spark,
-        ):
-            for topic in topics:
-                record_bytes, codec = topic.split("-")
-                yield from _rates(
-                    spark, broker, endpoint, int(record_bytes), codec, total_bytes, runs
-                )
-
-
-def _rates(
-    spark: Any,
-    broker: BrokerProcess,
-    endpoint: str,
-    record_bytes: int,
-    codec: str,
+    folder: Path,
+    jars: list[Path],
+    topics: list[str],
     total_bytes: int,
     runs: int,
+    wanted: str = "",
 ) -> Iterator[Figure]:
+    """`wanted` is a regular expression that the names of the ways to read must match."""
+    with spark_session(jars) as spark:
+        for topic in topics:
+            with _archived(folder / topic, topic, total_bytes) as archived:
+                yield from _rates(spark, archived, runs, wanted)
+            shutil.rmtree(folder / topic, ignore_errors=True)
+
+
+def _rates(spark: Any, archived: Archived, runs: int, wanted: str) -> Iterator[Figure]:
     from strandline.spark_lake import load, scan
 
-    topic = f"{record_bytes}-{codec}"
-    end_offsets = _archived(broker, endpoint, topic, record_bytes, codec, total_bytes)
-    count = sum(end_offsets.values())
-    ends = json.dumps({topic: {str(p): end for p, end in end_offsets.items()}})
-    begins = json.dumps({topic: {str(p): 0 for p in end_offsets}})
+    topic, endpoint, count = archived.topic, archived.endpoint, archived.count
+    url, broker, ends = archived.url, archived.broker, archived.offsets()
 
     def lake() -> Any:
         return (
@@ -149,7 +165,7 @@ def _rates(
             .option("subscribe", topic)
             .option("s3.endpoint.url", endpoint)
             .option("endingOffsets", ends)
-            .load(URL)
+            .load(url)
         )
 
     tasks = lake().rdd.getNumPartitions()
@@ -159,23 +175,26 @@ def _rates(
         .option("minPartitions", tasks)
         .option("kafka.bootstrap.servers", broker.bootstrap)
         .option("subscribe", topic)
-        .option("startingOffsets", begins)
+        .option("startingOffsets", archived.offsets(begin=True))
         .option("endingOffsets", ends)
         .load()
     )
     _check_same(lake(), kafka, count)
-    parquet = spark.read.parquet(_parquet(lake(), endpoint, topic, broker.folder / topic))
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    hadoop.set(f"fs.s3a.bucket.{archived.bucket}.endpoint", endpoint)
+    parquet = spark.read.parquet(_parquet(lake(), archived))
     assert parquet.count() == count
 
     def arrow() -> None:
-        assert sum(b.num_rows for b in scan(URL, topic, options=options, threads=2)) == count
+        assert sum(b.num_rows for b in scan(url, topic, options=options, threads=2)) == count
 
     options: dict[str, str] = {"s3.endpoint.url": endpoint, "endingOffsets": ends}
     in_jvm, in_python = options | {"engine": "jvm"}, options | {"engine": "python"}
+    record_bytes = int(topic.split("-")[0])
     ready = _ReadyMade(spark, rows=count, record_bytes=record_bytes, tasks=tasks)
     ways: Mapping[str, Callable[[], object]] = {
-        "load": lambda: _consume(load(spark, URL, topic, options=in_jvm)),
-        "load, Python": lambda: _consume(load(spark, URL, topic, options=in_python)),
+        "load": lambda: _consume(load(spark, url, topic, options=in_jvm)),
+        "load, Python": lambda: _consume(load(spark, url, topic, options=in_python)),
         'format("strandline")': lambda: _consume(lake()),
         "ready-made, mapInArrow": lambda: _consume(ready.mapped()),
         "ready-made, data source": lambda: _consume(ready.source()),
@@ -183,53 +202,27 @@ def _rates(
         PARQUET: lambda: _consume(parquet),
         "scan, no Spark": arrow,
         f"load{PER_HOUR}": lambda: _per_hour(
-            load(spark, URL, topic, columns=["timestamp"], options=in_jvm)
+            load(spark, url, topic, columns=["timestamp"], options=in_jvm)
         ),
         f"{KAFKA}{PER_HOUR}": lambda: _per_hour(kafka),
         f"{PARQUET}{PER_HOUR}": lambda: _per_hour(parquet),
     }
+    chosen = {name: read for name, read in ways.items() if re.search(wanted, name)}
+    payers = Payers(jvm=spark.sparkContext._gateway.proc.pid, broker=broker.pid)
     for run in range(runs + 1):
-        for name, read in ways.items():
-            begin_s, begin_cpu = time.perf_counter(), _cpu_seconds(spark)
+        for name, read in chosen.items():
+            begin_s, before = time.perf_counter(), payers.spent_s()
             read()
-            taken_s, cpu = time.perf_counter() - begin_s, _cpu_seconds(spark)
+            taken_s, after = time.perf_counter() - begin_s, payers.spent_s()
             # The first round warms the JVM, the workers and the compiled loops.
             if not run:
                 continue
-            part, records = f"{record_bytes} B {codec}", count / 1e6
+            part, records = topic.replace("-", " B "), count / 1e6
             yield Figure(part=part, name=name, value=records / taken_s, unit="M records/s")
             if read is not arrow:
-                for number, who in enumerate(CPU_OF):
-                    yield Figure(
-                        part=part,
-                        name=f"{name}: {who}",
-                        value=(cpu[number] - begin_cpu[number]) / records,
-                        unit=CPU_UNIT,
-                    )
-
-
-def _cpu_seconds(spark: Any) -> tuple[float, float]:
-    """CPU of Spark's JVM and of all its Python workers so far."""
-    jvm = spark.sparkContext._gateway.proc.pid
-    tick = os.sysconf("SC_CLK_TCK")
-    parents: dict[int, int] = {}
-    spent: dict[int, int] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        pid = int(folder.name)
-        parents[pid] = int(fields[1])
-        # With the children that have ended, of everything but the JVM.
-        spent[pid] = sum(map(int, fields[11 : 13 if pid == jvm else 15]))
-    workers = 0
-    for pid, ticks in spent.items():
-        above = parents.get(pid, 0)
-        while above not in (0, jvm):
-            above = parents.get(above, 0)
-        workers += ticks if above == jvm and pid != jvm else 0
-    return spent[jvm] / tick, workers / tick
+                for who in WHO:
+                    spent_s = (after[who] - before[who]) / records
+                    yield Figure(part=part, name=f"{name}: {who}", value=spent_s, unit=CPU_UNIT)
 
 
 class _ReadyMade:
@@ -295,14 +288,18 @@ class _ReadyMade:
         self.mapped = lambda: spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 
 
-def _parquet(frame: Any, endpoint: str, topic: str, folder: Path) -> str:
+def _parquet(frame: Any, archived: Archived) -> str:
     """The rows as Parquet on the S3 server, which cannot rename as a writing Spark wants it to."""
+    folder = archived.broker.folder / "parquet"
     frame.write.parquet(str(folder))
-    client: Any = s3_client(endpoint)
+    client: Any = s3_client(archived.endpoint)
     for path in sorted(folder.glob("*.parquet")):
-        client.put_object(Bucket=BUCKET, Key=f"parquet/{topic}/{path.name}", Body=path.read_bytes())
+        client.put_object(
+            Bucket=archived.bucket, Key=f"parquet/{path.name}", Body=path.read_bytes()
+        )
+        path.unlink()
     shutil.rmtree(folder)
-    return f"s3a://{BUCKET}/parquet/{topic}/"
+    return f"s3a://{archived.bucket}/parquet/"
 
 
 def _consume(frame: Any) -> None:
@@ -331,15 +328,28 @@ def _check_same(lake: Any, kafka: Any, count: int) -> None:
     assert ours[0] == count, (ours, count)
 
 
-def _archived(
-    broker: BrokerProcess,
-    endpoint: str,
-    topic: str,
-    record_bytes: int,
-    codec: str,
-    total_bytes: int,
-) -> dict[int, int]:
+@contextmanager
+def _archived(folder: Path, topic: str, total_bytes: int) -> Iterator[Archived]:
+    """Produces the topic through a broker of its own, and waits for its closed segments."""
+    with null_s3() as endpoint:
+        client: Any = s3_client(endpoint)
+        client.create_bucket(Bucket=_bucket(topic))
+        settings = {
+            "remote.log.storage.system.enable": "true",
+            "strandline.remote.url": _url(topic),
+            "strandline.remote.s3.endpoint.url": endpoint,
+            "remote.log.manager.task.interval.ms": "500",
+            "log.initial.task.delay.ms": "500",
+        }
+        with BrokerProcess(folder, settings=settings) as broker:
+            ends = _produced(broker, topic, endpoint, total_bytes)
+            yield Archived(topic=topic, endpoint=endpoint, broker=broker, end_offsets=ends)
+
+
+def _produced(broker: BrokerProcess, topic: str, endpoint: str, total_bytes: int) -> dict[int, int]:
     """Produces the topic and waits for its closed segments; the archive's ends."""
+    size, codec = topic.split("-")
+    record_bytes = int(size)
     create_topic(
         broker,
         topic,
@@ -359,24 +369,26 @@ def _archived(
     assert open_base_offset, "too few bytes for a closed segment"
 
     def look() -> dict[int, int] | None:
-        manifest = _manifest(endpoint, topic)
+        manifest = _manifest(topic, endpoint)
         # Not by their number: small ones are merged in the bucket.
         if manifest is None or manifest.end_offset < open_base_offset:
             return None
         return {0: manifest.end_offset}
 
-    found = eventually(look, timeout_s=120, interval_s=0.5)
+    found = eventually(look, timeout_s=600, interval_s=0.5)
     assert found is not None
     return dict(found)
 
 
-def _manifest(endpoint: str, topic: str) -> Manifest | None:
+def _manifest(topic: str, endpoint: str) -> Manifest | None:
     from strandline.spark_lake.catalog import Catalog
     from strandline.spark_lake.objects import ObjectReader
     from strandline.spark_lake.options import S3Options, Subscribe
     from strandline.storage.errors import StrandlineError
 
-    reader = ObjectReader(URL, S3Options(endpoint_url=endpoint, key="bench", secret="bench"))
+    reader = ObjectReader(
+        _url(topic), S3Options(endpoint_url=endpoint, key="bench", secret="bench")
+    )
     try:
         (one,) = Catalog(reader).load_partitions(Subscribe((topic,)))
     except StrandlineError:
