@@ -10,6 +10,7 @@ import pytest
 
 from strandline.spark_lake import count, scan
 from strandline.spark_lake.arrow_scan import make_query
+from strandline.spark_lake.old_segments import old_partitions
 from strandline.spark_lake.planner import Skip
 from strandline.storage.model import EpochStart
 from strandline.storage.records.record import Record, encode_batch
@@ -104,3 +105,15 @@ def test_a_key_of_old_messages_is_found_with_the_filter_of_their_segment(
     if walk is plain_walk:
         assert plan.skipped[Skip.KEYS].segment_count == 1
     assert scan(archive.url, "t", filters=[("key", "==", b"nobody")]).read_all().num_rows == 0
+
+
+def test_a_first_segment_that_is_gone_is_left_to_the_task_that_reads_it(tmp_path: Path) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    entry = archive.add_segment("t", [encode_batch(records(0))])
+    query = make_query(archive.url, "t")
+    reader = query.open()
+    plan = query.plan(reader)
+    assert old_partitions(plan.splits, reader) == frozenset()
+    archive.object_path(entry.log_key).unlink()
+    assert old_partitions(plan.splits, reader) == frozenset()
