@@ -80,11 +80,13 @@ from strandline.broker.protocol.messages.fetch import (
 )
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import Isolation
+from strandline.storage.records.compression import Codec
 
 log = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_MAGIC_1 = 2
 FIRST_VERSION_WITH_BATCHES = 4
+FIRST_VERSION_WITH_ZSTD = 10
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 # Nobody with such a client counts milliseconds.
 OLD_FETCH_LOOK_S = 0.1
@@ -225,6 +227,13 @@ class FetchHandler:
     ) -> FetchResponsePartition:
         tiers = partition.log
         partition.traffic.fetch_requests += 1
+        if plan.version < FIRST_VERSION_WITH_ZSTD and tiers.config.stored_codec == Codec.ZSTD:
+            # Clients of this version do not know it (KIP-110). As KafkaApis, which does not ask
+            # what producers sent to a topic that keeps it.
+            found.must_answer = True
+            partition.traffic.failed_fetch += 1
+            code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return error_answer(wanted.partition, code, partition)
         try:
             partition.check_leader_epoch(wanted.current_leader_epoch)
             if wanted.last_fetched_epoch >= 0:

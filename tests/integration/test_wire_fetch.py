@@ -44,6 +44,7 @@ pytestmark = pytest.mark.slow
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 UNKNOWN_LEADER_EPOCH = 75
+UNSUPPORTED_COMPRESSION_TYPE = 76
 UNKNOWN_TOPIC_ID = 100
 
 LONG_MS = 60_000
@@ -133,6 +134,18 @@ def test_a_fetch_by_topic_id_knows_the_topic_of_now_only(client: WireClient, top
     for partition in (1, -1):
         answer = fetch(client, new_id, partition=partition)
         assert answer.error_code == UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 9])
+def test_a_client_that_cannot_unpack_zstd_is_told_so_by_a_topic_of_zstd(
+    client: WireClient, make_topic: MakeTopic, version: int
+) -> None:
+    """It would take the batches for damaged, and say so again with each fetch."""
+    topic = make_topic(1, {"compression.type": "zstd"})
+    append(client, topic, batch(3))
+    answer = fetch(client, topic, version=version)
+    assert (answer.error_code, answer.records_bytes) == (UNSUPPORTED_COMPRESSION_TYPE, 0)
+    assert len(records_in(fetch(client, topic, version=10))) == 3
 
 
 def test_a_leader_epoch_that_is_too_new_is_refused(client: WireClient, topic: str) -> None:
