@@ -19,7 +19,8 @@ configurations calls dynamic can be altered; they are in force when the answer g
 A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members hear of it
 with their next heartbeat.
 
-Not alterable: the other keys of brokers (they are read at the start), and internal topics.
+Not alterable: the other keys of brokers (they are read at the start), and what keeps the offsets of
+groups where they are: `__consumer_offsets` stays compacted, and on this disk.
 """
 
 from __future__ import annotations
@@ -298,10 +299,22 @@ def decide(
 def _changed(name: str, topic: TopicImage | None, alteration: Alteration) -> NewProperties:
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}")
+    properties = alteration(topic.properties)
     if name in INTERNAL_TOPICS:
-        # Its properties are what keeps the groups' offsets from being deleted with age.
-        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is internal.")
-    return NewProperties(name=name, properties=alteration(topic.properties))
+        _check_internal(name, properties)
+    return NewProperties(name=name, properties=properties)
+
+
+def _check_internal(name: str, properties: Mapping[str, str]) -> None:
+    """Raises Refusal for what would delete the groups' offsets with age, or take them elsewhere.
+
+    Kafka refuses nothing here, and forgets them.
+    """
+    policy = _elements(properties.get("cleanup.policy", ""))
+    if policy != ["compact"]:
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} needs cleanup.policy=compact.")
+    if properties.get("remote.storage.enable", "").strip().lower() == "true":
+        raise Refusal(ErrorCode.INVALID_CONFIG, f"{name} cannot have remote.storage.enable=true.")
 
 
 def replacement(configs: Sequence[AlterableConfig]) -> dict[str, str]:

@@ -47,12 +47,30 @@ def operation(kind: int, value: str | None, name: str = THROTTLED) -> Incrementa
     return IncrementalConfig(name=name, config_operation=kind, value=value)
 
 
+@pytest.mark.parametrize(
+    "to",
+    [
+        {},
+        {"segment.bytes": "1048576"},
+        {"cleanup.policy": "delete"},
+        {"cleanup.policy": "compact,delete"},
+        {"cleanup.policy": "compact", "remote.storage.enable": " TRUE "},
+    ],
+)
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
-def test_internal_topics_keep_the_properties_that_the_broker_gave_them(name: str) -> None:
-    image = image_with(name, {"retention.ms": "-1"})
-    decision = altered(image, name, {})
+def test_internal_topics_stay_compacted_and_on_this_disk(name: str, to: dict[str, str]) -> None:
+    decision = altered(image_with(name, {"cleanup.policy": "compact"}), name, to)
     assert decision.records == ()
-    assert decision.results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert decision.results[0].error_code == ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_what_else_internal_topics_have_can_be_altered(name: str) -> None:
+    image = image_with(name, {"cleanup.policy": "compact", "segment.bytes": "104857600"})
+    to = {"cleanup.policy": " compact ", "segment.bytes": "1048576", "compression.type": "zstd"}
+    decision = altered(image, name, to)
+    assert decision.results[0].error_code == ErrorCode.NONE
+    assert [record.properties for record in decision.records] == [to]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
