@@ -2,6 +2,10 @@
 
     0-5   2 flexible, 3 carries the producer's current id and epoch (KIP-360)
 
+Current ids matter for transactions alone: whoever has none gets a new id each time, as from Kafka's
+TransactionCoordinator. Given a next epoch instead, two that name the same id would have the same
+epoch, and take each other's batches for repeats. Idempotent producers raise epochs by themselves.
+
 Ids are handed out from a block that the metadata log has given away for good: a crash loses the
 rest of a block and never gives one id twice. Transactional ids are refused with a code that
 clients report at once; transactions are not served yet.
@@ -18,8 +22,6 @@ from strandline.broker.protocol.messages.init_producer_id import (
 )
 from strandline.storage.errors import StorageError
 
-PRODUCER_EPOCH_MAX = 2**15 - 1
-
 
 class ProducerIdHandler:
     """Owns the current block."""
@@ -34,11 +36,6 @@ class ProducerIdHandler:
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
-        if request.producer_id >= 0 and 0 <= request.producer_epoch < PRODUCER_EPOCH_MAX - 1:
-            # KIP-360: a producer that lost its sequence goes on under the next epoch.
-            return InitProducerIdResponse(
-                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
-            )
         try:
             producer_id = await self._take()
         except StorageError as error:
