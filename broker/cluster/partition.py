@@ -14,7 +14,12 @@ from typing import Protocol
 
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.traffic import TopicTraffic
-from strandline.storage.errors import FencedLeaderEpoch, RecordsRejected, UnknownLeaderEpoch
+from strandline.storage.errors import (
+    DiskError,
+    FencedLeaderEpoch,
+    RecordsRejected,
+    UnknownLeaderEpoch,
+)
 from strandline.storage.local.log import AppendInfo, AppendOrigin
 from strandline.storage.model import NO_EPOCH, TopicId, TopicPartition
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -172,16 +177,20 @@ class Partition:
         others who came. Raises StorageError to each of them if it fails.
         """
         wanted_end = self.log.end_offset
-        while self.log.local.recovery_point < wanted_end:
+        while (local := self.log.local).recovery_point < wanted_end:
+            is_mine = self._flushing is None
             if self._flushing is None:
                 loop = asyncio.get_running_loop()
-                self._flushing = loop.run_in_executor(self._syncs, self.log.local.flush)
-                try:
-                    await asyncio.shield(self._flushing)
-                finally:
-                    self._flushing = None
-            else:
+                self._flushing = loop.run_in_executor(self._syncs, local.flush)
+            try:
                 await asyncio.shield(self._flushing)
+            except DiskError:
+                # A move took the folder away under the flush: its copy was synced before.
+                if self.log.local is local:
+                    raise
+            finally:
+                if is_mine:
+                    self._flushing = None
 
     def wait(self, waiter: AppendWaiter) -> None:
         self._waiters.add(waiter)
