@@ -8,6 +8,7 @@ sooner: everybody waits 20 ms for it then.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -24,6 +25,8 @@ from strandline.broker.listeners import Listener
 from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.schema import Request
 from strandline.storage.local.log_dir import LogDirs
+
+log = logging.getLogger(__name__)
 
 # The dispatcher knows these by itself.
 _DISPATCHED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS})
@@ -86,5 +89,11 @@ def _make_late(
 
 
 def load_late_handlers() -> None:
-    """Imports what the first request for a late handler would import; blocks for 20 ms."""
-    import_module("strandline.broker.handlers.late_handlers")
+    """Imports what the first request for a late handler would import; blocks for 20 ms.
+
+    Where that fails (no file descriptor is left, say), that request tries again.
+    """
+    try:
+        import_module("strandline.broker.handlers.late_handlers")
+    except (ImportError, OSError) as error:
+        log.warning("handlers not loaded yet", extra={"fields": {"error": str(error)}})
