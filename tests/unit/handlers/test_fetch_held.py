@@ -48,19 +48,18 @@ def _found(*, total_bytes: int) -> FetchPass:
     return found
 
 
-def _fetches(held_bytes_max: int | None) -> ColdFetches:
+def _fetches(held_bytes_max: int | None, *, wait_ms_max: int = HOURS_MS) -> ColdFetches:
     return ColdFetches(
         lambda *_: error_answer(0, 0),
-        wait_ms_max=lambda: HOURS_MS,
+        wait_ms_max=lambda: wait_ms_max,
         bytes_max=lambda: held_bytes_max,
     )
 
 
-def _ends(fetches: ColdFetches, found: FetchPass) -> bool:
+def _ends(fetches: ColdFetches, found: FetchPass, *, timeout_s: float = 60.0) -> bool:
     async def main() -> bool:
         reading = asyncio.ensure_future(fetches.read(_plan(), found))
-        # A tenth of a second is no promise of time: the other wait is hours.
-        done, _ = await asyncio.wait([reading], timeout=0.1 if found.total_bytes == 0 else 60)
+        done, _ = await asyncio.wait([reading], timeout=timeout_s)
         reading.cancel()
         return bool(done)
 
@@ -75,4 +74,24 @@ def test_held_records_that_are_there_do_not_wait_for_a_download_that_may_not_beg
 
 
 def test_held_with_nothing_there_it_waits_as_ever() -> None:
-    assert not _ends(_fetches(held_bytes_max=1 << 20), _found(total_bytes=0))
+    assert not _ends(_fetches(held_bytes_max=1 << 20), _found(total_bytes=0), timeout_s=0.1)
+
+
+def test_held_with_nothing_there_it_is_answered_empty_at_the_end_of_its_wait() -> None:
+    found = _found(total_bytes=0)
+    assert _ends(_fetches(held_bytes_max=1 << 20, wait_ms_max=1), found)
+    ((_, answer),) = found.answers
+    assert (answer.error_code, answer.records_bytes) == (0, 0)
+
+
+def test_a_held_answer_is_bounded_with_what_it_has_already() -> None:
+    asked: list[int] = []
+    found = _found(total_bytes=400)
+    ((_, partition, _),) = found.remote
+    log = SimpleNamespace(
+        read_remote_from_memory=lambda *_, bytes_max, **__: asked.append(bytes_max)
+    )
+    partition.log = log  # type: ignore[assignment]
+    _fetches(held_bytes_max=1000).read_from_memory(_plan(), found)
+    _fetches(held_bytes_max=None).read_from_memory(_plan(), found)
+    assert asked == [600, (1 << 20) - 400]
