@@ -105,7 +105,13 @@ def _download(gets: RangedGets, request: DownloadRequest, target: memoryview) ->
                 walk.add(window)
 
     try:
-        gets.get_into(request.source, target, start=request.start, on_received=received)
+        gets.get_into(
+            request.source,
+            target,
+            start=request.start,
+            on_received=received,
+            bytes_per_s=request.bytes_per_s,
+        )
         assert walk.is_done, walk.position
         return walk.index
     except Refused as error:

@@ -38,7 +38,8 @@ class DownloadRequest(NamedTuple):
     """Bytes [start, start + size_bytes) of `source`, to the beginning of block number `block`.
 
     The first batch must begin with `base_offset`. If the block `is_new` to the child, its
-    descriptor comes along. `forgotten` are the numbers of blocks that are gone.
+    descriptor comes along. `forgotten` are the numbers of blocks that are gone. The bytes are
+    received no faster than `bytes_per_s`; 0: as fast as they come.
     """
 
     source: DirectRead
@@ -49,6 +50,7 @@ class DownloadRequest(NamedTuple):
     block_bytes: int
     is_new: bool
     forgotten: tuple[int, ...]
+    bytes_per_s: int = 0
 
 
 class CheckRequest(NamedTuple):

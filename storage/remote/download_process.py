@@ -139,6 +139,8 @@ class DownloadProcess:
         # Blocks that are gone and that the child may still have mapped.
         self._forgotten: deque[int] = deque(maxlen=1024)
         self.fetched_count = 0
+        # How fast each download that begins may be received; 0: as fast as it comes.
+        self.bytes_per_s = 0
 
     def resize(self, parallel_max: int) -> None:
         """The next child takes so many downloads at a time; with this one, others wait or are
@@ -229,6 +231,7 @@ class DownloadProcess:
             block_bytes=len(memory),
             is_new=is_new,
             forgotten=forgotten,
+            bytes_per_s=self.bytes_per_s,
         )
         return request, memory.descriptor if is_new else None
 

@@ -71,6 +71,10 @@ class DownloadPace(Protocol):
         """0 if one may begin now; else when to ask again."""
         ...
 
+    def download_bytes_per_s(self, now_s: float) -> int:
+        """How fast the next one may be received; 0: as fast as it comes."""
+        ...
+
     def download_began(self, size_bytes: int, now_s: float) -> None: ...
 
     def download_ended(self) -> None: ...
@@ -241,6 +245,8 @@ class ChunkDownloads:
         self._running[key] = download
         if self._pace is not None:
             self._pace.download_began(key.size_bytes, self._loop.time())
+            if self.process is not None:
+                self.process.bytes_per_s = self._pace.download_bytes_per_s(self._loop.time())
 
         def answered(answer: ProcessAnswer) -> None:
             fetched = self._fetch.accept(key, place, answer)

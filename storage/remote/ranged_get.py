@@ -6,6 +6,9 @@ takes the long way through the store.
 
 A plain socket is read in blocks with MSG_WAITALL: the kernel fills a block while the packets come
 in, and Python takes part once per block. The socket's own receive timeout bounds each of them.
+
+Who shares the machine with live traffic takes its time: then blocks are small, with a sleep between
+them, and nobody else waits for a core longer than one block takes.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import contextlib
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 
 # In between the deadline is looked at, and what came is checked, which is in the cache still.
 RECEIVE_BYTES = 1024 * 1024
+# The same where the rate is bounded: some tenth of a millisecond of work.
+BOUNDED_RECEIVE_BYTES = 128 * 1024
 # S3's heads have less than 1 KiB.
 HEAD_BYTES_MAX = 64 * 1024
 PARTIAL_CONTENT = b"206"
@@ -48,6 +54,7 @@ class RangedGets:
         self._origin = ("", "", "")
         self._used_s = 0.0
         self._on_received: Callable[[int], None] = lambda _: None
+        self._bytes_per_s = 0
 
     def get_into(
         self,
@@ -56,12 +63,15 @@ class RangedGets:
         *,
         start: int,
         on_received: Callable[[int], None] = lambda _: None,
+        bytes_per_s: int = 0,
     ) -> None:
         """Fills all of `target` with the object's bytes from `start`. Raises Refused.
 
-        `on_received` is told again and again how much of `target` is filled, and may raise.
+        `on_received` is told again and again how much of `target` is filled, and may raise. A body
+        comes no faster than `bytes_per_s`; 0: as fast as it comes.
         """
         self._on_received = on_received
+        self._bytes_per_s = bytes_per_s
         try:
             if source.path:
                 self._read_file(source.path, target, start)
@@ -177,15 +187,20 @@ class RangedGets:
     ) -> None:
         # TLS has its own records, and no flags.
         flags = 0 if self._origin[0] == "https" else socket.MSG_WAITALL
+        block_bytes = BOUNDED_RECEIVE_BYTES if self._bytes_per_s else RECEIVE_BYTES
+        begun_s = self._clock.monotonic_s()
         while done < len(target):
             if self._clock.monotonic_s() > deadline_s:
                 raise Refused(f"{done} of {len(target)} bytes came in time")
-            block = target[done : done + RECEIVE_BYTES]
+            block = target[done : done + block_bytes]
             count = connected.recv_into(block, len(block), flags)
             if not count:
                 raise Refused(f"body ended after {done} of {len(target)} bytes")
             done += count
             self._on_received(done)
+            if self._bytes_per_s and done < len(target):
+                due_s = min(begun_s + done / self._bytes_per_s, deadline_s)
+                time.sleep(max(due_s - self._clock.monotonic_s(), 0.0))
 
 
 def _receive_head(connected: socket.socket) -> tuple[bytes, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,13 @@ from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.download_channel import RECEIVE_BYTES
-from strandline.storage.remote.download_messages import NotDone
+from strandline.storage.remote.download_messages import (
+    CheckRequest,
+    DownloadRequest,
+    NotDone,
+    encode_request,
+    receive_request,
+)
 from strandline.storage.remote.download_process import SOURCE_KNOWN_S, DownloadProcess, Lost
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.reader import ColdReader
@@ -81,6 +88,19 @@ def test_what_would_have_to_be_waited_for_is_not_begun(
     assert files.noted_bytes == 3 * len(LOG)
     clock.advance_ms(int(SOURCE_KNOWN_S * 1000))
     assert ask(process, into(block)) is None, "it may lie elsewhere by now"
+
+
+def test_a_request_comes_as_it_was_sent() -> None:
+    ours, theirs = socket.socketpair()
+    source = DirectRead(url="http://127.0.0.1/b/k", request_s=3.0)
+    requests = [
+        DownloadRequest(source, 1, 2, 3, 4, 5, False, (6, 7), bytes_per_s=8),
+        CheckRequest(start=1, size_bytes=2, base_offset=3),
+    ]
+    with ours, theirs:
+        for request in requests:
+            ours.sendall(encode_request(request))
+            assert receive_request(theirs) == (request, -1)
 
 
 def test_an_index_comes_whole_however_long_it_is(process: DownloadProcess, files: Files) -> None:

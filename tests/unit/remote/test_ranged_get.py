@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import pytest
 
-from strandline.storage.clock import SystemClock
+from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.errors import CorruptRecords
+from strandline.storage.remote import ranged_get
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 
@@ -119,6 +121,40 @@ def test_who_checks_along_is_told_of_all_that_came(
 
     gets.get_into(server.source, memoryview(target), start=START, on_received=received)
     assert bytes(seen) == WANTED
+    server.close()
+
+
+def test_a_bounded_rate_is_kept_by_small_blocks_with_sleeps_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, block_bytes, bytes_per_s = ManualClock(), 100, 10_000
+    # None of the body comes with the head.
+    monkeypatch.setattr(ranged_get, "HEAD_BYTES_MAX", len(HEAD) + 2)
+    monkeypatch.setattr(ranged_get, "BOUNDED_RECEIVE_BYTES", block_bytes)
+    monkeypatch.setattr(ranged_get.time, "sleep", lambda s: clock.advance_ms(round(s * 1000)))
+    gets = RangedGets(clock)
+    server = Server(sends(GOOD), sends(GOOD))
+    target = bytearray(SIZE)
+    # How much was there, and when.
+    seen: list[tuple[int, float]] = [(0, 0.0)]
+    gets.get_into(
+        server.source,
+        memoryview(target),
+        start=START,
+        on_received=lambda count: seen.append((count, clock.monotonic_s())),
+        bytes_per_s=bytes_per_s,
+    )
+    assert bytes(target) == WANTED
+    for (before, _), (count, now_s) in pairwise(seen):
+        assert count - before <= block_bytes
+        # Before each block it was waited until those before it were due.
+        assert before <= now_s * bytes_per_s + 1
+    # It is for one download only.
+    ended_s = clock.monotonic_s()
+    assert ended_s >= (SIZE - block_bytes) / bytes_per_s
+    assert get(gets, server.source) == WANTED
+    assert clock.monotonic_s() == ended_s
+    gets.close()
     server.close()
 
 
