@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable
 
+from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.remote.segment_index import ChunkKey
 
@@ -25,8 +24,8 @@ REMEMBERED = 1024
 class CorruptionLog:
     """Says which chunk was wrong, and where it was found so. May be used by several threads."""
 
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._told_s: OrderedDict[tuple[str, int, str], float] = OrderedDict()
 
@@ -47,7 +46,7 @@ class CorruptionLog:
         )
 
     def _is_new(self, what: tuple[str, int, str]) -> bool:
-        now_s = self._now_s()
+        now_s = self._clock.monotonic_s()
         with self._lock:
             told_s = self._told_s.get(what)
             if told_s is not None and now_s < told_s + TOLD_AGAIN_S:
@@ -59,4 +58,4 @@ class CorruptionLog:
             return True
 
 
-corruption_log = CorruptionLog()
+corruption_log = CorruptionLog(SystemClock())

@@ -17,7 +17,7 @@ import contextlib
 import os
 import socket
 import struct
-import time
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
@@ -48,8 +48,10 @@ class _ClosedBefore(Exception):
 class RangedGets:
     """Reads ranges one after the other; keeps the connection. Not thread-safe."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, wait_s: Callable[[float], object] | None = None) -> None:
+        """`wait_s` waits so many seconds; it is given with a clock that is not the system's."""
         self._clock = clock
+        self._wait_s = wait_s or threading.Event().wait
         self._socket: socket.socket | None = None
         self._origin = ("", "", "")
         self._used_s = 0.0
@@ -200,7 +202,7 @@ class RangedGets:
             self._on_received(done)
             if self._bytes_per_s and done < len(target):
                 due_s = min(begun_s + done / self._bytes_per_s, deadline_s)
-                time.sleep(max(due_s - self._clock.monotonic_s(), 0.0))
+                self._wait_s(max(due_s - self._clock.monotonic_s(), 0.0))
 
 
 def _receive_head(connected: socket.socket) -> tuple[bytes, bytes]:

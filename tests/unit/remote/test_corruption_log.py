@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.remote import corruption_log
 from strandline.storage.remote.corruption_log import TOLD_AGAIN_S, CorruptionLog
@@ -18,9 +19,9 @@ class Told:
     """A log under test, its clock, and how often it told somebody."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
-        self.now_s = 1000.0
         self._caplog = caplog
-        self._log = CorruptionLog(lambda: self.now_s)
+        self.clock = ManualClock()
+        self._log = CorruptionLog(self.clock)
 
     def tell(self, position: int = 0, source: str = "download") -> int:
         """How many warnings came of it."""
@@ -45,9 +46,9 @@ def test_another_chunk_and_another_place_are_told_too(told: Told) -> None:
 
 def test_what_is_still_damaged_is_told_again_later(told: Told) -> None:
     told.tell()
-    told.now_s += TOLD_AGAIN_S - 1
+    told.clock.advance_ms(round(TOLD_AGAIN_S * 1000) - 1)
     assert told.tell() == 0
-    told.now_s += 1
+    told.clock.advance_ms(1)
     assert told.tell() == 1
 
 
