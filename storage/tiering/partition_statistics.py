@@ -60,6 +60,7 @@ def statistics_of(
     """Everything about this partition, as of now."""
     verdict, manifest = unified_log.judge(), remote.manifest
     pending = tuple(_pending(segment, copy_failure) for segment in verdict.pending)
+    deleting = () if manifest is None else tuple(_deleting(manifest))
     lagging = [s for s in verdict.pending if s.state is not SegmentState.ACTIVE]
     return PartitionStatistics(
         topic_partition=unified_log.topic_partition,
@@ -71,13 +72,8 @@ def statistics_of(
         remote_bytes=0 if manifest is None else manifest.size_bytes,
         local_segments=len(unified_log.local.segments),
         remote_segments=0 if manifest is None else manifest.segment_count,
-        deleting_segments=0
-        if manifest is None
-        else len(manifest.deleting) + sum(count for count, _ in _below_log_start(manifest)),
-        deleting_bytes=0
-        if manifest is None
-        else sum(mark.size_bytes for mark in manifest.deleting)
-        + sum(size_bytes for _, size_bytes in _below_log_start(manifest)),
+        deleting_segments=sum(count for count, _ in deleting),
+        deleting_bytes=sum(size_bytes for _, size_bytes in deleting),
         pending=pending,
         copy_lag_bytes=sum(segment.size_bytes for segment in lagging),
         copy_lag_segments=len(lagging),
@@ -89,8 +85,10 @@ def statistics_of(
     )
 
 
-def _below_log_start(manifest: Manifest) -> Iterator[tuple[int, int]]:
-    """Segments, and bytes of them, that nobody may read any more and that are not marked yet."""
+def _deleting(manifest: Manifest) -> Iterator[tuple[int, int]]:
+    """Segments, and bytes of them, that are marked, or that nobody may read and will be."""
+    for mark in manifest.deleting:
+        yield 1, mark.size_bytes
     for page in manifest.pages:
         if page.end_offset <= manifest.log_start_offset:
             yield page.segment_count, page.size_bytes

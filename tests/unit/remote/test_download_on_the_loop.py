@@ -32,7 +32,7 @@ from strandline.storage.remote.download_process import SOURCE_KNOWN_S, DownloadP
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.segment_index import ChunkKey
-from tests.support.archived_segments import archive_segment, make_log
+from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
 from tests.unit.remote.test_cold_reader import PARTITION, WAIT_S_MAX, read_all, run
 from tests.unit.remote.test_download_process import (
     KEY,
@@ -213,6 +213,17 @@ def pool() -> Iterator[CountingPool]:
         yield made
 
 
+async def read_until_the_process_fetches(
+    reader: ColdReader, segment: ArchivedSegment
+) -> DownloadProcess:
+    process = reader.download_process
+    assert process is not None
+    async with asyncio.timeout(WAIT_S_MAX):
+        while not process.fetched_count:
+            assert await read_all(reader, [segment], bytes_max=30_000) == segment.log
+    return process
+
+
 Store = type[LocalDirectoryStore]
 STORES = [LocalDirectoryStore, FarFolder]
 
@@ -229,11 +240,7 @@ def test_reading_on_needs_no_thread_for_a_chunk(
         reader = ColdReader(
             store, pool, chunk_bytes=40_000, memory_bytes_max=400_000, read_ahead_chunks=3
         )
-        process = reader.download_process
-        assert process is not None
-        async with asyncio.timeout(WAIT_S_MAX):
-            while not process.fetched_count:
-                assert await read_all(reader, [segment], bytes_max=30_000) == log
+        await read_until_the_process_fetches(reader, segment)
         jobs, downloads = pool.count, reader.statistics().downloads
         assert await read_all(reader, [segment], bytes_max=30_000) == log
         assert reader.statistics().downloads > downloads + 10
@@ -257,11 +264,7 @@ def test_what_was_damaged_meanwhile_is_not_given_out(
         reader = ColdReader(
             store, pool, chunk_bytes=40_000, memory_bytes_max=45_000, read_ahead_chunks=0
         )
-        process = reader.download_process
-        assert process is not None
-        async with asyncio.timeout(WAIT_S_MAX):
-            while not process.fetched_count:
-                assert await read_all(reader, [segment], bytes_max=30_000) == log
+        await read_until_the_process_fetches(reader, segment)
         with open(path, "r+b") as file:
             file.seek(3000)
             file.write(bytes([log[3000] ^ 1]))
@@ -286,11 +289,7 @@ def test_a_reader_that_is_closed_leaves_no_process(
         reader = ColdReader(
             store, pool, chunk_bytes=40_000, memory_bytes_max=400_000, read_ahead_chunks=3
         )
-        process = reader.download_process
-        assert process is not None
-        async with asyncio.timeout(WAIT_S_MAX):
-            while not process.fetched_count:
-                await read_all(reader, [segment], bytes_max=30_000)
+        process = await read_until_the_process_fetches(reader, segment)
         pid = process.pid
         assert pid is not None
         offset = 0
