@@ -31,6 +31,10 @@ class CompactionMark:
         is_over = now_ms - self.horizon_ms >= delete_retention_ms
         return self.horizon_offset if is_over else 0
 
+    def waits(self, now_ms: TimestampMs, delete_retention_ms: int) -> bool:
+        """Whether its time goes on; one that a wrong clock put into the future is none."""
+        return 0 <= now_ms - self.horizon_ms < delete_retention_ms
+
 
 def next_mark(
     before: CompactionMark | None,
@@ -41,8 +45,7 @@ def next_mark(
     delete_retention_ms: int,
 ) -> CompactionMark:
     """The mark after a round that came to `cleaned_offset`."""
-    waits = before is not None and now_ms - before.horizon_ms < delete_retention_ms
-    if before is not None and before.horizon_offset and waits:
+    if before is not None and before.horizon_offset and before.waits(now_ms, delete_retention_ms):
         return CompactionMark(
             cleaned_offset=cleaned_offset,
             horizon_offset=before.horizon_offset,

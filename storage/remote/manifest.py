@@ -172,8 +172,13 @@ class Manifest:
             raise ValueError(f"leader epoch {epoch} is below {self.leader_epoch}")
         return replace(self, leader_epoch=epoch)
 
-    def with_segment(self, entry: SegmentEntry) -> Manifest:
-        """Adds the next segment. Raises ValueError for a gap, an overlap or an empty segment."""
+    def with_segment(
+        self, entry: SegmentEntry, *, marked_ms: TimestampMs | None = None
+    ) -> Manifest:
+        """Adds the next segment; what it takes the place of is marked now, or when it was uploaded.
+
+        Raises ValueError for a gap, an overlap or an empty segment.
+        """
         _check_entry(entry)
         if not self.is_empty:
             if entry.base_offset < self.end_offset:
@@ -192,7 +197,7 @@ class Manifest:
             )
         # Nobody needs the pieces of an open segment once a later one is archived.
         added = replace(self, segments=(*self.segments, entry))
-        return added.with_tail((), marked_ms=entry.uploaded_ms)
+        return added.with_tail((), marked_ms=entry.uploaded_ms if marked_ms is None else marked_ms)
 
     def with_tail(self, parts: Sequence[TailPart], *, marked_ms: TimestampMs) -> Manifest:
         """The open segment as these parts; parts that are not among them any more are marked.

@@ -52,7 +52,7 @@ from strandline.storage.model import Epoch, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest, new_generation
-from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.manifest_entries import DeletedEntry, SegmentEntry
 from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.tail import TailPart
@@ -60,6 +60,7 @@ from strandline.storage.tiering.compaction_steps import CompactionSteps
 from strandline.storage.tiering.copier import CopiedSegment
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION, CopyPipeline
 from strandline.storage.tiering.failures import RetryState
+from strandline.storage.tiering.grace_times import GraceTimes
 from strandline.storage.tiering.lifecycle import SegmentVerdict
 from strandline.storage.tiering.local_restart import restart_behind
 from strandline.storage.tiering.merging import choose_run
@@ -116,6 +117,9 @@ class PartitionTiering:
         self._compaction = CompactionSteps(self, tools, self._counters)
 
         self._compacting = RetryState("compact", subject, policy=tools.retry, clock=tools.clock)
+        self._grace_times: GraceTimes[DeletedEntry] = GraceTimes(
+            tools.clock, grace_ms=tools.delete_grace_ms
+        )
 
     # --- for the manager ---------------------------------------------------------------------
 
@@ -391,7 +395,7 @@ class PartitionTiering:
         new = (
             self.owned(self.manifest())
             .with_log_start(self.log.log_start_offset)
-            .with_segment(entry)
+            .with_segment(entry, marked_ms=self._tools.clock.now_ms())
         )
         crash_point(COPY_BEFORE_COMMIT)
         await self.commit(new)
@@ -432,8 +436,11 @@ class PartitionTiering:
         now_ms = self._tools.clock.now_ms()
         await self.commit(self.owned(self.manifest()).with_tail(parts, marked_ms=now_ms))
         crash_point(TAIL_AFTER_COMMIT)
+        if parts[-1].end_offset < end_offset:
+            # The rest came as long ago: it is due as well.
+            return True
         self._tail_timer.reset()
-        return parts[-1].end_offset < end_offset
+        return False
 
     async def _tail_that_fits(self) -> tuple[TailPart, ...]:
         """The committed parts, if they are the beginning of the segment that is open now."""
@@ -563,8 +570,8 @@ class PartitionTiering:
         """Deletes the objects whose grace time is over, and then their marks."""
         manifest = self.remote.manifest
         assert manifest is not None
-        due_ms = self._tools.clock.now_ms() - self._tools.delete_grace_ms
-        due = [m for m in manifest.deleting if m.marked_ms <= due_ms][:SEGMENTS_PER_DELETE_MAX]
+        waiting = ((mark, mark.marked_ms) for mark in manifest.deleting)
+        due = self._grace_times.over(waiting)[:SEGMENTS_PER_DELETE_MAX]
         if not due:
             return
         keys = [key for mark in due for key in mark.keys]

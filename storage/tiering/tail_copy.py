@@ -6,7 +6,8 @@
 
 A crash after 2 leaves an orphan. A new part swallows the parts before it that are not larger than
 itself, as long as it stays small enough for memory: so there are few parts however often this is
-done, and each byte is uploaded only a few times.
+done, and each byte is uploaded only a few times. Only parts that get smaller and smaller are not
+swallowed that way: from `PARTS_MANY` on a part swallows whatever fits.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.model import Epoch, Offset, TopicIdPartition
-from strandline.storage.records.batch import iter_batches
+from strandline.storage.records.batch import LOG_OVERHEAD, iter_batches
 from strandline.storage.remote.keys import new_unique, tail_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.object_store import ObjectStore, checksum
 from strandline.storage.remote.tail import TailPart
 from strandline.storage.values import dataclass
 
-# A part is read into memory. A segment of 1 GiB has at most some eighty parts.
+# A part is read into memory; a larger one has a single batch.
 PART_BYTES_MAX = 16 * 1024 * 1024
+# The manifest names every part. Parts that grow as they should are never this many: any two
+# neighbours are larger than one may be, which makes 256 of the largest segment, of 2 GiB.
+PARTS_MANY = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +86,16 @@ class TailCopier:
         base_offset = tail[-1].end_offset if tail else extent.segment.base_offset
         size_bytes = min(extent.size_bytes - position, PART_BYTES_MAX)
         kept = list(tail)
-        while kept and kept[-1].size_bytes <= size_bytes <= PART_BYTES_MAX - kept[-1].size_bytes:
+        is_crowded = len(tail) >= PARTS_MANY
+        while kept and _swallows(kept[-1].size_bytes, size_bytes, is_crowded=is_crowded):
             swallowed = kept.pop()
             position, base_offset = swallowed.position, swallowed.base_offset
             size_bytes += swallowed.size_bytes
+        # Whatever max.message.bytes allows, a part holds a batch at least.
+        _, batch_length = LOG_OVERHEAD.unpack(
+            extent.segment.log.read_at(position, LOG_OVERHEAD.size)
+        )
+        size_bytes = max(size_bytes, LOG_OVERHEAD.size + batch_length)
         content = extent.segment.log.read_at(position, size_bytes)
         end_offset = extent.end_offset
         if position + size_bytes < extent.size_bytes:
@@ -108,6 +118,12 @@ class TailCopier:
             has_transactions=has_transactions,
         )
         return (*kept, part)
+
+
+def _swallows(last_bytes: int, size_bytes: int, *, is_crowded: bool) -> bool:
+    """Whether a new part takes the last of those before it along."""
+    is_wanted = is_crowded or last_bytes <= size_bytes
+    return is_wanted and last_bytes + size_bytes <= PART_BYTES_MAX
 
 
 def _told_by_headers(content: bytes) -> tuple[int | None, bool | None]:

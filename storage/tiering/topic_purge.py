@@ -28,7 +28,7 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.errors import StorageError
-from strandline.storage.model import TimestampMs
+from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import (
@@ -37,6 +37,7 @@ from strandline.storage.remote.topic_info import (
     delete_topic_info,
 )
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
+from strandline.storage.tiering.grace_times import GraceTimes
 from strandline.storage.tiering.partition_tiering import PartitionTiering
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class TopicPurge:
         self._store = store
         self._executor = executor
         self._clock = clock
-        self._grace_ms = grace_ms
+        self._grace: GraceTimes[TopicId] = GraceTimes(clock, grace_ms=grace_ms)
         self._deleted_ms: TimestampMs | None = None
         self._deleted_count = 0
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
@@ -93,7 +94,7 @@ class TopicPurge:
         for partition in self._leaving:
             await partition.wait_until_idle()  # 2
         self._leaving = ()
-        if self._clock.now_ms() < self._deleted_ms + self._grace_ms:
+        if not self._grace.over([(self.info.topic_id, self._deleted_ms)]):
             return False
         if await loop.run_in_executor(self._executor, self._delete_some):  # 3
             return True

@@ -160,6 +160,50 @@ async def test_there_are_few_parts_however_often_they_are_uploaded(
         await rig.assert_everything_is_readable()
 
 
+@asynchronous
+async def test_parts_that_get_smaller_and_smaller_are_bounded_in_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_copy, "PARTS_MANY", 8)
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        for record_count in range(60, 0, -1):
+            rig.produce(record_count)
+            await pass_and_settle(rig, 3)
+            assert len(tail(rig)) <= 8
+        assert tail(rig)[-1][1] == rig.log.end_offset
+        await rig.lose_disk()
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_open_records_of_more_than_one_part_are_in_the_bucket_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_copy, "PART_BYTES_MAX", 1000)
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        for _ in range(20):
+            rig.produce(20)
+        await rig.manager.run_once()
+        rig.pass_ms(UPLOAD_MS)
+        await rig.manager.run_once()
+        assert tail(rig)[-1][1] == rig.log.end_offset == 400
+
+
+@asynchronous
+async def test_a_batch_that_is_larger_than_a_part_reaches_the_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_copy, "PART_BYTES_MAX", 500)
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        for record_count in (5, 100, 5, 200, 300):
+            rig.produce(record_count)
+        await pass_and_settle(rig, 3)
+        assert tail(rig)[-1][1] == rig.log.end_offset
+        assert rig.statistics.copy_failure is None
+        await rig.lose_disk()
+        await rig.assert_everything_is_readable()
+
+
 @pytest.mark.parametrize("point", [TAIL_AFTER_PART, TAIL_AFTER_COMMIT])
 def test_an_upload_that_dies_at_a_step_is_made_again(tmp_path: Path, point: str) -> None:
     @asynchronous

@@ -1,0 +1,100 @@
+"""What is let go in the bucket stays as long as it must, and no longer, whatever the clock says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
+from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous
+
+YEAR_MS = 365 * 24 * 3600 * 1000
+
+
+class JumpingClock(ManualClock):
+    """Its monotonic half goes on as ever; the wall goes where it is told."""
+
+    def jump_ms(self, delta_ms: int) -> None:
+        self._now_ms += delta_ms
+
+
+async def let_one_go(rig: Rig) -> str:
+    """Archives a segment and deletes its records; the key of its object."""
+    rig.produce_segments(2)
+    await rig.settle()
+    assert rig.manifest is not None
+    key = rig.manifest.segments[0].log_key
+    rig.log.delete_records(10)
+    await rig.settle()
+    assert [mark.log_key for mark in rig.manifest.deleting] == [key]
+    return key
+
+
+@asynchronous
+async def test_what_was_marked_by_a_clock_that_went_back_goes_after_the_grace_time(
+    tmp_path: Path,
+) -> None:
+    clock = JumpingClock()
+    async with Rig(tmp_path, clock=clock) as rig:
+        clock.jump_ms(10 * YEAR_MS)
+        key = await let_one_go(rig)
+        clock.jump_ms(-10 * YEAR_MS)
+        await rig.crash()
+        await rig.settle()
+        rig.pass_ms(GRACE_MS - 1)
+        await rig.settle()
+        assert key in rig.data_keys()
+        rig.pass_ms(1)
+        await rig.settle()
+        assert key not in rig.data_keys()
+        assert rig.manifest is not None
+        assert not rig.manifest.deleting
+
+
+@asynchronous
+async def test_a_clock_that_jumps_ahead_makes_no_grace_time_shorter(tmp_path: Path) -> None:
+    clock = JumpingClock()
+    async with Rig(tmp_path, clock=clock) as rig:
+        key = await let_one_go(rig)
+        clock.jump_ms(YEAR_MS)
+        await rig.settle()
+        assert key in rig.data_keys()
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        assert key not in rig.data_keys()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@asynchronous
+async def test_a_topic_that_was_buried_by_a_clock_that_went_back_is_purged(
+    tmp_path: Path, restarts: bool
+) -> None:
+    clock = JumpingClock()
+    async with Rig(tmp_path, clock=clock) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        clock.jump_ms(10 * YEAR_MS)
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        clock.jump_ms(-10 * YEAR_MS)
+        if restarts:
+            await rig.crash()
+            rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS - 1)
+        await rig.manager.run_once()
+        assert list(rig.store.list("topics/"))
+        rig.pass_ms(1)
+        await rig.manager.run_once()
+        assert not list(rig.store.list("topics/"))
+
+
+def test_tombstones_whose_time_begins_in_the_future_get_another_one() -> None:
+    wrong = CompactionMark(cleaned_offset=50, horizon_offset=40, horizon_ms=10 * YEAR_MS)
+    known = {"cleaned_offset": 60, "local_start_offset": 60, "delete_retention_ms": 1000}
+    mark = next_mark(wrong, now_ms=5000, **known)
+    assert mark.horizon_ms == 5000
+    assert mark.droppable_below(now_ms=5999, delete_retention_ms=1000) == 0
+    assert mark.droppable_below(now_ms=6000, delete_retention_ms=1000) == 60
