@@ -1,0 +1,98 @@
+"""Rewind: cold sequential consumption against raw parallel ranged GETs, and GETs per byte."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.measure import await_quiet, measuring
+from bench.rdkafka import ConsumeLoad, consumer
+from bench.tiered import (
+    BUCKET,
+    COLD,
+    TOPIC,
+    Figure,
+    bucket,
+    cost_figure,
+    create_topic,
+    produce,
+    tiered_broker,
+    wait_until_cold,
+)
+from strandline.storage.remote.manifest import Manifest
+
+RANGE_BYTES = 8 * 1024 * 1024
+# As many as the broker may have under way (storage/remote/reader.py, remote.log.*.pool.size).
+PARALLEL_GETS = 8
+
+
+def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Figure]:
+    """Everything is in the store; a consumer reads it once, then raw GETs do."""
+    with bucket(distance_ms) as (endpoint, client), tiered_broker(folder, endpoint) as broker:
+        create_topic(broker, TOPIC, **COLD)
+        produce(broker, TOPIC, total_bytes)
+        wait_until_cold(client, broker, total_bytes, partitions=1)
+        await_quiet(broker.pid)
+        (manifest,) = wait_until_cold(client, broker, total_bytes, partitions=1)
+        before = counts(endpoint)
+        load = ConsumeLoad(topic=TOPIC, count=manifest.end_offset)
+        with consumer(broker.bootstrap, load) as ready, measuring(broker.pid) as measured:
+            ready.run()
+        after = counts(endpoint)
+        raw_mb_per_s = raw_download(client, manifest)
+    name = f"{distance_ms} ms away"
+    cold_mb_per_s = measured.mb_per_s(manifest.size_bytes)
+    yield Figure(part="rewind", name=f"{name}: cold consume", value=cold_mb_per_s, unit="MB/s")
+    yield Figure(part="rewind", name=f"{name}: raw GETs", value=raw_mb_per_s, unit="MB/s")
+    yield Figure(
+        part="rewind",
+        name=f"{name}: cold / raw",
+        value=cold_mb_per_s / raw_mb_per_s,
+        unit="",
+        goal=">= 0.85",
+    )
+    yield cost_figure("rewind", f"{name}: cold consume", measured, manifest.size_bytes)
+    gets = {key: after.get(key, 0) - before.get(key, 0) for key in ("GET .log", "GET .meta")}
+    allowed = manifest.size_bytes / RANGE_BYTES + len(manifest.segments)
+    yield Figure(
+        part="rewind",
+        name=f"{name}: GETs / (one per 8 MiB and one per segment)",
+        value=sum(gets.values()) / allowed,
+        unit="",
+        goal="<= 1",
+    )
+
+
+def raw_download(client: Any, manifest: Manifest) -> float:
+    """MB/s of ranged GETs of all segments, PARALLEL_GETS at a time."""
+    ranges = [
+        (entry.log_key, start, min(start + RANGE_BYTES, entry.size_bytes))
+        for entry in manifest.segments
+        for start in range(0, entry.size_bytes, RANGE_BYTES)
+    ]
+
+    def get(wanted: tuple[str, int, int]) -> int:
+        key, start, end = wanted
+        answer = client.get_object(
+            Bucket=BUCKET, Key=f"archive/{key}", Range=f"bytes={start}-{end - 1}"
+        )
+        return len(answer["Body"].read())
+
+    started_s = time.perf_counter()
+    with ThreadPoolExecutor(PARALLEL_GETS) as pool:
+        total_bytes = sum(pool.map(get, ranges))
+    assert total_bytes == manifest.size_bytes
+    return total_bytes / 1e6 / (time.perf_counter() - started_s)
+
+
+def counts(endpoint: str) -> dict[str, int]:
+    """Requests that the null S3 has seen."""
+    with urllib.request.urlopen(f"{endpoint}/_counts", timeout=10) as answer:
+        found = json.load(answer)
+    assert isinstance(found, dict)
+    return found
