@@ -1,7 +1,8 @@
 """The groups' offsets in the bucket, so that they survive the loss of every local disk.
 
     groups/<partition>.log      what `__consumer_offsets-<partition>` holds at one moment: the last
-                                record of each key, in Kafka's own batches; replaced as a whole
+                                record of each key, in Kafka's own batches, and a batch without
+                                records that is another one each time; replaced as a whole
 
 `__consumer_offsets` is not tiered: it is compacted, small, and only its latest state is worth
 anything. So its state is written beside the archive instead, now and then for the partitions
@@ -12,14 +13,17 @@ The log is read once, and then only what was appended since; keys and values of 
 memory (as the coordinator has them). Keys and values are taken as bytes, so that every type of
 record is kept, whoever wrote it. Records of a transaction count once it is committed.
 
-The first write of a process finds out what lies there and replaces exactly that; if somebody else
-writes the same object afterwards, this broker is not the only one, and stops.
+The first write of a process finds out what lies there and replaces exactly that. A request that was
+given up, this broker's or a dead one's, may be done in between: then it looks again. It cannot be
+done after a write of this process, for no content comes twice and so no etag does: if somebody else
+writes the same object then, this broker is not the only one, and stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -40,7 +44,9 @@ from strandline.storage.errors import (
     PreconditionFailed,
     RecordsRejected,
     StorageError,
+    TierError,
 )
+from strandline.storage.local.cleaned_batch import empty_batch
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.producer_state import MarkerType, read_marker
 from strandline.storage.model import Buffer, Isolation, Offset, TopicPartition
@@ -196,6 +202,10 @@ def write_group_state(local: LocalLog, records: Iterable[LiveRecord]) -> None:
 # --- keeping the bucket up to date -----------------------------------------------------------
 
 
+class _GroupsFenced(TierError):
+    """Somebody wrote over what this process wrote."""
+
+
 class _Shadow:
     """One partition as the bucket has it, or will."""
 
@@ -205,6 +215,8 @@ class _Shadow:
         self.written_offset: Offset = -1
         self.etag: str | None = None
         self.is_known = False
+        # Whether what lies there is this process's last write.
+        self.is_ours = False
 
 
 class GroupArchive:
@@ -234,7 +246,7 @@ class GroupArchive:
                 return written
             try:
                 written += await self._follow(unified_log)
-            except PreconditionFailed as error:
+            except _GroupsFenced as error:
                 self._is_fenced = True
                 log.error(
                     "another broker writes the groups of this archive, this one stops to",
@@ -283,12 +295,19 @@ def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
             shadow.etag = None
         shadow.is_known = True
     condition: PutCondition = IfAbsent() if shadow.etag is None else IfMatches(shadow.etag)
-    content = encode_live(shadow.live)
+    content = encode_live(shadow.live) + _unlike_all_others()
     try:
         shadow.etag = store.put(key, content, condition=condition).etag
-    except PreconditionFailed:
-        raise
-    except StorageError:
+    except StorageError as error:
+        if shadow.is_ours and isinstance(error, PreconditionFailed):
+            raise _GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
         # It may be there or not: look again before the next attempt.
-        shadow.is_known = False
+        shadow.is_known = shadow.is_ours = False
         raise
+    shadow.is_ours = True
+
+
+def _unlike_all_others() -> bytes:
+    """A batch without records and with a producer that nobody is."""
+    record = Record(offset=0, timestamp_ms=0, key=None, value=None)
+    return empty_batch(encode_batch([record], producer_id=secrets.randbits(63)))

@@ -36,6 +36,7 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote.keys import group_state_key
 from strandline.storage.remote.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store import IfMatches, ObjectInfo
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
@@ -168,6 +169,7 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
                 assert [decode_offset_commit(record.value).offset for record in found] == [offset]
             # Somebody else writes there: this broker is not the only one, and stops.
             store.put(group_state_key(0), b"")
+            clock.advance_ms(60_000)
             local.append(
                 memoryview(bytearray(batch(0, [commit("a", 3)]))),
                 leader_epoch=0,
@@ -175,5 +177,70 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
             )
             assert await archive.run_once() == 0
             assert store.get(group_state_key(0)) == b""
+
+    asyncio.run(run())
+
+
+class LatePuts(MemoryStore):
+    """Does a request that a dead broker gave up right after the next look at the object."""
+
+    late: bytes | None = None
+
+    def head(self, key: str) -> ObjectInfo:
+        found = super().head(key)
+        if self.late is not None:
+            content, self.late = self.late, None
+            super().put(key, content, condition=IfMatches(found.etag))
+        return found
+
+
+def test_a_late_write_of_a_dead_broker_does_not_stop_its_successor(tmp_path: Path) -> None:
+    async def run() -> None:
+        store, local, clock = LatePuts(), open_log(tmp_path), ManualClock()
+        store.put(group_state_key(0), batch(0, [commit("a", 1)]))
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(
+                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+            )
+            store.late = batch(0, [commit("a", 2)])
+            for offset in (3, 4):
+                local.append(
+                    memoryview(bytearray(batch(0, [commit("a", offset)]))),
+                    leader_epoch=0,
+                    origin=AppendOrigin.COORDINATOR,
+                )
+                await archive.run_once()
+                clock.advance_ms(60_000)
+                await archive.run_once()
+                found = read_group_state(store, 0)
+                assert found is not None
+                assert [decode_offset_commit(record.value).offset for record in found] == [offset]
+
+    asyncio.run(run())
+
+
+def test_no_state_of_the_groups_comes_back_as_it_was(tmp_path: Path) -> None:
+    """Else a write that was given up, and waits for what was there before, would be done."""
+
+    async def run() -> None:
+        store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
+        etags = []
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(
+                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+            )
+            (key, value) = commit("a", 1)
+            for records in ([(key, value)], [(key, None)]) * 3:
+                local.append(
+                    memoryview(bytearray(batch(0, records))),
+                    leader_epoch=0,
+                    origin=AppendOrigin.COORDINATOR,
+                )
+                assert await archive.run_once() == 1
+                etags.append(store.head(group_state_key(0)).etag)
+                found = read_group_state(store, 0)
+                assert found is not None
+                assert [record.key for record in found] == [k for k, v in records if v is not None]
+        assert len(set(etags)) == len(etags)
 
     asyncio.run(run())
