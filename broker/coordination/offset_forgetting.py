@@ -1,12 +1,15 @@
 """Committed offsets that nobody needs any more: expired ones, and those of deleted topics.
 
-What could not be written is not forgotten; the next look at expiry tries again.
+What could not be written is not forgotten; the next look at expiry tries again. A partition that is
+still being loaded when a topic is deleted forgets it once it is loaded, and with it what a broker
+that died right after a deletion had no time to forget: no name may bring back the offsets of the
+topic that had it before.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_values import Moment
@@ -24,6 +27,8 @@ class OffsetForgetting:
         self._slots = slots
         self._interval_ms = interval_ms
         self._next_expiry_ms = now.monotonic_ms + interval_ms
+        # Deleted while a partition was not loaded; until all are.
+        self._missed: set[str] = set()
 
     def expire_if_due(self, now: Moment) -> None:
         """Forgets what is past `offsets.retention.minutes`, once per interval."""
@@ -40,9 +45,23 @@ class OffsetForgetting:
 
     def forget_topics(self, topics: set[str], now: Moment) -> None:
         """Forgets every offset of these topics, which were deleted."""
-        for slot in self._slots.present():
+        for slot in self._slots.all():
             if slot.is_loaded:
                 _write_tombstones(slot, slot.shard.forget_topics(topics), now)
+            else:
+                self._missed |= topics
+
+    def note_loaded(self, slot: Slot, topics: Container[str], now: Moment) -> None:
+        """Forgets what was deleted meanwhile; `topics` are those that there are.
+
+        Whatever was committed for a name in that log was committed before the name was deleted:
+        nobody can commit to a partition that is not loaded.
+        """
+        known = slot.shard.committed_topics()
+        gone = {topic for topic in known if topic in self._missed or topic not in topics}
+        _write_tombstones(slot, slot.shard.forget_topics(gone), now)
+        if all(other.is_loaded for other in self._slots.all()):
+            self._missed.clear()
 
 
 def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:

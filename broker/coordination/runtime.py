@@ -391,6 +391,7 @@ class GroupCoordinator:
         return slot
 
     def _begin_sessions(self, slot: Slot) -> None:
+        self._forgetting.note_loaded(slot, self._metadata.image.topics, self.now())
         for step in slot.shard.loaded(self.now()):
             self.carry_out(slot, step)
         for group in slot.shard.consumers:

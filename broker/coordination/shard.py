@@ -281,6 +281,10 @@ class GroupShard:
         for topic, partition, _ in self._offsets.get(group_id, ()):
             yield OffsetRecord(group_id, topic, partition, None)
 
+    def committed_topics(self) -> set[str]:
+        """Topics that some group has an offset of."""
+        return {topic for offsets in self._offsets.values() for topic in offsets.topics}
+
     def forget_topics(self, topics: Set[str]) -> list[CoordinatorRecord]:
         """Records that forget the offsets of topics that are gone."""
         return [

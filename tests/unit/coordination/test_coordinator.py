@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 
-from strandline.broker.cluster.records import TopicDeleted
+from strandline.broker.cluster.records import TopicCreated, TopicDeleted
 from strandline.broker.coordination import runtime
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_offsets import CommittedOffset
@@ -129,6 +130,41 @@ def test_the_offsets_of_a_deleted_topic_are_forgotten_before_the_next_commit() -
 
 
 # --- while it loads --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("is_dead", "is_made_again"), [(False, False), (False, True), (True, False)]
+)
+def test_the_offsets_of_a_topic_that_was_deleted_while_its_groups_load_are_forgotten(
+    is_dead: bool, is_made_again: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request())
+        before = world.image
+        if is_dead:
+            # The broker died between the deletion and forgetting.
+            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+        restarted = world.coordinator()
+        assert fault_of(lambda: restarted.offsets_of("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if not is_dead:
+            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+            assert fault_of(restarted.groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if is_made_again:
+            (topic,) = [t for t in before.topics.values() if t.topic_id == TOPIC_ID]
+            world.image = world.image.apply(
+                TopicCreated(
+                    topic=topic.name,
+                    topic_id=uuid4(),
+                    replicas=tuple(p.replicas for p in topic.partitions),
+                    properties={},
+                )
+            )
+        running = asyncio.create_task(restarted.run())
+        await until_loaded(restarted)
+        assert offset_in(restarted, "g") is None
+        running.cancel()
+
+    play(scenario)
 
 
 def test_groups_are_not_served_before_their_log_is_read() -> None:
