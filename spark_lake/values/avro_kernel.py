@@ -16,16 +16,17 @@ which decides; so this needs to be right, and never complete.
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
-from strandline.storage.records.kernels import _compiled, _copy, _part, _varint
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Int32s: TypeAlias = npt.NDArray[np.int32]
-Int64s: TypeAlias = npt.NDArray[np.int64]
+from strandline.storage.records.kernel_parts import (
+    Bytes,
+    Int32s,
+    Int64s,
+    compiled,
+    copy_bytes,
+    inlined,
+    read_varint,
+)
 
 # Fields of an op.
 OP = 0
@@ -51,8 +52,8 @@ DEPTH_MAX = 32
 _INT32_END = 1 << 31
 
 
-@_part
-def _fill_null(
+@inlined
+def fill_null(
     program: Int64s,
     first: int,
     last: int,
@@ -80,7 +81,7 @@ def _fill_null(
     return True
 
 
-@_compiled
+@compiled
 def decode_avro(
     content: Bytes,
     ends: Int32s,
@@ -106,7 +107,7 @@ def decode_avro(
     rows = ends.size - 1
     for row in range(rows):
         if present[row] == 0:
-            if not _fill_null(program, 0, length, start, room, count, numbers, valid):
+            if not fill_null(program, 0, length, start, room, count, numbers, valid):
                 return row
             continue
         position = int(ends[row]) + skip
@@ -127,13 +128,13 @@ def decode_avro(
                 if left[depth - 1] > 0:
                     at = back + 1
                     continue
-                blocks, position = _varint(content, position, end)
+                blocks, position = read_varint(content, position, end)
                 if position < 0:
                     return row
                 if blocks != 0:
                     if blocks < 0:
                         blocks = -blocks
-                        _, position = _varint(content, position, end)
+                        _, position = read_varint(content, position, end)
                         if position < 0:
                             return row
                     if blocks < 0 or blocks > end - position:
@@ -149,12 +150,12 @@ def decode_avro(
                 at += 1
                 continue
             if op == UNION:
-                branch, position = _varint(content, position, end)
+                branch, position = read_varint(content, position, end)
                 if position < 0 or branch < 0 or branch > 1:
                     return row
                 if branch == argument:
                     last = int(program[at, END])
-                    if not _fill_null(program, at + 1, last, start, room, count, numbers, valid):
+                    if not fill_null(program, at + 1, last, start, room, count, numbers, valid):
                         return row
                     at = last
                 else:
@@ -165,7 +166,7 @@ def decode_avro(
                 return row
             place = int(start[column]) + filled
             if op == LIST:
-                blocks, position = _varint(content, position, end)
+                blocks, position = read_varint(content, position, end)
                 if position < 0:
                     return row
                 if blocks == 0:
@@ -176,7 +177,7 @@ def decode_avro(
                     continue
                 if blocks < 0:
                     blocks = -blocks
-                    _, position = _varint(content, position, end)
+                    _, position = read_varint(content, position, end)
                     if position < 0:
                         return row
                 # Each item is at least a byte.
@@ -188,7 +189,7 @@ def decode_avro(
                 at += 1
                 continue
             if op in (INT, LONG, ENUM):
-                number, position = _varint(content, position, end)
+                number, position = read_varint(content, position, end)
                 if position < 0:
                     return row
                 if op == INT and not -_INT32_END <= number < _INT32_END:
@@ -199,13 +200,13 @@ def decode_avro(
             elif op in (BYTES, FIXED):
                 size = argument
                 if op == BYTES:
-                    size, position = _varint(content, position, end)
+                    size, position = read_varint(content, position, end)
                     if position < 0:
                         return row
                 if size < 0 or size > end - position:
                     return row
                 used = int(numbers[place - 1]) if filled > 0 else 0
-                _copy(content, position, size, text, int(text_start[column]) + used)
+                copy_bytes(content, position, size, text, int(text_start[column]) + used)
                 numbers[place] = used + size
                 position += size
             elif op == BOOL:

@@ -14,10 +14,7 @@ parser decides. As in `avro_kernel`, nothing is read or written beyond what was 
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
 
 from strandline.spark_lake.values.avro_kernel import (
     ARGUMENT,
@@ -25,13 +22,16 @@ from strandline.spark_lake.values.avro_kernel import (
     DEPTH_MAX,
     END,
     OP,
-    _fill_null,
+    fill_null,
 )
-from strandline.storage.records.kernels import _compiled, _copy, _part
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Int32s: TypeAlias = npt.NDArray[np.int32]
-Int64s: TypeAlias = npt.NDArray[np.int64]
+from strandline.storage.records.kernel_parts import (
+    Bytes,
+    Int32s,
+    Int64s,
+    compiled,
+    copy_bytes,
+    inlined,
+)
 
 __all__ = ["ARGUMENT", "COLUMN", "DEPTH_MAX", "END", "OP"]
 
@@ -77,7 +77,7 @@ _SECONDS_MAX = 253_402_300_799
 _NANOS_END = 1_000_000_000
 
 
-@_part
+@inlined
 def _unsigned(content: Bytes, position: int, end: int) -> tuple[int, int]:
     """The 64 bits of a varint, with a sign, and the position behind it; -1 if it is odd."""
     result = np.uint64(0)
@@ -94,7 +94,7 @@ def _unsigned(content: Bytes, position: int, end: int) -> tuple[int, int]:
     return 0, -1
 
 
-@_part
+@inlined
 def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, int]:
     """A number of this kind and the position behind it; -1 if it is odd."""
     if wire in (FIXED32, SFIXED32, FIXED64):
@@ -124,7 +124,7 @@ def _number(content: Bytes, position: int, end: int, wire: int) -> tuple[int, in
     return number, position
 
 
-@_part
+@inlined
 def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
     """The microseconds of a google.protobuf.Timestamp; false if it is odd."""
     seconds = 0
@@ -148,7 +148,7 @@ def _timestamp(content: Bytes, position: int, end: int) -> tuple[int, bool]:
     return seconds * 1_000_000 + nanos // 1000, True
 
 
-@_part
+@inlined
 def _end_fields(
     fields: Int64s,
     first: int,
@@ -178,14 +178,14 @@ def _end_fields(
             if kind == NEEDED:
                 return False
             last_op = int(program[at, END])
-            if not _fill_null(program, at, last_op, start, room, count, numbers, valid):
+            if not fill_null(program, at, last_op, start, room, count, numbers, valid):
                 return False
             if kind == PLAIN:
                 valid[int(start[column]) + int(count[column]) - 1] = 1
     return True
 
 
-@_compiled
+@compiled
 def decode_protobuf(
     content: Bytes,
     ends: Int32s,
@@ -214,7 +214,7 @@ def decode_protobuf(
     length = program.shape[0]
     for row in range(rows):
         if present[row] == 0:
-            if not _fill_null(program, 0, length, start, room, count, numbers, valid):
+            if not fill_null(program, 0, length, start, room, count, numbers, valid):
                 return row
             continue
         position = int(ends[row]) + skip
@@ -336,7 +336,9 @@ def decode_protobuf(
                 place = int(start[column]) + filled
                 if wire == TEXT:
                     used = int(numbers[place - 1]) if filled > 0 else 0
-                    _copy(content, position, stop - position, text, int(text_start[column]) + used)
+                    copy_bytes(
+                        content, position, stop - position, text, int(text_start[column]) + used
+                    )
                     numbers[place] = used + stop - position
                     position = stop
                 elif wire == TIMESTAMP:

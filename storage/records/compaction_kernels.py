@@ -8,8 +8,7 @@ A key stands in the table as its SipHash-2-4 of 128 bits under a secret of this 
 know the secret cannot make two keys meet, and by chance two of a billion keys meet once in 10^20
 runs. Kafka's SkimpyOffsetMap does the same with MD5. The search goes from slot to slot.
 
-This module imports numba at its top; only `key_index` imports it, when it is needed. The few lines
-that step over varints stand in `kernels` too: numba's cache notices changes of one file only.
+This module loads numba; only `key_index` imports it, when it is needed.
 
 The rule of the file is that of `kernels`: nothing is read at a position that was not compared with
 its end before. A batch is walked as a whole before the first of its records counts.
@@ -17,18 +16,20 @@ its end before. A batch is walked as a whole before the first of its records cou
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TypeAlias
 
-import numba
 import numpy as np
 import numpy.typing as npt
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-F = TypeVar("F", bound=Callable[..., object])
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Int64s: TypeAlias = npt.NDArray[np.int64]
+from strandline.storage.records.kernel_parts import (
+    Bytes,
+    Int64s,
+    compiled,
+    copy_bytes,
+    inlined,
+    read_varint,
+)
+
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 # Columns of `rows`.
@@ -57,44 +58,11 @@ LATEST_OFFSET = 1
 STATE_FIELDS = 2
 
 TABLE_COLUMNS = 3
-_VARINT_LAST_SHIFT = 63
 
 
-def _compiled(function: F) -> F:
-    try:
-        return cast("F", numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:
-        # No writable cache folder: each process compiles for itself.
-        return cast("F", numba.njit(nogil=True)(function))
-
-
-def _part(function: F) -> F:
-    return cast("F", numba.njit(nogil=True, forceinline=True)(function))
-
-
-def _generate_copy(
-    _typing: Any, source: Any, position: Any, length: Any, target: Any, target_position: Any
-) -> Any:
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source_view, from_position, size, target_view, to_position = arguments
-        from_array = context.make_array(signature.args[0])(context, builder, source_view)
-        to_array = context.make_array(signature.args[3])(context, builder, target_view)
-        to_address = builder.gep(to_array.data, [to_position])
-        from_address = builder.gep(from_array.data, [from_position])
-        cgutils.raw_memcpy(builder, to_address, from_address, size, 1)  # type: ignore[no-untyped-call]
-        return context.get_dummy_value()
-
-    return numba.types.void(source, position, length, target, target_position), generate
-
-
-# copy(source, position, length, target, target position), as in `kernels`
-_copy = cast("Callable[[Bytes, int, int, Bytes, int], None]", intrinsic(_generate_copy))
-
-
-@_part
+@inlined
 def _varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A zigzag varint and the position behind it; position -1 if it is cut or over 64 bits."""
+    """As `read_varint`, and short ones sooner."""
     # Nearly every length and delta is one or two bytes.
     if position < end:
         low = np.int64(buffer[position])
@@ -103,22 +71,10 @@ def _varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
         if position + 1 < end and buffer[position + 1] < 0x80:
             both = (low & 0x7F) | (np.int64(buffer[position + 1]) << 7)
             return int((both >> 1) ^ -(both & 1)), position + 2
-    result = np.uint64(0)
-    shift = 0
-    while position < end:
-        byte = np.uint64(buffer[position])
-        position += 1
-        if shift == _VARINT_LAST_SHIFT and byte > np.uint64(1):
-            return 0, -1
-        result |= (byte & np.uint64(0x7F)) << np.uint64(shift)
-        if byte < np.uint64(0x80):
-            half = np.int64(result >> np.uint64(1))
-            return int(half ^ -np.int64(result & np.uint64(1))), position
-        shift += 7
-    return 0, -1
+    return read_varint(buffer, position, end)
 
 
-@_part
+@inlined
 def _walk(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, int, int, int, int]:
     """One record: its end (-1 if it is none), position of and behind the timestamp delta, that
     delta, offset delta, key length and position; the value's length is asked for separately.
@@ -149,7 +105,7 @@ def _walk(buffer: Bytes, position: int, end: int) -> tuple[int, int, int, int, i
     )
 
 
-@_part
+@inlined
 def _value_length(buffer: Bytes, position: int, end: int) -> tuple[int, bool]:
     length, position = _varint(buffer, position, end)
     if position < 0 or length < -1 or length > end - position:
@@ -157,12 +113,12 @@ def _value_length(buffer: Bytes, position: int, end: int) -> tuple[int, bool]:
     return length, True
 
 
-@_part
+@inlined
 def _rotate(word: np.uint64, bits: int) -> np.uint64:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@_part
+@inlined
 def _round(
     v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64
 ) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
@@ -179,7 +135,7 @@ def _round(
     return v0, v1, v2, v3
 
 
-@_part
+@inlined
 def _word(buffer: Bytes, position: int) -> np.uint64:
     """Eight bytes, the lowest first; LLVM makes one load of it."""
     return (
@@ -194,7 +150,7 @@ def _word(buffer: Bytes, position: int) -> np.uint64:
     )
 
 
-@_part
+@inlined
 def _siphash(
     buffer: Bytes, position: int, length: int, k0: np.uint64, k1: np.uint64
 ) -> tuple[np.uint64, np.uint64]:
@@ -228,7 +184,7 @@ def _siphash(
     return first, v0 ^ v1 ^ v2 ^ v3
 
 
-@_part
+@inlined
 def _find(table: Hashes, first: np.uint64, second: np.uint64) -> int:
     """The slot of a key, or the free one where it belongs; the table is never full."""
     slots = np.uint64(table.shape[0])
@@ -240,7 +196,7 @@ def _find(table: Hashes, first: np.uint64, second: np.uint64) -> int:
     return int(slot)
 
 
-@_compiled
+@compiled
 def hash_key(buffer: Bytes, k0: np.uint64, k1: np.uint64) -> tuple[np.uint64, np.uint64]:
     """The hash of a whole buffer; for tests against the published vectors."""
     return _siphash(buffer, 0, buffer.size, k0, k1)
@@ -260,7 +216,7 @@ TOMBSTONE = 1
 KEYLESS = 2
 
 
-@_part
+@inlined
 def _survey(
     buffer: Bytes,
     rows: Int64s,
@@ -308,7 +264,7 @@ def _survey(
     return bool(position == end)
 
 
-@_part
+@inlined
 def _scratch_rows(rows: Int64s) -> int:
     """The most records that a batch can really have: each takes seven bytes or more."""
     most = 0
@@ -317,7 +273,7 @@ def _scratch_rows(rows: Int64s) -> int:
     return int(most)
 
 
-@_compiled
+@compiled
 def index_records(
     buffer: Bytes,
     rows: Int64s,
@@ -356,7 +312,7 @@ def index_records(
     return False
 
 
-@_part
+@inlined
 def _stays(
     records: Int64s,
     hashes: Hashes,
@@ -376,7 +332,7 @@ def _stays(
     return bool(np.uint64(offset + 1) >= table[slot, 2])
 
 
-@_compiled
+@compiled
 def filter_records(
     buffer: Bytes,
     rows: Int64s,
@@ -417,7 +373,7 @@ def filter_records(
                     found[row, FOUND_KEYLESS] += 1
                 continue
             size = records[index, RECORD_END] - records[index, RECORD_START]
-            _copy(buffer, records[index, RECORD_START], size, target, target_at)
+            copy_bytes(buffer, records[index, RECORD_START], size, target, target_at)
             target_at += size
             if kept == 0 or records[index, RECORD_TIMESTAMP] > latest_ms:
                 latest_ms = records[index, RECORD_TIMESTAMP]
@@ -429,7 +385,7 @@ def filter_records(
         found[row, FOUND_END] = target_at
 
 
-@_part
+@inlined
 def _write_varint(target: Bytes, position: int, number: int) -> int:
     """Writes a zigzag varint; the position behind it."""
     encoded = np.uint64((number << 1) ^ (number >> 63))
@@ -441,7 +397,7 @@ def _write_varint(target: Bytes, position: int, number: int) -> int:
     return position + 1
 
 
-@_part
+@inlined
 def _varint_bytes(number: int) -> int:
     encoded = np.uint64((number << 1) ^ (number >> 63))
     size = 1
@@ -451,7 +407,7 @@ def _varint_bytes(number: int) -> int:
     return size
 
 
-@_compiled
+@compiled
 def rebase_records(buffer: Bytes, record_count: int, shift: int, target: Bytes) -> tuple[int, bool]:
     """Copies records with `shift` added to every timestamp delta; the size, and whether all went.
 
@@ -470,7 +426,7 @@ def rebase_records(buffer: Bytes, record_count: int, shift: int, target: Bytes) 
         target_at = _write_varint(target, target_at, 1 + _varint_bytes(delta) + rest)
         target[target_at] = buffer[delta_position - 1]
         target_at = _write_varint(target, target_at + 1, delta)
-        _copy(buffer, after_delta, rest, target, target_at)
+        copy_bytes(buffer, after_delta, rest, target, target_at)
         target_at += rest
         position = record_end
     return target_at, bool(position == buffer.size)

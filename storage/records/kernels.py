@@ -1,6 +1,6 @@
 """The compiled loops over batch headers and records; only `vectorised` and `columns` call them.
 
-This module imports numba (0.3 s) at its top, so `vectorised` imports it when it is first needed.
+This module loads numba (0.3 s), so `vectorised` imports it when it is first needed.
 
     batches   i64[batch][BATCH_FIELDS]   what `columns` knows of each batch's records
     cursor    i64[CURSOR_FIELDS]         where decoding stands, what it filled, what was wrong
@@ -17,19 +17,19 @@ the writes need no checks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, TypeVar, cast
-
-import numba
 import numpy as np
-import numpy.typing as npt
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-F = TypeVar("F", bound=Callable[..., object])
-Bytes: TypeAlias = npt.NDArray[np.uint8]
-Int32s: TypeAlias = npt.NDArray[np.int32]
-Int64s: TypeAlias = npt.NDArray[np.int64]
+from strandline.storage.records.kernel_parts import (
+    Bytes,
+    Int32s,
+    Int64s,
+    big_endian,
+    compiled,
+    copy_bytes,
+    inlined,
+    read_varint,
+    sum_wraps,
+)
 
 # Columns of the table of batches that `decode_records` takes.
 PAYLOAD_START = 0
@@ -94,75 +94,12 @@ _HEADER_BYTES = 61
 _BATCH_LENGTH_MIN = 49
 # Offsets from here on could wrap when a 32-bit delta is added.
 _OFFSET_END = (1 << 63) - (1 << 32)
-_VARINT_LAST_SHIFT = 63  # the tenth byte of a 64-bit varint holds one bit
 
 
-def _compiled(function: F) -> F:
-    """Compiles on first use; keeps the machine code on disk where a folder can be written."""
-    try:
-        return cast("F", numba.njit(cache=True, nogil=True)(function))
-    except RuntimeError:
-        # No writable cache folder (a read-only installation, a zip on a Spark executor): each
-        # process compiles for itself, which costs seconds but changes nothing else.
-        return cast("F", numba.njit(nogil=True)(function))
-
-
-def _part(function: F) -> F:
-    """A piece of the kernels; melted into them, which makes records a third faster."""
-    return cast("F", numba.njit(nogil=True, forceinline=True)(function))
-
-
-# numba writes slice assignment as a loop over bytes; the C library's memcpy moves 116-byte records
-# twice and 1 KiB records four times as fast, and copying is most of what decoding does. Nothing is
-# checked in here: see the rule of the file. The types of numba's code generation are not public.
-def _generate_copy(
-    _typing: Any, source: Any, position: Any, length: Any, target: Any, target_position: Any
-) -> Any:
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source_view, from_position, size, target_view, to_position = arguments
-        from_array = context.make_array(signature.args[0])(context, builder, source_view)
-        to_array = context.make_array(signature.args[3])(context, builder, target_view)
-        to_address = builder.gep(to_array.data, [to_position])
-        from_address = builder.gep(from_array.data, [from_position])
-        cgutils.raw_memcpy(builder, to_address, from_address, size, 1)  # type: ignore[no-untyped-call]
-        return context.get_dummy_value()
-
-    return numba.types.void(source, position, length, target, target_position), generate
-
-
-# copy(source, position, length, target, target position)
-_copy = cast("Callable[[Bytes, int, int, Bytes, int], None]", intrinsic(_generate_copy))
-
-
-@_part
-def _varint(buffer: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A zigzag varint and the position behind it; position -1 if it is cut or over 64 bits."""
-    result = np.uint64(0)
-    shift = 0
-    while position < end:
-        byte = np.uint64(buffer[position])
-        position += 1
-        if shift == _VARINT_LAST_SHIFT and byte > np.uint64(1):
-            return 0, -1
-        result |= (byte & np.uint64(0x7F)) << np.uint64(shift)
-        if byte < np.uint64(0x80):
-            half = np.int64(result >> np.uint64(1))
-            return int(half ^ -np.int64(result & np.uint64(1))), position
-        shift += 7
-    return 0, -1
-
-
-@_part
-def _sum_wraps(left: int, right: int) -> bool:
-    total = left + right
-    return ((left ^ total) & (right ^ total)) < 0
-
-
-@_part
-def _skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int, int]:
+@inlined
+def skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int, int]:
     """Length (-1 is null), position of the data, status."""
-    length, position = _varint(buffer, position, end)
+    length, position = read_varint(buffer, position, end)
     if position < 0:
         return 0, 0, BAD_VARINT
     if length < -1 or length > end - position:
@@ -170,7 +107,7 @@ def _skip_nullable(buffer: Bytes, position: int, end: int) -> tuple[int, int, in
     return length, position, DONE
 
 
-@_part
+@inlined
 def _parse_record(
     buffer: Bytes, position: int, payload_end: int
 ) -> tuple[int, int, int, int, int, int, int, int, int, int]:
@@ -180,39 +117,39 @@ def _parse_record(
     header count, headers position, end of the record, status.
     """
     nothing = (0, 0, 0, 0, 0, 0, 0, 0, 0)
-    length, position = _varint(buffer, position, payload_end)
+    length, position = read_varint(buffer, position, payload_end)
     if position < 0:
         return (*nothing, BAD_VARINT)
     if length < 1 or length > payload_end - position:
         return (*nothing, BAD_RECORD_LENGTH)
     end = position + length
-    timestamp_delta, position = _varint(buffer, position + 1, end)
+    timestamp_delta, position = read_varint(buffer, position + 1, end)
     if position < 0:
         return (*nothing, BAD_VARINT)
-    offset_delta, position = _varint(buffer, position, end)
+    offset_delta, position = read_varint(buffer, position, end)
     if position < 0:
         return (*nothing, BAD_VARINT)
-    key_length, key_position, status = _skip_nullable(buffer, position, end)
+    key_length, key_position, status = skip_nullable(buffer, position, end)
     if status != DONE:
         return (*nothing, status)
     position = key_position + max(key_length, 0)
-    value_length, value_position, status = _skip_nullable(buffer, position, end)
+    value_length, value_position, status = skip_nullable(buffer, position, end)
     if status != DONE:
         return (*nothing, status)
     position = value_position + max(value_length, 0)
-    header_count, position = _varint(buffer, position, end)
+    header_count, position = read_varint(buffer, position, end)
     if position < 0:
         return (*nothing, BAD_VARINT)
     if header_count < 0 or header_count > end - position:
         return (*nothing, BAD_HEADER_COUNT)
     headers_position = position
     for _ in range(header_count):
-        length, position, status = _skip_nullable(buffer, position, end)
+        length, position, status = skip_nullable(buffer, position, end)
         if status != DONE:
             return (*nothing, status)
         if length < 0:
             return (*nothing, BAD_LENGTH)
-        length, position, status = _skip_nullable(buffer, position + length, end)
+        length, position, status = skip_nullable(buffer, position + length, end)
         if status != DONE:
             return (*nothing, status)
         position += max(length, 0)
@@ -232,7 +169,7 @@ def _parse_record(
     )
 
 
-@_compiled
+@compiled
 def record_bounds(buffer: Bytes, record_count: int, base_timestamp: int, bounds: Int64s) -> int:
     """Steps over the records of one batch that fill `buffer`, reading only their timestamps.
 
@@ -243,15 +180,15 @@ def record_bounds(buffer: Bytes, record_count: int, base_timestamp: int, bounds:
     maximum = -INT64_MAX - 1
     for record in range(record_count):
         bounds[2] = record
-        length, position = _varint(buffer, position, buffer.size)
+        length, position = read_varint(buffer, position, buffer.size)
         if position < 0:
             return BAD_VARINT
         if length < 1 or length > buffer.size - position:
             return BAD_RECORD_LENGTH
-        delta, after = _varint(buffer, position + 1, position + length)
+        delta, after = read_varint(buffer, position + 1, position + length)
         if after < 0:
             return BAD_VARINT
-        if _sum_wraps(base_timestamp, delta):
+        if sum_wraps(base_timestamp, delta):
             return BAD_TIMESTAMP
         minimum = min(minimum, base_timestamp + delta)
         maximum = max(maximum, base_timestamp + delta)
@@ -262,7 +199,7 @@ def record_bounds(buffer: Bytes, record_count: int, base_timestamp: int, bounds:
     return DONE if position == buffer.size else SPARE_BATCH_BYTES
 
 
-@_part
+@inlined
 def _copy_headers(
     buffer: Bytes,
     position: int,
@@ -284,15 +221,15 @@ def _copy_headers(
     nulls = 0
     high_bits = 0
     for _ in range(count):
-        length, position = _varint(buffer, position, end)
-        _copy(buffer, position, length, key_bytes, key_at)
+        length, position = read_varint(buffer, position, end)
+        copy_bytes(buffer, position, length, key_bytes, key_at)
         for step in range(length):
             high_bits |= int(buffer[position + step])
         key_at += length
         key_ends[header] = key_at
-        length, position = _varint(buffer, position + length, end)
+        length, position = read_varint(buffer, position + length, end)
         if length >= 0:
-            _copy(buffer, position, length, value_bytes, value_at)
+            copy_bytes(buffer, position, length, value_bytes, value_at)
             value_at += length
             position += length
             value_valid[header >> 3] |= np.uint8(1 << (header & 7))
@@ -303,7 +240,7 @@ def _copy_headers(
     return header, key_at, value_at, nulls, high_bits
 
 
-@_compiled
+@compiled
 def decode_records(
     buffer: Bytes,
     batches: Int64s,
@@ -383,7 +320,7 @@ def decode_records(
             if offset_delta <= previous_delta or offset_delta > last_offset_delta:
                 status = BAD_OFFSET
                 break
-            if _sum_wraps(base_timestamp, timestamp_delta):
+            if sum_wraps(base_timestamp, timestamp_delta):
                 status = BAD_TIMESTAMP
                 break
             offset = base_offset + offset_delta
@@ -401,7 +338,7 @@ def decode_records(
                 timestamp_types[row] = timestamp_type
                 if with_key:
                     if key_length >= 0:
-                        _copy(buffer, key_position, key_length, key_bytes, key_at)
+                        copy_bytes(buffer, key_position, key_length, key_bytes, key_at)
                         key_at += key_length
                         key_valid[row >> 3] |= np.uint8(1 << (row & 7))
                     else:
@@ -409,7 +346,7 @@ def decode_records(
                     key_ends[row] = key_at
                 if with_value:
                     if value_length >= 0:
-                        _copy(buffer, value_position, value_length, value_bytes, value_at)
+                        copy_bytes(buffer, value_position, value_length, value_bytes, value_at)
                         value_at += value_length
                         value_valid[row >> 3] |= np.uint8(1 << (row & 7))
                     else:
@@ -472,17 +409,7 @@ def decode_records(
     return status
 
 
-@_part
-def _big_endian(buffer: Bytes, position: int, width: int) -> int:
-    """A signed big-endian integer of `width` bytes."""
-    number = np.int64(0)
-    for step in range(width):
-        number = (number << 8) | np.int64(buffer[position + step])
-    shift = 64 - 8 * width
-    return int((number << shift) >> shift)
-
-
-@_compiled
+@compiled
 def scan_batches(buffer: Bytes, position: int, table: Int64s) -> tuple[int, int, int]:
     """Reads the headers of the whole batches from `position` until the table is full.
 
@@ -490,16 +417,16 @@ def scan_batches(buffer: Bytes, position: int, table: Int64s) -> tuple[int, int,
     """
     count = 0
     while count < table.shape[0] and buffer.size - position >= _HEADER_BYTES:
-        batch_length = _big_endian(buffer, position + 8, 4)
+        batch_length = big_endian(buffer, position + 8, 4)
         if buffer[position + 16] != 2:
             return count, position, BAD_MAGIC
         if batch_length < _BATCH_LENGTH_MIN:
             return count, position, BAD_BATCH_LENGTH
         if batch_length + 12 > buffer.size - position:
             break
-        base_offset = _big_endian(buffer, position, 8)
-        last_offset_delta = _big_endian(buffer, position + 23, 4)
-        record_count = _big_endian(buffer, position + 57, 4)
+        base_offset = big_endian(buffer, position, 8)
+        last_offset_delta = big_endian(buffer, position + 23, 4)
+        record_count = big_endian(buffer, position + 57, 4)
         # Decoding adds deltas of up to the last one to the base offset, and that must not wrap.
         if (
             base_offset < 0
@@ -513,12 +440,12 @@ def scan_batches(buffer: Bytes, position: int, table: Int64s) -> tuple[int, int,
         table[count, SCAN_SIZE_BYTES] = batch_length + 12
         table[count, SCAN_BASE_OFFSET] = base_offset
         table[count, SCAN_LAST_OFFSET_DELTA] = last_offset_delta
-        table[count, SCAN_ATTRIBUTES] = _big_endian(buffer, position + 21, 2)
-        table[count, SCAN_BASE_TIMESTAMP] = _big_endian(buffer, position + 27, 8)
-        table[count, SCAN_MAX_TIMESTAMP] = _big_endian(buffer, position + 35, 8)
-        table[count, SCAN_PRODUCER_ID] = _big_endian(buffer, position + 43, 8)
+        table[count, SCAN_ATTRIBUTES] = big_endian(buffer, position + 21, 2)
+        table[count, SCAN_BASE_TIMESTAMP] = big_endian(buffer, position + 27, 8)
+        table[count, SCAN_MAX_TIMESTAMP] = big_endian(buffer, position + 35, 8)
+        table[count, SCAN_PRODUCER_ID] = big_endian(buffer, position + 43, 8)
         table[count, SCAN_RECORD_COUNT] = record_count
-        table[count, SCAN_CRC] = _big_endian(buffer, position + 17, 4) & 0xFFFFFFFF
+        table[count, SCAN_CRC] = big_endian(buffer, position + 17, 4) & 0xFFFFFFFF
         position += batch_length + 12
         count += 1
     return count, position, DONE

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strandline.storage import crc32c
-from strandline.storage.records.kernels import Bytes, _compiled, _part, _skip_nullable, _varint
+from strandline.storage.records.kernel_parts import Bytes, compiled, inlined, read_varint
+from strandline.storage.records.kernels import skip_nullable
 
 Words = npt.NDArray[np.uint32]
 
@@ -55,8 +56,8 @@ assert _of(CASTAGNOLI, _CHECK) == crc32c.crc32c(_CHECK)
 assert _of(IEEE, _CHECK) == zlib.crc32(_CHECK)
 
 
-@_part
-def _add_key(
+@inlined
+def add_key(
     buffer: Bytes,
     position: int,
     end: int,
@@ -73,7 +74,7 @@ def _add_key(
     position += 1
     if position < end and buffer[position] == _NULL:
         return 0
-    length, position, status = _skip_nullable(buffer, position, end)
+    length, position, status = skip_nullable(buffer, position, end)
     if status != 0:
         return KEYS_LOST
     if length < 0:
@@ -95,7 +96,7 @@ def _add_key(
     return 1
 
 
-@_compiled
+@compiled
 def add_keys(
     buffer: Bytes,
     record_count: int,
@@ -110,14 +111,14 @@ def add_keys(
     position = 0
     keys = 0
     for _ in range(record_count):
-        length, position = _varint(buffer, position, buffer.size)
+        length, position = read_varint(buffer, position, buffer.size)
         if position < 0 or length < 1 or length > buffer.size - position:
             return KEYS_LOST
         end = position + length
-        _timestamp, at = _varint(buffer, position + 1, end)
+        _timestamp, at = read_varint(buffer, position + 1, end)
         if at < 0:
             return KEYS_LOST
-        added = _add_key(buffer, at, end, castagnoli, ieee, words)
+        added = add_key(buffer, at, end, castagnoli, ieee, words)
         if added == KEYS_LOST:
             return KEYS_LOST
         keys += added

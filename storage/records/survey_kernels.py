@@ -11,17 +11,17 @@ a header may not say ends a call, and the plain code says what is wrong with it.
 
 from __future__ import annotations
 
-from strandline.storage.records.kernels import (
-    INT64_MAX,
+from strandline.storage.records.kernel_parts import (
     Bytes,
     Int64s,
-    _big_endian,
-    _compiled,
-    _part,
-    _sum_wraps,
-    _varint,
+    big_endian,
+    compiled,
+    inlined,
+    read_varint,
+    sum_wraps,
 )
-from strandline.storage.records.key_filter_kernels import KEYS_LOST, Words, _add_key
+from strandline.storage.records.kernels import INT64_MAX
+from strandline.storage.records.key_filter_kernels import KEYS_LOST, Words, add_key
 
 # The fields of `BatchHeader` in their order, then these.
 BASE_OFFSET = 0
@@ -55,7 +55,7 @@ _CODEC_MASK = 0x07
 _TIMESTAMP_TYPE_BIT = 0x08
 
 
-@_part
+@inlined
 def _walk(
     buffer: Bytes,
     position: int,
@@ -76,17 +76,17 @@ def _walk(
     if record_count < 1:
         return UNREADABLE, 0, 0, keys
     for _ in range(record_count):
-        length, position = _varint(buffer, position, end)
+        length, position = read_varint(buffer, position, end)
         if position < 0 or length < 1 or length > end - position:
             return UNREADABLE, 0, 0, KEYS_LOST
         record_end = position + length
-        delta, after = _varint(buffer, position + 1, record_end)
-        if after < 0 or _sum_wraps(base_timestamp, delta):
+        delta, after = read_varint(buffer, position + 1, record_end)
+        if after < 0 or sum_wraps(base_timestamp, delta):
             return UNREADABLE, 0, 0, KEYS_LOST
         minimum = min(minimum, base_timestamp + delta)
         maximum = max(maximum, base_timestamp + delta)
         if keys != KEYS_LOST:
-            added = _add_key(buffer, after, record_end, castagnoli, ieee, words)
+            added = add_key(buffer, after, record_end, castagnoli, ieee, words)
             keys = KEYS_LOST if added == KEYS_LOST else keys + added
         position = record_end
     if position != end:
@@ -94,7 +94,7 @@ def _walk(
     return READ, minimum, maximum, keys
 
 
-@_compiled
+@compiled
 def survey(
     buffer: Bytes,
     position: int,
@@ -107,8 +107,8 @@ def survey(
     """Fills `rows` from `position` on: batches found, position behind the last one, keys."""
     count = 0
     while count < rows.shape[0] and buffer.size - position >= _HEADER_BYTES:
-        batch_length = _big_endian(buffer, position + 8, 4)
-        last_offset_delta = _big_endian(buffer, position + 23, 4)
+        batch_length = big_endian(buffer, position + 8, 4)
+        last_offset_delta = big_endian(buffer, position + 23, 4)
         if (
             buffer[position + 16] != 2
             or batch_length < _BATCH_LENGTH_MIN
@@ -117,21 +117,21 @@ def survey(
         ):
             break
         end = position + batch_length + 12
-        attributes = _big_endian(buffer, position + 21, 2)
-        base_timestamp = _big_endian(buffer, position + 27, 8)
-        record_count = _big_endian(buffer, position + 57, 4)
-        rows[count, BASE_OFFSET] = _big_endian(buffer, position, 8)
+        attributes = big_endian(buffer, position + 21, 2)
+        base_timestamp = big_endian(buffer, position + 27, 8)
+        record_count = big_endian(buffer, position + 57, 4)
+        rows[count, BASE_OFFSET] = big_endian(buffer, position, 8)
         rows[count, BATCH_LENGTH] = batch_length
-        rows[count, LEADER_EPOCH] = _big_endian(buffer, position + 12, 4)
+        rows[count, LEADER_EPOCH] = big_endian(buffer, position + 12, 4)
         rows[count, MAGIC] = 2
-        rows[count, CRC] = _big_endian(buffer, position + 17, 4) & 0xFFFFFFFF
+        rows[count, CRC] = big_endian(buffer, position + 17, 4) & 0xFFFFFFFF
         rows[count, ATTRIBUTES] = attributes
         rows[count, LAST_OFFSET_DELTA] = last_offset_delta
         rows[count, BASE_TIMESTAMP] = base_timestamp
-        rows[count, MAX_TIMESTAMP] = _big_endian(buffer, position + 35, 8)
-        rows[count, PRODUCER_ID] = _big_endian(buffer, position + 43, 8)
-        rows[count, PRODUCER_EPOCH] = _big_endian(buffer, position + 51, 2)
-        rows[count, BASE_SEQUENCE] = _big_endian(buffer, position + 53, 4)
+        rows[count, MAX_TIMESTAMP] = big_endian(buffer, position + 35, 8)
+        rows[count, PRODUCER_ID] = big_endian(buffer, position + 43, 8)
+        rows[count, PRODUCER_EPOCH] = big_endian(buffer, position + 51, 2)
+        rows[count, BASE_SEQUENCE] = big_endian(buffer, position + 53, 4)
         rows[count, RECORD_COUNT] = record_count
         rows[count, POSITION] = position
         if attributes & _CODEC_MASK:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import TimestampType
 from strandline.storage.records import batch as batch_format
-from strandline.storage.records import kernels, vectorised
+from strandline.storage.records import kernel_parts, vectorised
 from strandline.storage.records.batch import iter_batches, read_header
 from strandline.storage.records.columns import (
     BinaryColumn,
@@ -452,7 +452,7 @@ def test_without_a_cache_folder_kernels_are_compiled_in_memory(
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", njit)
-    assert kernels._compiled(max) is max
+    assert kernel_parts.compiled(max) is max
     assert asked == [{"cache": True, "nogil": True}, {"nogil": True}]
 
 
