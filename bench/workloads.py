@@ -25,6 +25,7 @@ import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import limits
+from bench.librdkafka import topic_is_led
 from bench.measure import Measured, await_quiet, cpu_seconds, measuring, peak_mib, resident_mib
 from bench.peers import Kafka, Peer, Strandline, await_serving, kafka_java, until
 from bench.rdkafka import (
@@ -34,7 +35,6 @@ from bench.rdkafka import (
     consumer,
     pacer,
     producers,
-    topic_is_led,
 )
 from bench.rows import Row
 from bench.run import BUCKET, null_s3, s3_client
