@@ -147,7 +147,7 @@ class BothTiers:
 
     def changed(self, topic: TopicImage) -> None:
         self._told.pop(topic.topic_id, None)
-        self._manager.delete_topic(describe(topic))
+        self._manager.disable_topic(describe(topic))
 
     def follow(self, image: MetadataImage) -> None:
         for topic in image.topics.values():

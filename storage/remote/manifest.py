@@ -14,9 +14,10 @@ Invariants, held by every transition and checked again by `decode`:
 * log start, leader epoch and revision never go back.
 
 When a topic is not tiered any more and then again, under the same id, a partition gets a manifest
-that has nothing to do with the one before: another `generation`, which begins with the time. So the
-content of a manifest never comes back, nor does an etag that is a hash of it; and of two manifests
-anybody can tell which one is the later (`order`).
+that has nothing to do with the one before: another `generation`. It begins with the time, or, if the
+clock went back, right behind the one before. So the content of a manifest never comes back, nor does
+an etag that is a hash of it; and of two manifests anybody can tell which is the later one (`order`).
+A broker that was started anew knows of no generation before, but has a higher leader epoch.
 
 What it is made of is in `manifest_entries.py`. The root holds the newest entries; when it grows,
 `manifest_store` seals the oldest of them into a page (`manifest_page.py`), an object that is never
@@ -100,9 +101,9 @@ class Manifest:
         return TopicIdPartition(self.topic, self.topic_id, self.partition)
 
     @property
-    def order(self) -> tuple[str, int]:
+    def order(self) -> tuple[Epoch, str, int]:
         """Greater for every later manifest of the partition."""
-        return self.generation, self.revision
+        return self.leader_epoch, self.generation, self.revision
 
     @property
     def is_empty(self) -> bool:
@@ -379,9 +380,11 @@ class Manifest:
         return manifest
 
 
-def new_generation(now_ms: TimestampMs) -> str:
-    """A name for an archive that begins now: later ones are greater, no two are the same."""
-    return f"{now_ms:0{TIME_DIGITS}d}-{new_unique()[:8]}"
+def new_generation(now_ms: TimestampMs, *, after: str = "") -> str:
+    """A name for an archive that begins now: greater than `after`, and no two are the same."""
+    after_text = after[:TIME_DIGITS]
+    after_ms = int(after_text) if after_text.isdecimal() else -1
+    return f"{max(now_ms, after_ms + 1):0{TIME_DIGITS}d}-{new_unique()[:8]}"
 
 
 # --- checks ----------------------------------------------------------------------------------

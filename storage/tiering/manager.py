@@ -152,6 +152,8 @@ class TieringManager:
         self._disabled: frozenset[TopicId] = frozenset()
         # Detached partitions whose last step may still run.
         self._leaving: dict[TopicId, list[PartitionTiering]] = {}
+        # Of the archives that disabled topics had; by the number of the partition.
+        self._generations: dict[TopicId, dict[int, str]] = {}
         self._queue: WorkQueue[WorkKey] = WorkQueue()
         self._crew = WorkCrew(config.workers, self._queue, self._step)
         self._tombstones_read = False
@@ -203,6 +205,9 @@ class TieringManager:
             topic=self._topics[topic_info.topic_id],
             leader_epoch=leader_epoch,
             tools=self._tools,
+            past_generation=self._generations.get(topic_info.topic_id, {}).get(
+                topic_partition.partition, ""
+            ),
         )
         self._queue.add(topic_partition)
 
@@ -210,6 +215,8 @@ class TieringManager:
         """Ends tiering of the partition; what is under way is not committed any more."""
         partition = self._partitions.pop(topic_partition, None)
         if partition is not None:
+            generations = self._generations.setdefault(partition.log.topic_id, {})
+            generations[topic_partition.partition] = partition.generation
             partition.detach()
             self._leaving.setdefault(partition.log.topic_id, []).append(partition)
 
@@ -228,11 +235,19 @@ class TieringManager:
             known.update(topic_info)
             self._wake_topic(topic_info.topic_id)
 
+    def disable_topic(self, topic_info: TopicInfo) -> None:
+        """As `delete_topic`, for a topic that stays and may be tiered again."""
+        self._empty(topic_info)
+
     def delete_topic(self, topic_info: TopicInfo) -> None:
         """Detaches the topic's partitions and empties its folder in the bucket, in the background.
 
         Asking again is fine, also after a restart.
         """
+        self._empty(topic_info)
+        self._generations.pop(topic_info.topic_id, None)
+
+    def _empty(self, topic_info: TopicInfo) -> None:
         self._waiting.pop(topic_info.topic_id, None)
         self._detach_topic(topic_info.topic_id)
         self._topics.pop(topic_info.topic_id, None)
@@ -260,7 +275,7 @@ class TieringManager:
             for p in self._partitions.values()
             if p.log.topic_id == info.topic_id
         ]
-        self.delete_topic(info)
+        self._empty(info)
         if again:
             self._waiting[info.topic_id] = again
 

@@ -95,7 +95,10 @@ class PartitionTiering:
         topic: TopicRegistration,
         leader_epoch: Epoch,
         tools: TieringTools,
+        past_generation: str = "",
     ) -> None:
+        """`past_generation` is that of an archive that the partition had before, if it is known."""
+        self._past_generation = past_generation
         self.log = unified_log
         self.remote = remote
         self.topic = topic
@@ -143,6 +146,12 @@ class PartitionTiering:
         self.leader_epoch = leader_epoch
         self.remote.fenced = False
         self._in_doubt = True
+
+    @property
+    def generation(self) -> str:
+        """That of its archive, or of the one before while there is none."""
+        manifest = self.remote.manifest
+        return self._past_generation if manifest is None else manifest.generation
 
     async def wait_until_idle(self) -> None:
         """Returns when no step is under way, and no copy."""
@@ -472,7 +481,7 @@ class PartitionTiering:
             topic=partition.topic,
             topic_id=partition.topic_id,
             partition=partition.partition,
-            generation=new_generation(self._tools.clock.now_ms()),
+            generation=new_generation(self._tools.clock.now_ms(), after=self._past_generation),
         ).with_log_start(self.log.log_start_offset)
 
     def owned(self, manifest: Manifest) -> Manifest:

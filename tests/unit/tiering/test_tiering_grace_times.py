@@ -98,3 +98,32 @@ def test_tombstones_whose_time_begins_in_the_future_get_another_one() -> None:
     assert mark.horizon_ms == 5000
     assert mark.droppable_below(now_ms=5999, delete_retention_ms=1000) == 0
     assert mark.droppable_below(now_ms=6000, delete_retention_ms=1000) == 60
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@asynchronous
+async def test_an_archive_that_is_begun_anew_by_a_clock_that_went_back_is_the_later_one(
+    tmp_path: Path, restarts: bool
+) -> None:
+    """A replica that did not look meanwhile would refuse it for an older one."""
+    clock = JumpingClock()
+    async with Rig(tmp_path, clock=clock) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        before = rig.manifest
+        assert before is not None
+        rig.manager.disable_topic(rig.topic_info)
+        for _ in range(2):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        assert not list(rig.store.list("topics/"))
+        clock.jump_ms(-YEAR_MS)
+        if restarts:
+            await rig.crash()
+        else:
+            rig.attach()
+        await rig.settle()
+        after = rig.manifest
+        assert after is not None
+        assert after.order > before.order
+        assert after.generation != before.generation
