@@ -14,10 +14,10 @@ Invariants, held by every transition and checked again by `decode`:
 * log start, leader epoch and revision never go back.
 
 When a topic is not tiered any more and then again, under the same id, a partition gets a manifest
-that has nothing to do with the one before: another `generation`. It begins with the time, or, if the
-clock went back, right behind the one before. So the content of a manifest never comes back, nor does
-an etag that is a hash of it; and of two manifests anybody can tell which is the later one (`order`).
-A broker that was started anew knows of no generation before, but has a higher leader epoch.
+that has nothing to do with the one before: another `generation`. It begins with the time, or right
+behind the one before if the clock went back. So the content of a manifest never comes back, nor
+does an etag that is a hash of it; and of two manifests anybody can tell which is the later one
+(`order`). A broker that was started anew knows of no generation before, but has a higher epoch.
 
 What it is made of is in `manifest_entries.py`. The root holds the newest entries; when it grows,
 `manifest_store` seals the oldest of them into a page (`manifest_page.py`), an object that is never
