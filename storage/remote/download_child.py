@@ -34,10 +34,13 @@ from strandline.storage.remote.download_messages import (
     receive_request,
 )
 from strandline.storage.remote.file_check import FileCheck
+from strandline.storage.remote.paced_steps import PacedSteps
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 
 # Cold reads are served to clients that wait, but hot ones come first.
 NICENESS = 5
+# From then on a check goes as fast as it can: the broker waits for CHECK_S_MAX (download_process).
+PACED_CHECK_S_MAX = 10.0
 
 
 class _Blocks:
@@ -63,12 +66,14 @@ class _Blocks:
 
 def _serve(channel: socket.socket, blocks: _Blocks, clock: Clock) -> None:
     """One channel: answers requests until the other end is gone."""
-    gets, check = RangedGets(clock), FileCheck()
+    gets, steps = RangedGets(clock), PacedSteps(clock)
+    check = FileCheck(steps)
     while True:
         descriptor = -1
         try:
             request, descriptor = receive_request(channel)
             if isinstance(request, CheckRequest):
+                steps.begin(request.bytes_per_s, until_s=clock.monotonic_s() + PACED_CHECK_S_MAX)
                 answer = _check(check, request, descriptor)
             else:
                 mapping = blocks.of(request, descriptor)

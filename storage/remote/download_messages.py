@@ -56,12 +56,14 @@ class DownloadRequest(NamedTuple):
 class CheckRequest(NamedTuple):
     """Bytes [start, start + size_bytes) of the file whose descriptor comes along: are they whole?
 
-    The first batch must begin with `base_offset`.
+    The first batch must begin with `base_offset`. They are read no faster than `bytes_per_s`; 0: as
+    fast as it goes.
     """
 
     start: int
     size_bytes: int
     base_offset: Offset
+    bytes_per_s: int = 0
 
 
 class NotDone(NamedTuple):

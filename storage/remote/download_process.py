@@ -139,7 +139,7 @@ class DownloadProcess:
         # Blocks that are gone and that the child may still have mapped.
         self._forgotten: deque[int] = deque(maxlen=1024)
         self.fetched_count = 0
-        # How fast each download that begins may be received; 0: as fast as it comes.
+        # How fast each range that begins may be received or checked; 0: as fast as it goes.
         self.bytes_per_s = 0
 
     def resize(self, parallel_max: int) -> None:
@@ -248,9 +248,7 @@ class DownloadProcess:
         if taken is None:
             return None
         child, channel = taken
-        request = CheckRequest(
-            start=key.position, size_bytes=key.size_bytes, base_offset=base_offset
-        )
+        request = self._check_request(key, base_offset)
         return self._ask(child, channel, request, file.fileno(), wait_s=CHECK_S_MAX)
 
     def begin_check(
@@ -265,11 +263,17 @@ class DownloadProcess:
             self._lock.release()
         if taken is None:
             return False
-        request = CheckRequest(
-            start=key.position, size_bytes=key.size_bytes, base_offset=base_offset
-        )
+        request = self._check_request(key, base_offset)
         self._begin(*taken, request, file.fileno(), on_answer, wait_s=CHECK_S_MAX)
         return True
+
+    def _check_request(self, key: ChunkKey, base_offset: Offset) -> CheckRequest:
+        return CheckRequest(
+            start=key.position,
+            size_bytes=key.size_bytes,
+            base_offset=base_offset,
+            bytes_per_s=self.bytes_per_s,
+        )
 
     def _ask(
         self,

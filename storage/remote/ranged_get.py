@@ -8,7 +8,7 @@ A plain socket is read in blocks with MSG_WAITALL: the kernel fills a block whil
 in, and Python takes part once per block. The socket's own receive timeout bounds each of them.
 
 Who shares the machine with live traffic takes its time: then blocks are small, with a sleep between
-them, and nobody else waits for a core longer than one block takes.
+them (`paced_steps`), whether they come from a server or from a file.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import contextlib
 import os
 import socket
 import struct
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
+
+from strandline.storage.remote.paced_steps import PacedSteps
 
 if TYPE_CHECKING:
     from strandline.storage.clock import Clock
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 # In between the deadline is looked at, and what came is checked, which is in the cache still.
 RECEIVE_BYTES = 1024 * 1024
-# The same where the rate is bounded: some tenth of a millisecond of work.
-BOUNDED_RECEIVE_BYTES = 128 * 1024
 # S3's heads have less than 1 KiB.
 HEAD_BYTES_MAX = 64 * 1024
 PARTIAL_CONTENT = b"206"
@@ -51,12 +50,11 @@ class RangedGets:
     def __init__(self, clock: Clock, *, wait_s: Callable[[float], object] | None = None) -> None:
         """`wait_s` waits so many seconds; it is given with a clock that is not the system's."""
         self._clock = clock
-        self._wait_s = wait_s or threading.Event().wait
+        self._steps = PacedSteps(clock, wait_s=wait_s)
         self._socket: socket.socket | None = None
         self._origin = ("", "", "")
         self._used_s = 0.0
         self._on_received: Callable[[int], None] = lambda _: None
-        self._bytes_per_s = 0
 
     def get_into(
         self,
@@ -73,13 +71,13 @@ class RangedGets:
         comes no faster than `bytes_per_s`; 0: as fast as it comes.
         """
         self._on_received = on_received
-        self._bytes_per_s = bytes_per_s
+        deadline_s = self._clock.monotonic_s() + source.request_s
+        self._steps.begin(bytes_per_s, until_s=deadline_s)
         try:
             if source.path:
                 self._read_file(source.path, target, start)
-                on_received(len(target))
             else:
-                self._request(source, target, start)
+                self._request(source, target, start, deadline_s)
         except OSError as error:
             self.close()
             raise Refused(f"{type(error).__name__}: {error}") from error
@@ -94,23 +92,27 @@ class RangedGets:
 
     # --- files -------------------------------------------------------------------------------
 
-    @staticmethod
-    def _read_file(path: str, target: memoryview, start: int) -> None:
+    def _read_file(self, path: str, target: memoryview, start: int) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             done = 0
             while done < len(target):
-                count = os.preadv(descriptor, [target[done:]], start + done)
+                block = target[done : done + self._steps.step_bytes(len(target))]
+                count = os.preadv(descriptor, [block], start + done)
                 if count == 0:
                     raise Refused(f"the file ends after {start + done} bytes")
                 done += count
+                self._on_received(done)
+                if done < len(target):
+                    self._steps.rest(done)
         finally:
             os.close(descriptor)
 
     # --- HTTP --------------------------------------------------------------------------------
 
-    def _request(self, source: DirectRead, target: memoryview, start: int) -> None:
-        deadline_s = self._clock.monotonic_s() + source.request_s
+    def _request(
+        self, source: DirectRead, target: memoryview, start: int, deadline_s: float
+    ) -> None:
         url = urlsplit(source.url)
         is_kept = self._is_kept(url, source)
         if not is_kept:
@@ -189,8 +191,7 @@ class RangedGets:
     ) -> None:
         # TLS has its own records, and no flags.
         flags = 0 if self._origin[0] == "https" else socket.MSG_WAITALL
-        block_bytes = BOUNDED_RECEIVE_BYTES if self._bytes_per_s else RECEIVE_BYTES
-        begun_s = self._clock.monotonic_s()
+        block_bytes = self._steps.step_bytes(RECEIVE_BYTES)
         while done < len(target):
             if self._clock.monotonic_s() > deadline_s:
                 raise Refused(f"{done} of {len(target)} bytes came in time")
@@ -200,9 +201,8 @@ class RangedGets:
                 raise Refused(f"body ended after {done} of {len(target)} bytes")
             done += count
             self._on_received(done)
-            if self._bytes_per_s and done < len(target):
-                due_s = min(begun_s + done / self._bytes_per_s, deadline_s)
-                self._wait_s(max(due_s - self._clock.monotonic_s(), 0.0))
+            if done < len(target):
+                self._steps.rest(done)
 
 
 def _receive_head(connected: socket.socket) -> tuple[bytes, bytes]:

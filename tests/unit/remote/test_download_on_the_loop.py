@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -13,18 +14,19 @@ from typing import Any
 
 import pytest
 
-from strandline.storage.clock import ManualClock
+from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.files import OpenFile
-from strandline.storage.remote import download_process
+from strandline.storage.remote import download_child, download_process, paced_steps
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
-from strandline.storage.remote.download_channel import RECEIVE_BYTES
+from strandline.storage.remote.download_channel import RECEIVE_BYTES, Channel
 from strandline.storage.remote.download_messages import (
     CheckRequest,
     DownloadRequest,
     NotDone,
+    Request,
     encode_request,
     receive_request,
 )
@@ -95,7 +97,7 @@ def test_a_request_comes_as_it_was_sent() -> None:
     source = DirectRead(url="http://127.0.0.1/b/k", request_s=3.0)
     requests = [
         DownloadRequest(source, 1, 2, 3, 4, 5, False, (6, 7), bytes_per_s=8),
-        CheckRequest(start=1, size_bytes=2, base_offset=3),
+        CheckRequest(start=1, size_bytes=2, base_offset=3, bytes_per_s=4),
     ]
     with ours, theirs:
         for request in requests:
@@ -151,6 +153,70 @@ def test_a_file_is_checked_where_it_lies(process: DownloadProcess, tmp_path: Pat
     wrong = check(1)
     assert isinstance(wrong, NotDone)
     assert wrong.is_corrupt
+
+
+def test_a_check_beside_live_traffic_goes_at_the_rate_of_downloads(
+    process: DownloadProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch_by_child(process, shared_block())
+    path = tmp_path / "b.log"
+    path.write_bytes(LOG)
+    key, file = ChunkKey("b.log", 0, len(LOG)), OpenFile(path, writable=True)
+    sent: list[int] = []
+    send = Channel.send
+
+    def noting(channel: Channel, request: Request, descriptor: int | None) -> None:
+        sent.append(request.bytes_per_s)
+        send(channel, request, descriptor)
+
+    monkeypatch.setattr(Channel, "send", noting)
+    for bytes_per_s in (100_000_000, 0):
+        process.bytes_per_s = bytes_per_s
+        assert isinstance(process.check(key, file, base_offset=0), BatchIndex)
+        found = ask(
+            process,
+            lambda process, on_answer: process.begin_check(
+                key, file, base_offset=0, on_answer=on_answer
+            ),
+        )
+        assert isinstance(found, BatchIndex)
+    assert sent == [100_000_000, 100_000_000, 0, 0]
+
+
+def test_the_child_checks_at_the_rate_that_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its side of the channel, in a thread here."""
+    rests: list[int] = []
+    monkeypatch.setattr(paced_steps, "STEP_BYTES", 1000)
+    rest = paced_steps.PacedSteps.rest
+
+    def noting(steps: paced_steps.PacedSteps, done_bytes: int) -> None:
+        if steps.step_bytes(len(LOG)) < len(LOG):
+            rests.append(done_bytes)
+        rest(steps, done_bytes)
+
+    monkeypatch.setattr(paced_steps.PacedSteps, "rest", noting)
+    path = tmp_path / "b.log"
+    path.write_bytes(LOG)
+    ours, theirs = socket.socketpair()
+    child = threading.Thread(
+        target=download_child._serve,
+        args=(theirs, download_child._Blocks(), SystemClock()),
+        daemon=True,
+    )
+    child.start()
+    channel = Channel(ours)
+    with open(path, "rb") as file:
+        for bytes_per_s, is_paced in ((1_000_000_000, True), (0, False)):
+            rests.clear()
+            request = CheckRequest(0, len(LOG), 0, bytes_per_s=bytes_per_s)
+            channel.send(request, file.fileno())
+            assert channel.receive(wait_s=WAIT_S_MAX) == index_batches(memoryview(LOG), 0)
+            assert (len(rests) > 1) == is_paced
+    channel.close()
+    child.join(WAIT_S_MAX)
+    assert not child.is_alive()
 
 
 def test_a_killed_child_is_lost_and_not_asked_again_at_once(process: DownloadProcess) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from strandline.storage.errors import AccessDenied, CorruptRecords, ObjectCorrup
 from strandline.storage.files import FileRange
 from strandline.storage.model import TimestampOffset
 from strandline.storage.records.record import encode_batch
-from strandline.storage.remote import file_check, file_chunks
+from strandline.storage.remote import file_check, file_chunks, paced_steps
 from strandline.storage.remote.batch_index import BatchWalk, index_batches
 from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.file_check import FileCheck
 from strandline.storage.remote.file_chunks import CHECKED_S, IDLE_S, FileChunks, FileFetch
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.paced_steps import PacedSteps
 from strandline.storage.remote.read_only import ReadOnlyStore
 from strandline.storage.remote.reader import ColdRead, ColdReader
 from strandline.storage.remote.segment_index import ChunkKey
@@ -420,6 +423,46 @@ def test_a_range_of_a_file_is_checked_whatever_the_window(
             check.check(descriptor, 6, len(log), base_offset=1)
     finally:
         os.close(descriptor)
+
+
+@pytest.mark.parametrize("step_bytes", [61, 2_000])
+def test_a_file_is_checked_at_a_bounded_rate_in_small_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_bytes: int
+) -> None:
+    monkeypatch.setattr(paced_steps, "STEP_BYTES", step_bytes)
+    log = make_log(batch_count=20)
+    expected = index_batches(memoryview(log), 0)
+    batch_bytes_max = max(end - start for start, end in pairwise(expected.positions))
+    path = tmp_path / "a"
+    path.write_bytes(log)
+    clock, bytes_per_s = ManualClock(), 10_000
+    steps = PacedSteps(clock, wait_s=lambda wait_s: clock.advance_ms(math.ceil(wait_s * 1000)))
+    # From where it was read, and when.
+    seen: list[tuple[int, float]] = []
+    read = os.preadv
+
+    def noting(descriptor: int, windows: list[memoryview], position: int) -> int:
+        seen.append((position, clock.monotonic_s()))
+        return read(descriptor, windows, position)
+
+    monkeypatch.setattr(os, "preadv", noting)
+    with open(path, "rb") as file:
+        check = FileCheck(steps)
+        steps.begin(bytes_per_s, until_s=3600.0)
+        assert check.check(file.fileno(), 0, len(log), base_offset=0) == expected
+        assert len(seen) >= len(log) / (step_bytes + batch_bytes_max)
+        for position, now_s in seen:
+            # Before each step it was waited until those before it were due.
+            assert position <= now_s * bytes_per_s
+        ended_s = clock.monotonic_s()
+        assert ended_s >= (len(log) - step_bytes - batch_bytes_max) / bytes_per_s
+        # The next may go as fast as it can, and this one may not sleep beyond its time.
+        steps.begin(0, until_s=3600.0)
+        assert check.check(file.fileno(), 0, len(log), base_offset=0) == expected
+        assert clock.monotonic_s() == ended_s
+        steps.begin(1, until_s=ended_s + 1)
+        assert check.check(file.fileno(), 0, len(log), base_offset=0) == expected
+        assert clock.monotonic_s() <= ended_s + 1.1
 
 
 @pytest.mark.parametrize("window_bytes", [100, 100_000])

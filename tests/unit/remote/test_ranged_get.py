@@ -7,12 +7,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.remote import ranged_get
+from strandline.storage.remote import paced_steps, ranged_get
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 
@@ -132,7 +133,7 @@ def test_a_bounded_rate_is_kept_by_small_blocks_with_sleeps_between(
     clock, block_bytes, bytes_per_s = ManualClock(), 100, 10_000
     # None of the body comes with the head.
     monkeypatch.setattr(ranged_get, "HEAD_BYTES_MAX", len(HEAD) + 2)
-    monkeypatch.setattr(ranged_get, "BOUNDED_RECEIVE_BYTES", block_bytes)
+    monkeypatch.setattr(paced_steps, "STEP_BYTES", block_bytes)
     gets = RangedGets(clock, wait_s=lambda wait_s: clock.advance_ms(round(wait_s * 1000)))
     server = Server(sends(GOOD), sends(GOOD))
     target = bytearray(SIZE)
@@ -216,6 +217,34 @@ def test_nobody_listening_is_refused(gets: RangedGets) -> None:
     server.close()
     with pytest.raises(Refused):
         get(gets, source)
+
+
+def test_a_file_is_read_at_a_bounded_rate_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock, block_bytes, bytes_per_s = ManualClock(), 100, 10_000
+    monkeypatch.setattr(paced_steps, "STEP_BYTES", block_bytes)
+    gets = RangedGets(clock, wait_s=lambda wait_s: clock.advance_ms(round(wait_s * 1000)))
+    path = tmp_path / "object"
+    path.write_bytes(bytes(START) + WANTED)
+    source = DirectRead(path=str(path))
+    target = bytearray(SIZE)
+    seen: list[tuple[int, float]] = [(0, 0.0)]
+    gets.get_into(
+        source,
+        memoryview(target),
+        start=START,
+        on_received=lambda count: seen.append((count, clock.monotonic_s())),
+        bytes_per_s=bytes_per_s,
+    )
+    assert bytes(target) == WANTED
+    for (before, _), (count, now_s) in pairwise(seen):
+        assert count - before <= block_bytes
+        assert before <= now_s * bytes_per_s + 1
+    ended_s = clock.monotonic_s()
+    assert ended_s >= (SIZE - block_bytes) / bytes_per_s
+    assert get(gets, source) == WANTED
+    assert clock.monotonic_s() == ended_s
 
 
 def test_a_file_that_is_too_short_is_refused(gets: RangedGets, tmp_path: object) -> None:
