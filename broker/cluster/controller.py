@@ -44,6 +44,7 @@ from strandline.broker.cluster.records import (
 )
 from strandline.broker.cluster.topic_names import (
     INTERNAL_TOPICS,
+    METADATA_TOPIC,
     collision_key,
     topic_name_fault,
 )
@@ -132,6 +133,10 @@ class _Creator:
         return record
 
     def _check_name(self, name: str) -> None:
+        if name == METADATA_TOPIC:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited."
+            )
         if name in self._image.topics:
             raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         fault = topic_name_fault(name)

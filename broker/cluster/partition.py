@@ -93,6 +93,11 @@ class Partition:
         return self.log.end_offset
 
     @property
+    def is_offline(self) -> bool:
+        """Whether its log folder failed: nothing it says now would survive a restart."""
+        return self.log.local.failure is not None
+
+    @property
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset
 

@@ -24,6 +24,7 @@ from strandline.broker.cluster.image import MetadataImage, PartitionImage, Topic
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.tiers import Tiers
 from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs, RevivedLog
@@ -90,6 +91,12 @@ class ReplicaManager:
         """Whether a partition that `partition` does not find lies in a folder that is offline."""
         key = TopicPartition(topic, index)
         return key in self._offline or key in self._uncreated
+
+    def code_of_missing(self, topic: str, index: int) -> ErrorCode:
+        """What a client is told of a partition that `partition` does not find."""
+        if self.is_offline(topic, index):
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @property
     def has_uncreated(self) -> bool:

@@ -13,6 +13,10 @@ from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 # They belong to the broker: clients may read them, but not write, grow or delete them.
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC})
 
+# Kafka's controllers keep their log under this name. A topic's folder of this name would be taken
+# for it, should Kafka ever get the disk.
+METADATA_TOPIC = "__cluster_metadata"
+
 # With `-<partition>` behind it, a name of this length still fits a file name of 255 bytes.
 TOPIC_NAME_LENGTH_MAX = 249
 

@@ -57,7 +57,7 @@ class _Clocks:
 class ConsumerGroup:
     """See the top of this file. Not thread-safe, never waits."""
 
-    kind: Final = "Consumer"
+    kind: Final = "consumer"
 
     def __init__(self, group_id: str, rules: ConsumerRules) -> None:
         self.group_id = group_id

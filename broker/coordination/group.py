@@ -60,6 +60,9 @@ from strandline.broker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 
+# A client id may have 32,767 bytes; member ids begin with it so that people know whose they are.
+MEMBER_ID_PREFIX_MAX = 255
+
 
 class Group(RebalancingGroup):
     """One group; see the top of this file. Not thread-safe, never waits."""
@@ -143,7 +146,8 @@ class Group(RebalancingGroup):
 
     def _join_new(self, request: JoinRequest, ticket: Ticket) -> None:
         instance_id = request.group_instance_id
-        prefix = request.client_id if instance_id is None else instance_id
+        # Cut: with the rest behind it, it has to fit a string of the protocol, as it is kept.
+        prefix = (request.client_id if instance_id is None else instance_id)[:MEMBER_ID_PREFIX_MAX]
         member_id = f"{prefix}-{self._make_id()}"
         if instance_id is not None:
             existing = self._members.static_member_id(instance_id)
@@ -154,7 +158,11 @@ class Group(RebalancingGroup):
         elif request.needs_member_id:
             # KIP-394: a client whose first answer is lost would otherwise leave a member behind
             # each time it tries again.
-            self._members.pending[member_id] = self._due_in(request.session_timeout_ms)
+            self._members.expect(
+                member_id,
+                self._due_in(request.session_timeout_ms),
+                pending_max=self._rules.pending_max,
+            )
             self._refuse_join(ticket, member_id, ErrorCode.MEMBER_ID_REQUIRED)
         else:
             self._add(member_id, request, ticket)

@@ -53,7 +53,7 @@ _MAY_FOLLOW = {
 class GroupCore:
     """State, members, answers and deadlines of a group; what may be asked of it at any time."""
 
-    kind: Final = "Classic"
+    kind: Final = "classic"
 
     def __init__(
         self,

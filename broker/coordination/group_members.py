@@ -1,8 +1,11 @@
 """The members of one classic group: who they are, who waits, and what all of them support.
 
 A member is *pending* from the answer "come back with this id" until it does; it counts for whether
-everybody has joined, and for nothing else. A *static* member has an instance id that outlives its
-member id; exactly one member id is bound to it, and any other that claims it is fenced.
+everybody has joined, and for nothing else. Their number has a bound: the oldest makes room for the
+newest, and its client, should it come after all, is told UNKNOWN_MEMBER_ID and asks anew.
+
+A *static* member has an instance id that outlives its member id; exactly one member id is bound to
+it, and any other that claims it is fenced.
 
 The counts (waiting joins, members per protocol) are kept as members come and go, so that a storm
 of joins costs each of them the same.
@@ -240,6 +243,12 @@ class Members:
             self._support[name] -= 1
             if not self._support[name]:
                 del self._support[name]
+
+    def expect(self, member_id: str, deadline_ms: int, *, pending_max: int) -> None:
+        """Notes an id that was given out; the oldest ones are forgotten above `pending_max`."""
+        while len(self.pending) >= pending_max:
+            del self.pending[next(iter(self.pending))]
+        self.pending[member_id] = deadline_ms
 
     # --- waiting -----------------------------------------------------------------------------
 

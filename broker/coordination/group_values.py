@@ -59,6 +59,9 @@ class GroupRules:
     # A member that joins for the first time cannot send heartbeats while it waits, and a client
     # that goes away meanwhile is not noticed. Kafka gives such a member five minutes, too.
     new_member_join_timeout_ms: int = 300_000
+    # Ids that were given out and not used yet. Nobody starts so many consumers of one group within
+    # a session timeout; who asks for ids and never comes back would fill the memory.
+    pending_max: int = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

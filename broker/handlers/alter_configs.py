@@ -40,7 +40,7 @@ from strandline.broker.cluster.decisions import (
 )
 from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.cluster.records import BrokerConfigsSet, GroupConfigsSet
-from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
+from strandline.broker.cluster.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.group_configs import GROUP_CONFIGS, GROUPS_MAX, check_group_change
 from strandline.broker.handlers.error_messages import clipped
@@ -298,6 +298,9 @@ def decide(
 
 def _changed(name: str, topic: TopicImage | None, alteration: Alteration) -> NewProperties:
     if topic is None:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}")
     properties = alteration(topic.properties)
     if name in INTERNAL_TOPICS:

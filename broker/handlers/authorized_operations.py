@@ -41,6 +41,15 @@ ALL_OF_A_TOPIC: Final = _bits(
         Operation.ALTER_CONFIGS,
     )
 )
+ALL_OF_A_GROUP: Final = _bits(
+    (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    )
+)
 ALL_OF_THE_CLUSTER: Final = _bits(
     (
         Operation.CREATE,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandline.broker.cluster.topic_names import topic_name_fault
 from strandline.broker.config_rows import (
     ConfigRow,
     describe_all,
@@ -61,6 +62,8 @@ class ConfigHandlers:
         match resource.resource_type:
             case ConfigResourceType.TOPIC:
                 topic = self._metadata.image.topics.get(name)
+                if topic is None and (fault := topic_name_fault(name)) is not None:
+                    return _failed(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
                 if topic is None:
                     return _failed(
                         resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic named {name!r}"

@@ -290,9 +290,7 @@ class FetchHandler:
     def _missing(self, wanted: WantedPartition) -> ErrorCode:
         """Why `_find` finds nothing."""
         if wanted.topic is not None:
-            if self._replicas.is_offline(wanted.topic, wanted.partition):
-                return ErrorCode.KAFKA_STORAGE_ERROR
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return self._replicas.code_of_missing(wanted.topic, wanted.partition)
         if self._replicas.is_offline_by_id(wanted.topic_id, wanted.partition):
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not self._replicas.has_topic_id(wanted.topic_id):

@@ -32,6 +32,7 @@ from strandline.broker.coordination.group_values import (
     SyncRequest,
 )
 from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.handlers.authorized_operations import ALL_OF_A_GROUP
 from strandline.broker.handlers.consumer_groups import ConsumerGroupHandlers
 from strandline.broker.handlers.dispatch import Handler
 from strandline.broker.handlers.error_messages import clipped
@@ -75,12 +76,10 @@ FIRST_JOIN_THAT_NEEDS_MEMBER_ID = 4
 FIRST_JOIN_WITH_NULLABLE_PROTOCOL = 7
 FIRST_JOIN_THAT_SKIPS_ASSIGNMENT = 9
 FIRST_BATCHED_LEAVE = 3
+FIRST_SYNC_THAT_NAMES_ITS_PROTOCOL = 5
 FIRST_DESCRIBE_THAT_MISSES_GROUPS = 6
 
 STATE_OF_MISSING_GROUPS = "Dead"
-# Bits of Kafka's AclOperation: READ 3, DELETE 6, DESCRIBE 8. Nobody is asked who he is yet, so
-# everybody may do everything.
-ALL_GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 
 
 def make_group_handlers(
@@ -88,7 +87,7 @@ def make_group_handlers(
 ) -> Mapping[ApiKey, Handler]:
     """Every API of groups and their offsets."""
     groups = GroupHandlers(coordinator)
-    consumers = ConsumerGroupHandlers(services, coordinator, ALL_GROUP_OPERATIONS)
+    consumers = ConsumerGroupHandlers(services, coordinator, ALL_OF_A_GROUP)
     offsets = GroupOffsetHandlers(services, coordinator)
     return {
         ApiKey.JOIN_GROUP: groups.join_group,
@@ -145,9 +144,14 @@ class GroupHandlers:
         )
 
     async def sync_group(
-        self, request: SyncGroupRequest, _context: RequestContext
+        self, request: SyncGroupRequest, context: RequestContext
     ) -> SyncGroupResponse:
         refuse_flood(len(request.assignments), PARTITIONS_MAX)
+        if context.api_version >= FIRST_SYNC_THAT_NAMES_ITS_PROTOCOL and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
+            # Nullable only so that older versions can be read into it (KIP-559).
+            return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         wanted = SyncRequest(
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
@@ -230,9 +234,7 @@ class GroupHandlers:
         self, request: DescribeGroupsRequest, context: RequestContext
     ) -> DescribeGroupsResponse:
         refuse_flood(len(request.groups))
-        operations = (
-            ALL_GROUP_OPERATIONS if request.include_authorized_operations else OPERATIONS_UNKNOWN
-        )
+        operations = ALL_OF_A_GROUP if request.include_authorized_operations else OPERATIONS_UNKNOWN
         return DescribeGroupsResponse(
             groups=[
                 self._describe(group_id, context.api_version, operations)

@@ -81,7 +81,9 @@ class LogDirHandler:
         """The error code for one partition."""
         served = self._replicas.partition(topic, partition)
         if served is None:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return self._replicas.code_of_missing(topic, partition)
+        if served.is_offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if not path.startswith("/") or "\0" in path:
             return ErrorCode.LOG_DIR_NOT_FOUND
         try:

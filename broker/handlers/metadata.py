@@ -53,6 +53,7 @@ from strandline.storage.model import ZERO_TOPIC_ID
 log = logging.getLogger(__name__)
 
 ENDPOINT_BROKERS = 1
+ENDPOINT_CONTROLLERS = 2
 COORDINATOR_GROUP = 0
 COORDINATOR_TRANSACTION = 1
 FIRST_BATCHED_FIND_COORDINATOR = 4
@@ -167,9 +168,14 @@ class MetadataHandlers:
     ) -> DescribeClusterResponse:
         cluster_id = self._metadata.image.cluster_id
         if request.endpoint_type != ENDPOINT_BROKERS:
+            is_known = request.endpoint_type == ENDPOINT_CONTROLLERS
             return DescribeClusterResponse(
-                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                error_message="this is a broker endpoint; there is no controller endpoint",
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+                if is_known
+                else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message="this is a broker endpoint; there is no controller endpoint"
+                if is_known
+                else f"unknown endpoint type {request.endpoint_type}",
                 cluster_id=cluster_id,
                 brokers=(),
             )
@@ -213,8 +219,7 @@ class MetadataHandlers:
 
     def _coordinator(self, key: str, key_type: int, listener: str) -> Coordinator:
         if key_type == COORDINATOR_GROUP:
-            if not key:
-                return _no_coordinator(key, ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+            # The empty group id too: consumers without a group.id used to commit under it.
             address = self._advertised(listener)
             return Coordinator(
                 key=key, node_id=self._config.node_id, host=address.host, port=address.port

@@ -115,14 +115,9 @@ class OffsetHandlers:
                     # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
                     answer = _no_offset(wanted, ErrorCode.INVALID_REQUEST)
                 elif partition is None:
-                    is_offline = self._replicas.is_offline(topic.name, wanted.partition_index)
-                    answer = _no_offset(
-                        wanted,
-                        ErrorCode.KAFKA_STORAGE_ERROR
-                        if is_offline
-                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    )
-                elif partition.log.local.failure is not None:
+                    missing = self._replicas.code_of_missing(topic.name, wanted.partition_index)
+                    answer = _no_offset(wanted, missing)
+                elif partition.is_offline:
                     answer = _no_offset(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
                 elif refusal := _refusal(partition, wanted, context.api_version):
                     answer = _no_offset(wanted, refusal)
@@ -213,7 +208,12 @@ class OffsetHandlers:
         partition = self._replicas.partition(topic, wanted.partition)
         if partition is None:
             return EpochEndOffset(
-                partition=wanted.partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                partition=wanted.partition,
+                error_code=self._replicas.code_of_missing(topic, wanted.partition),
+            )
+        if partition.is_offline:
+            return EpochEndOffset(
+                partition=wanted.partition, error_code=ErrorCode.KAFKA_STORAGE_ERROR
             )
         try:
             partition.check_leader_epoch(wanted.current_leader_epoch)
@@ -255,12 +255,15 @@ class OffsetHandlers:
         partition = self._replicas.partition(topic, index)
         if partition is None:
             return DeleteRecordsPartitionResult(
-                partition_index=index, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                partition_index=index, error_code=self._replicas.code_of_missing(topic, index)
+            )
+        if partition.is_offline:
+            return DeleteRecordsPartitionResult(
+                partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
             )
         if partition.is_internal:
-            # Kafka's answer for a topic that is not deleted by age or size, as this one is not.
             return DeleteRecordsPartitionResult(
-                partition_index=index, error_code=ErrorCode.POLICY_VIOLATION
+                partition_index=index, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION
             )
         policy = partition.log.config.cleanup_policy
         if "compact" in policy and "delete" not in policy:

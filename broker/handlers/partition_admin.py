@@ -123,11 +123,13 @@ class PartitionAdminHandlers:
 
     def _producers(self, topic: str, index: int) -> DescribeProducersPartition:
         served = self._replicas.partition(topic, index)
-        if served is None:
+        if served is None or served.is_offline:
+            code, message = ErrorCode.KAFKA_STORAGE_ERROR, "its log folder is offline"
+            if served is None and not self._replicas.is_offline(topic, index):
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                message = f"no partition {index} of a topic named {topic!r}"
             return DescribeProducersPartition(
-                partition_index=index,
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                error_message=clipped(f"no partition {index} of a topic named {topic!r}"),
+                partition_index=index, error_code=code, error_message=clipped(message)
             )
         return DescribeProducersPartition(
             partition_index=index,

@@ -258,9 +258,7 @@ class ProduceHandler:
             if not self._replicas.has_topic_id(topic.topic_id):
                 return ErrorCode.UNKNOWN_TOPIC_ID
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._replicas.is_offline(topic.name, index):
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return self._replicas.code_of_missing(topic.name, index)
 
     def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:

@@ -8,7 +8,9 @@
 
 It trusts nothing: `struct` and indexing raise at the end of the data, the ends of slices are
 compared with `limit`, a count is believed only if the bytes that are left can hold so many elements
-of the smallest size. So memory follows what was sent, not what was announced.
+of the smallest size. So memory follows what was sent, not what was announced. Since an element is a
+hundred times its smallest size once it is an object, a request may have so many in all its arrays
+together (`Request.elements_max`) and is given up where it announces more.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from strandline.broker.protocol.schema import (
     ArrayOf,
     Field,
     Fixed,
+    Request,
     Struct,
     StructOf,
     WireType,
@@ -40,7 +43,13 @@ from strandline.broker.protocol.source import (
 
 
 class DecoderSource(Source):
+    # Whether the elements of all arrays together are bounded.
+    is_counted = False
+
     def write(self, cls: type[Struct]) -> str:
+        if issubclass(cls, Request):
+            self.is_counted = True
+            self.line(f"left = {cls.elements_max}")
         target = self.struct(cls)
         self.line(f"return {target}, p")
         return "def decode(data, p, limit):\n" + "\n".join(self.lines) + "\n"
@@ -174,9 +183,16 @@ class DecoderSource(Source):
         self.line("else:")
         self.depth += 1
         self.line(f"if {n} * {smallest} > limit - p: {self.use('raise_count')}({where!r}, {n})")
+        if self.is_counted:
+            self.charge(n)
         self.elements(kind.element, target, n, where)
         self.depth -= 1
         return target
+
+    def charge(self, n: str) -> None:
+        """Emits that `n` of what the request may have are used up."""
+        self.line(f"left -= {n}")
+        self.line(f"if left < 0: {self.use('raise_flood')}()")
 
     def elements(self, element: WireType[object], target: str, n: str, where: str) -> None:
         if isinstance(element, Fixed) and not is_uuid(element):
@@ -199,7 +215,11 @@ class DecoderSource(Source):
             self.line(f"{values[row.name]} = {self.default(cls, row)}")
         self.line(f"{count} = data[p]; p += 1")
         if not rows:
-            self.line(f"if {count}: p = {self.use('skip_tags')}(data, p, {count}, limit)")
+            if self.is_counted:
+                skip = self.use("skip_counted_tags")
+                self.line(f"if {count}: left, p = {skip}(data, p, {count}, limit, left)")
+            else:
+                self.line(f"if {count}: p = {self.use('skip_tags')}(data, p, {count}, limit)")
             return
         self.line(f"if {count}:")
         self.depth += 1
@@ -211,6 +231,8 @@ class DecoderSource(Source):
     ) -> None:
         tag, end, previous = self.fresh("tag"), self.fresh("e"), self.fresh("b")
         self.line(f"if {count} > 127: {count}, p = {self.use('long_uvarint')}(data, p, {count})")
+        if self.is_counted:
+            self.charge(count)
         self.line(f"{previous} = -1")
         self.line(f"for _ in range({count}):")
         self.depth += 1

@@ -18,6 +18,8 @@ from strandline.broker.protocol.errors import MalformedRequest
 
 # Kafka's own limit for every string that is not a records or bytes field.
 STRING_BYTES_MAX: Final = 32767
+# No header of Kafka's has as many tagged fields, by far. Those of a request count as its elements.
+UNKNOWN_TAGS_MAX: Final = 1000
 VARINT_BYTES_MAX: Final = 5
 LENGTH_MAX: Final = 0x7FFFFFFF
 EMPTY: Final[tuple[()]] = ()
@@ -80,10 +82,21 @@ def compact_string_length(length_and_one: int) -> bytes:
 def skip_tags(data: memoryview, position: int, count: int, limit: int) -> int:
     """The position after `count` tagged fields that we do not know; `count` is already read.
 
-    Raises MalformedRequest if tags do not ascend (so none can be there twice) or a size overruns.
+    Raises MalformedRequest if tags do not ascend (so none can be there twice), a size overruns, or
+    there are more than UNKNOWN_TAGS_MAX.
     """
+    return skip_counted_tags(data, position, count, limit, UNKNOWN_TAGS_MAX)[1]
+
+
+def skip_counted_tags(
+    data: memoryview, position: int, count: int, limit: int, left: int
+) -> tuple[int, int]:
+    """The same where there may be `left` of them: how many may still come, and the position."""
     if count > 0x7F:
         count, position = long_uvarint(data, position, count)
+    left -= count
+    if left < 0:
+        raise_flood()
     previous = -1
     for _ in range(count):
         tag, end, position = tag_header(data, position, limit)
@@ -91,7 +104,7 @@ def skip_tags(data: memoryview, position: int, count: int, limit: int) -> int:
             raise MalformedRequest(f"tag {tag} after tag {previous}")
         previous = tag
         position = end
-    return position
+    return left, position
 
 
 def tag_header(data: memoryview, position: int, limit: int) -> tuple[int, int, int]:
@@ -123,6 +136,10 @@ def raise_length(field: str, length: int) -> NoReturn:
 
 def raise_count(field: str, count: int) -> NoReturn:
     raise MalformedRequest(f"{field} announces {count} elements, more than there are bytes for")
+
+
+def raise_flood() -> NoReturn:
+    raise MalformedRequest("more elements than one request may have")
 
 
 def raise_tag(tag: int) -> NoReturn:

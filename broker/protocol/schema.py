@@ -340,7 +340,14 @@ class Message(Struct):
 
 
 class Request(Message):
-    """A request body: `class MetadataRequest(Request, api=ApiKey.METADATA)`."""
+    """A request body: `class MetadataRequest(Request, api=ApiKey.METADATA)`.
+
+    `elements_max` bounds the elements of all its arrays, and its tags, together, before they are
+    decoded. A frame of 100 MiB, which Produce may have, has room for sixteen million partitions.
+    """
+
+    # Four times what any handler answers about.
+    elements_max: ClassVar[int] = 400_000
 
 
 class Response(Message):

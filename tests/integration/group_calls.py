@@ -120,6 +120,8 @@ class GroupMember:
             generation_id=self.generation,
             member_id=self.member_id,
             group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocol_name="range",
             assignments=[
                 SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
                 for member_id, assignment in (assignments or {}).items()

@@ -190,7 +190,7 @@ def test_groups_of_both_kinds_are_listed_by_type_and_state(
     commit(client, f"{group_id}-simple", {(topic, 0): 1})
     found = listed(client)[group_id]
     assert (found.group_type, found.group_state, found.protocol_type) == (
-        "Consumer",
+        "consumer",
         "Stable",
         "consumer",
     )

@@ -175,7 +175,13 @@ def test_a_group_without_a_name_and_a_session_out_of_bounds_are_refused(
 
 
 def test_a_group_that_nobody_made_knows_nobody(client: WireClient, group_id: str) -> None:
-    sync = SyncGroupRequest(group_id=group_id, generation_id=1, member_id="m")
+    sync = SyncGroupRequest(
+        group_id=group_id,
+        generation_id=1,
+        member_id="m",
+        protocol_type="consumer",
+        protocol_name="range",
+    )
     assert client.ask(sync, SyncGroupResponse, 5).error_code == UNKNOWN_MEMBER_ID
     leave = LeaveGroupRequest(
         group_id=group_id, member_id="m", members=[MemberIdentity(member_id="m")]
@@ -223,7 +229,7 @@ def test_groups_are_listed_in_every_version(
     if version >= 4:
         assert found.group_state == "CompletingRebalance"
     if version >= 5:
-        assert found.group_type == "Classic"
+        assert found.group_type == "classic"
 
 
 def test_lists_are_filtered_by_state_and_type_whatever_their_case(

@@ -51,7 +51,6 @@ OFFSET_METADATA_TOO_LARGE = 12
 INVALID_TOPIC_EXCEPTION = 17
 ILLEGAL_GENERATION = 22
 UNKNOWN_MEMBER_ID = 25
-POLICY_VIOLATION = 44
 GROUP_ID_NOT_FOUND = 69
 GROUP_SUBSCRIBED_TO_TOPIC = 86
 UNKNOWN_TOPIC_ID = 100
@@ -286,4 +285,4 @@ def test_clients_can_neither_delete_nor_grow_nor_empty_the_offsets_topic(
     assert len(describe_topic(client, offsets_topic).partitions) == 3
     for partition in range(3):
         refused = delete_records(client, offsets_topic, -1, partition=partition)
-        assert refused.error_code == POLICY_VIOLATION
+        assert refused.error_code == INVALID_TOPIC_EXCEPTION

@@ -12,7 +12,28 @@ from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
-from tests.integration.calls import batch, create_topic, end_offset, fetch, produce, read_all
+from strandline.broker.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+)
+from strandline.broker.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.integration.calls import (
+    LATEST,
+    batch,
+    create_topic,
+    delete_records,
+    end_offset,
+    fetch,
+    offset_at,
+    produce,
+    read_all,
+)
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 
@@ -45,6 +66,31 @@ def folder_errors(client: WireClient) -> dict[str, int]:
     return {Path(result.log_dir).name: result.error_code for result in described.results}
 
 
+def codes_of_questions(client: WireClient, partition: int) -> list[int]:
+    """What else can be asked of a partition of "topic", and is not changed by the asking."""
+    wanted = OffsetForLeaderPartition(partition=partition, leader_epoch=0)
+    epochs = client.ask(
+        OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic="topic", partitions=[wanted])]
+        ),
+        OffsetForLeaderEpochResponse,
+        4,
+    )
+    producers = client.ask(
+        DescribeProducersRequest(
+            topics=[DescribeProducersTopic(name="topic", partition_indexes=[partition])]
+        ),
+        DescribeProducersResponse,
+        0,
+    )
+    return [
+        epochs.topics[0].partitions[0].error_code,
+        producers.topics[0].partitions[0].error_code,
+        delete_records(client, "topic", 0, partition=partition).error_code,
+        offset_at(client, "topic", LATEST, partition=partition).error_code,
+    ]
+
+
 def test_partitions_go_where_there_are_fewest(two_folders: BrokerProcess, tmp_path: Path) -> None:
     with WireClient(two_folders.port) as client:
         for number in range(3):
@@ -72,6 +118,7 @@ def test_a_folder_that_vanishes_takes_its_partitions_alone_and_comes_back(
             answer = produce(client, "topic", batch(1), partition=partition)
             assert answer.error_code == KAFKA_STORAGE_ERROR
             assert fetch(client, "topic", partition=partition).error_code == KAFKA_STORAGE_ERROR
+            assert codes_of_questions(client, partition) == [KAFKA_STORAGE_ERROR] * 4
         for partition in kept:
             assert produce(client, "topic", batch(1), partition=partition).error_code == 0
             assert len(read_all(client, "topic", partition=partition)) == 3

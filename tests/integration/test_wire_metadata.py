@@ -52,11 +52,12 @@ pytestmark = pytest.mark.slow
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_TOPIC = 17
-INVALID_GROUP_ID = 24
 INVALID_REQUEST = 42
 TOPIC_DELETION_DISABLED = 73
 UNKNOWN_TOPIC_ID = 100
 MISMATCHED_ENDPOINT_TYPE = 114
+UNSUPPORTED_ENDPOINT_TYPE = 115
+INVALID_TOPIC_EXCEPTION = 17
 
 METADATA_VERSIONS = range(14)
 ZERO_ID = uuid.UUID(int=0)
@@ -233,6 +234,9 @@ def test_there_is_no_controller_endpoint_to_describe(client: WireClient) -> None
     request = DescribeClusterRequest(endpoint_type=2)
     response = client.ask(request, DescribeClusterResponse, 1)
     assert (response.error_code, list(response.brokers)) == (MISMATCHED_ENDPOINT_TYPE, [])
+    request = DescribeClusterRequest(endpoint_type=7)
+    response = client.ask(request, DescribeClusterResponse, 1)
+    assert (response.error_code, list(response.brokers)) == (UNSUPPORTED_ENDPOINT_TYPE, [])
 
 
 # --- FindCoordinator -------------------------------------------------------------------------
@@ -256,7 +260,7 @@ def test_coordinators_of_many_keys_are_answered_one_by_one(
     response = client.ask(request, FindCoordinatorResponse, version)
     assert [(c.key, c.error_code, c.node_id, c.port) for c in response.coordinators] == [
         ("group", 0, 1, broker.port),
-        ("", INVALID_GROUP_ID, -1, -1),
+        ("", 0, 1, broker.port),
         ("other", 0, 1, broker.port),
     ]
     nobody = client.ask(FindCoordinatorRequest(), FindCoordinatorResponse, version)
@@ -358,7 +362,7 @@ def test_unknown_resources_are_refused_each_for_itself(
 ) -> None:
     for kind, name, code in (
         (ConfigResourceType.TOPIC, topic_name, UNKNOWN_TOPIC_OR_PARTITION),
-        (ConfigResourceType.TOPIC, "\0" * 30_000, UNKNOWN_TOPIC_OR_PARTITION),
+        (ConfigResourceType.TOPIC, "\0" * 30_000, INVALID_TOPIC_EXCEPTION),
         (ConfigResourceType.BROKER, "2", INVALID_REQUEST),
         (ConfigResourceType.BROKER, "one", INVALID_REQUEST),
         (ConfigResourceType.GROUP, "", INVALID_REQUEST),

@@ -52,6 +52,7 @@ class GroupTrace:
         *,
         delay_ms: int = DELAY_MS,
         size_max: int = 100,
+        pending_max: int = 100,
         restored: GroupSnapshot | None = None,
     ) -> None:
         self._elapsed_ms = 0
@@ -66,7 +67,9 @@ class GroupTrace:
         self.writes_are_slow = False
         self.slow_write: AssignmentWrite | None = None
         self.written: list[GroupSnapshot] = []
-        rules = GroupRules(initial_rebalance_delay_ms=delay_ms, size_max=size_max)
+        rules = GroupRules(
+            initial_rebalance_delay_ms=delay_ms, size_max=size_max, pending_max=pending_max
+        )
         if restored is None:
             self.group = Group("g", self.now, rules=rules, make_id=self._next_id)
         else:

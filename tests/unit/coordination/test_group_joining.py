@@ -327,3 +327,27 @@ def test_a_group_is_described_with_what_its_members_said_once_it_is_stable() -> 
     assert described.state is GroupState.COMPLETING_REBALANCE
     assert described.protocol_name == ""
     assert described.members[0].metadata == b""
+
+
+def test_ids_that_nobody_comes_back_with_are_bounded_and_the_oldest_goes() -> None:
+    trace = GroupTrace(pending_max=2)
+    for name in "abc":
+        trace.join(name)
+    trace.skip()
+    trace.join("a-1")
+    trace.join("b-2")
+    trace.join("a")
+    trace.shows("""
+        join a-1    a-1: UNKNOWN_MEMBER_ID
+        join b-2    -
+        join a      a: MEMBER_ID_REQUIRED a-4
+    """)
+    for number in range(100):
+        trace.join(f"x{number}")
+    assert "pending=2" in repr(trace.group)
+
+
+def test_a_member_id_fits_a_string_of_the_protocol_whatever_the_client_is_called() -> None:
+    trace = GroupTrace()
+    trace.join("c" * 32_767)
+    assert trace.lines[-1].split()[-2:] == ["MEMBER_ID_REQUIRED", "c" * 255 + "-1"]

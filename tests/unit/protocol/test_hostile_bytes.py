@@ -179,6 +179,47 @@ def test_the_smallest_protocols_of_a_member_take_a_small_multiple_too(metadata: 
     assert peak_bytes < 40 * len(body)
 
 
+PRODUCE_V9_HEAD = b"\x00" + bytes(6)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # One topic of five million partitions, each without records.
+        PRODUCE_V9_HEAD + b"\x02\x02a" + uvarint(5_000_001) + bytes(30_000_000),
+        # As many topics; their partitions are none.
+        PRODUCE_V9_HEAD + uvarint(5_000_001) + b"\x02a\x01\x00" * 5_000_000 + b"\x00",
+        # A thousand topics of a thousand partitions each.
+        PRODUCE_V9_HEAD
+        + uvarint(1_001)
+        + (b"\x02a" + uvarint(1_001) + (bytes(4) + b"\x00\x00") * 1_000 + b"\x00") * 1_000
+        + b"\x00",
+        # Tags that nobody knows, behind the only partition.
+        PRODUCE_V9_HEAD + b"\x02\x02a\x02" + bytes(4) + b"\x00" + uvarint(5_000_000)
+        + b"".join(uvarint(tag) + b"\x00" for tag in range(50_000))
+        + bytes(20_000_000),
+    ],
+    ids=["partitions", "topics", "both", "tags"],
+)  # fmt: skip
+def test_a_produce_request_of_very_many_parts_is_given_up_before_they_are_made(
+    body: bytes,
+) -> None:
+    """It is decoded on the event loop: millions of partitions would hold up everybody."""
+    tracemalloc.start()
+    with pytest.raises(MalformedRequest, match="more elements"):
+        decode_produce_request(9, memoryview(body))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 20 * 1024 * 1024
+
+
+def test_a_produce_request_of_twenty_thousand_topics_is_not() -> None:
+    count = 20_000
+    topic = b"\x02a\x02" + bytes(4) + b"\x00\x00\x00"
+    body = PRODUCE_V9_HEAD + uvarint(count + 1) + topic * count + b"\x00"
+    assert len(decode_produce_request(9, memoryview(body)).topics) == count
+
+
 def test_a_body_without_records_has_a_bound_of_its_own() -> None:
     body = memoryview(bytes(codec.PLAIN_BODY_BYTES_MAX + 1))
     with pytest.raises(MalformedRequest, match="without records"):
