@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from strandline.broker.archive_tables import human_bytes, make_console, make_table
+from strandline.broker.archive_tables import WHERE_IT_IS, human_bytes, make_console, make_table
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.progress import BarProgress
 from strandline.storage import files
@@ -111,7 +111,7 @@ def _check_cluster(store: ObjectStore) -> list[str]:
     try:
         cluster = load_cluster_info(store)
         if cluster is None:
-            return [f"{CLUSTER_KEY} is missing: nobody knows whose archive this is"]
+            return [f"{CLUSTER_KEY} is missing: nobody knows whose archive this is; {WHERE_IT_IS}"]
         MetadataLog(store, cluster_id=cluster.cluster_id).refresh()
     except CorruptFile as error:
         return [str(error)]
@@ -216,6 +216,8 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
     store.check()
     grace_ms = int(grace_hours * 3_600_000)
     found = compare(store, now_ms=SystemClock().now_ms(), grace_ms=grace_ms)
+    if not found.object_count and load_cluster_info(store) is None:
+        raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
     table = make_table(f"objects that nothing refers to, {store.url}")
     for name in ("object", "size", "why"):
         table.add_column(name, overflow="fold")

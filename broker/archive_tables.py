@@ -27,6 +27,7 @@ from strandline.storage.tiering.archive import (
 # Wide enough for a segment row with its key; only used when nobody draws to a terminal.
 PIPE_WIDTH = 400
 NOTHING_FOUND = 1
+WHERE_IT_IS = "--remote is the strandline.remote.url of the broker, with its prefix"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -111,8 +112,11 @@ def _state(row: ArchivedPartition) -> str:
 
 
 def _nothing(store: ObjectStore, topic: str | None) -> int:
-    what = f"no topic {topic!r} is archived" if topic else "nothing is archived"
-    print(f"strandline: {what} at {store.url}", file=sys.stderr)
+    if topic:
+        what = f"no topic {topic!r} is archived at {store.url}; without --topic all are listed"
+    else:
+        what = f"nothing is archived at {store.url}: {WHERE_IT_IS}"
+    print(f"strandline: {what}", file=sys.stderr)
     return NOTHING_FOUND
 
 

@@ -30,6 +30,16 @@ FAILURE = 1
 INTERRUPTED = 130
 COLUMNS_WITHOUT_TERMINAL = 80
 
+_FIRST_STEPS = """
+first steps:
+  strandline serve --set log.dirs=./data               a broker at 127.0.0.1:9092; then, beside it
+  strandline topic create orders --partitions 3
+  echo hello | strandline produce orders
+  strandline consume orders --from start --until-end
+
+Each command says with --help what it takes, with examples.
+"""
+
 _SERVE_EXAMPLES = """
 examples:
   a broker with local storage only
@@ -122,6 +132,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = _CommandParser(
         prog="strandline",
         description="A Kafka-compatible broker with two storage tiers: local disk and S3.",
+        epilog=_FIRST_STEPS,
         formatter_class=_Help,
     )
     parser.add_argument("--version", action="version", version=f"strandline {__version__}")

@@ -16,15 +16,46 @@ from pathlib import Path
 
 from strandline.broker.tools.failures import WrongUse
 
-_ARCHIVE_EXAMPLES = """
-Works on the bucket alone; no broker has to run. Nothing is changed there but by verify --repair,
-orphans --delete and lifecycle --apply.
+_ARCHIVE_EXAMPLES = {
+    "ls": """
+  strandline archive ls --remote s3://my-bucket/my-cluster
+  strandline archive ls --remote file:///srv/archive --topic orders
+""",
+    "show": """
+  strandline archive show --remote s3://my-bucket/my-cluster --topic orders
+""",
+    "verify": """
+  strandline archive verify --remote s3://my-bucket/my-cluster            checksums of all objects
+  strandline archive verify --remote s3://my-bucket/my-cluster --quick    sizes alone, in seconds
+  strandline archive verify --remote s3://my-bucket/my-cluster --deep --state verify.json
+""",
+    "orphans": """
+  strandline archive orphans --remote s3://my-bucket/my-cluster           prints them
+  strandline archive orphans --remote s3://my-bucket/my-cluster --delete
+""",
+    "lifecycle": """
+  strandline archive lifecycle --remote s3://my-bucket/my-cluster         prints the rule
+  strandline archive lifecycle --remote s3://my-bucket/my-cluster --apply
+""",
+}
 
+_ARCHIVE_NOTES = """
+Works on the bucket alone: no broker has to run, and one that runs is not disturbed. Nothing is
+changed there but by verify --repair, orphans --delete and lifecycle --apply. Credentials come from
+the usual AWS chain.
+"""
+
+_VERIFY_EXAMPLES = """
 examples:
-  strandline archive ls   --remote s3://my-bucket/my-cluster
-  strandline archive ls   --remote s3://my-bucket/my-cluster --topic orders
-  strandline archive show --remote file:///srv/archive --topic orders
-  strandline archive verify --remote s3://my-bucket/my-cluster --quick
+  strandline verify /var/lib/strandline
+  strandline verify /disk1/strandline /disk2/strandline     all folders of log.dirs in one call
+"""
+
+_DUMP_EXAMPLES = """
+examples:
+  strandline dump-log /var/lib/strandline/orders-0/00000000000000000000.log
+  strandline dump-log /var/lib/strandline/orders-0/00000000000000000000.log --records --verify
+  strandline dump-log /var/lib/strandline/orders-0/00000000000000000000.timeindex
 """
 
 _LAKE_EXAMPLES = """
@@ -43,7 +74,8 @@ def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     archive = commands.add_parser(
         "archive",
         help="look into a bucket: what is archived, and where",
-        epilog=_ARCHIVE_EXAMPLES,
+        description="Looks into a bucket: what is archived, where, and whether it is whole.",
+        epilog=_archive_epilog(*_ARCHIVE_EXAMPLES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = archive.add_subparsers(title="actions", required=True, metavar="ACTION")
@@ -54,8 +86,8 @@ def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action = actions.add_parser(
             name,
             help=help_text,
-            description=help_text,
-            epilog=_ARCHIVE_EXAMPLES,
+            description=f"Prints {help_text}.",
+            epilog=_archive_epilog(name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         _add_remote(action)
@@ -64,6 +96,11 @@ def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_verify(actions)
     _add_orphans(actions)
     _add_lifecycle(actions)
+
+
+def _archive_epilog(*actions: str) -> str:
+    examples = "\n".join(_ARCHIVE_EXAMPLES[action].strip("\n") for action in actions)
+    return f"examples:\n{examples}\n{_ARCHIVE_NOTES}"
 
 
 def _add_remote(action: argparse.ArgumentParser) -> None:
@@ -81,8 +118,10 @@ def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verify = actions.add_parser(
         "verify",
         help="compare every manifest with what lies in the bucket",
-        description="Looks for missing and damaged objects, gaps and overlaps. Exit code 0: whole;"
-        " 3: something is damaged.",
+        description="Looks for missing and damaged objects, gaps and overlaps, and says what to do"
+        " about them. Exit code 0: whole; 3: something is damaged; 1: it could not look.",
+        epilog=_archive_epilog("verify"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_remote(verify)
     verify.add_argument("--topic", help="one topic only")
@@ -108,6 +147,8 @@ def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "orphans",
         help="objects that nothing refers to",
         description="Lists what uploads, merges and purges that died have left behind.",
+        epilog=_archive_epilog("orphans"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_remote(orphans)
     orphans.add_argument(
@@ -133,6 +174,8 @@ def _add_lifecycle(actions: argparse._SubParsersAction[argparse.ArgumentParser])
         "lifecycle",
         help="the bucket rule that aborts unfinished uploads",
         description="Prints the rule; --apply adds it to the bucket's own, which stay.",
+        epilog=_archive_epilog("lifecycle"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_remote(lifecycle)
     lifecycle.add_argument("--apply", action="store_true", help="add it to the bucket")
@@ -140,7 +183,13 @@ def _add_lifecycle(actions: argparse._SubParsersAction[argparse.ArgumentParser])
 
 
 def _add_lake(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    lake = commands.add_parser("lake", help="what a query over the archive would read, and why")
+    lake = commands.add_parser(
+        "lake",
+        help="what a query over the archive would read, and why",
+        description="What a query over the archive would read, and why.",
+        epilog=_LAKE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     actions = lake.add_subparsers(title="actions", required=True, metavar="ACTION")
     plan = actions.add_parser(
         "plan",
@@ -177,9 +226,10 @@ def _add_verify_folders(commands: argparse._SubParsersAction[argparse.ArgumentPa
         "verify",
         help="check everything in the log folders of a broker",
         description="Reads every batch, index, snapshot and checkpoint, changes nothing, and says"
-        " what to do about what is wrong. All folders of log.dirs belong into one call. A broker"
-        " may run meanwhile; what it is writing is left out. Exit code 0: whole; 3: something is"
-        " damaged.",
+        " what to do about what is wrong. A broker may run meanwhile; what it is writing is left"
+        " out. Exit code 0: whole; 3: something is damaged.",
+        epilog=_VERIFY_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verify.add_argument("folders", type=Path, nargs="+", metavar="DATA_FOLDER")
     verify.set_defaults(run=_verify_folders)
@@ -190,6 +240,8 @@ def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "dump-log",
         help="print what is in a segment, index, snapshot or checkpoint file",
         description="Prints a log file batch by batch; other files entry by entry.",
+        epilog=_DUMP_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     dump.add_argument("file", type=Path, metavar="FILE")
     dump.add_argument("--records", action="store_true", help="print every record as well")
@@ -275,10 +327,15 @@ def _archive_lifecycle(options: argparse.Namespace) -> int:
 
 def _verify_folders(options: argparse.Namespace) -> int:
     from strandline.broker.verify_command import verify
+    from strandline.storage.local.verify import is_log_folder
 
     for folder in options.folders:
         if not folder.is_dir():
             raise WrongUse(f"no such folder: {folder}")
+        if not is_log_folder(folder):
+            raise WrongUse(
+                f"{folder} has neither meta.properties nor a partition: name folders of log.dirs"
+            )
     return verify(options.folders)
 
 

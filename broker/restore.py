@@ -183,7 +183,10 @@ class Restore:
         store.check()
         cluster = load_cluster_info(store)
         if cluster is None:
-            raise RestoreRefused(f"{store.url} holds no archive: there is no cluster.json")
+            raise RestoreRefused(
+                f"{store.url} holds no archive: there is no cluster.json; give the"
+                " strandline.remote.url of the lost broker, with its prefix"
+            )
         self._progress.begin("metadata", 1)
         # Only read: the mirror is not written by anybody but its owner.
         metadata = MetadataLog(store, cluster_id=cluster.cluster_id)

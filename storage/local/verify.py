@@ -106,6 +106,12 @@ class Verified:
     findings: list[Finding] = field(default_factory=list)
 
 
+def is_log_folder(data_folder: Path) -> bool:
+    """Whether a broker has ever kept logs there; a disk that is not mounted looks empty."""
+    is_used = (data_folder / checkpoint.META_PROPERTIES).exists()
+    return is_used or bool(_partition_folders(data_folder))
+
+
 def data_bytes(data_folders: list[Path]) -> int:
     """How much `verify_folders` will read, for a progress bar. Raises DiskError."""
     return sum(

@@ -1,0 +1,47 @@
+"""A folder or a bucket that is not what was meant is never called whole or empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cli import main
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "advice"),
+    [
+        (("verify", "{folder}"), 2, "log.dirs"),
+        (("verify", "{folder}/absent"), 2, "no such folder"),
+        (("dump-log", "{folder}"), 2, "name a file in it"),
+        (("archive", "ls", "--remote", "file://{folder}"), 1, "strandline.remote.url"),
+        (("archive", "show", "--remote", "file://{folder}", "--topic", "t"), 1, "without --topic"),
+        (("archive", "orphans", "--remote", "file://{folder}"), 2, "strandline.remote.url"),
+        (("archive", "verify", "--remote", "file://{folder}"), 3, "strandline.remote.url"),
+        (
+            ("restore", "--remote", "file://{folder}", "--set", "log.dirs={folder}/new"),
+            1,
+            "strandline.remote.url",
+        ),
+    ],
+)
+def test_what_holds_nothing_of_a_broker_is_refused_with_what_to_do(
+    words: tuple[str, ...],
+    code: int,
+    advice: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([word.format(folder=tmp_path) for word in words]) == code
+    told = capsys.readouterr()
+    assert advice in told.err
+    assert "whole" not in told.out
+
+
+def test_a_log_folder_without_a_partition_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
+    assert main(["verify", str(tmp_path)]) == 0
+    assert "whole" in capsys.readouterr().out
