@@ -1,8 +1,8 @@
 """The rules of the house that a machine can hold, each as one test.
 
 One owner per outside thing (disk order, time, tasks, the S3 library), packages wired in every place
-that must know them, locks that match what they lock, documents whose links lead somewhere. Long
-files and functions are reported, not refused: a reader decides about those.
+that must know them, locks that match what they lock. What documents say is held against the code in
+test_documents.py. Long files and functions are reported, not refused: a reader decides about those.
 
 A remark that comes up twice in review becomes a rule here.
 """
@@ -23,7 +23,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from strandline.storage.crash_points import CRASH_POINTS
 from tests.support.schedule import LONGEST
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,14 +43,6 @@ def python_files() -> list[Path]:
     folders = ("tests", "bench", "demo", "localstack")
     others = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return product_files() + [path for path in others if ".venv" not in path.parts]
-
-
-def markdown_files() -> list[Path]:
-    return [
-        *sorted(ROOT.glob("*.md")),
-        *sorted((ROOT / "docs").rglob("*.md")),
-        *sorted((ROOT / "localstack").glob("*.md")),
-    ]
 
 
 @cache
@@ -290,12 +281,6 @@ def test_scripts_are_executable_and_stop_at_the_first_error() -> None:
         assert "\nset -euo pipefail\n" in text, name(script)
 
 
-def test_make_help_lists_every_target_of_the_contributors_guide() -> None:
-    documented = set(re.findall(r"`make ([a-z-]+)`", (ROOT / "CONTRIBUTING.md").read_text()))
-    helped = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert documented - helped == set()
-
-
 # --- dependencies --------------------------------------------------------------------------------
 
 
@@ -344,73 +329,6 @@ def test_locks_agree_with_each_other() -> None:
     everything = locked("requirements/dev.lock")
     for lock in ("requirements/broker.lock", "requirements/demo.lock"):
         assert locked(lock).items() <= everything.items()
-
-
-# --- documents -----------------------------------------------------------------------------------
-
-
-def anchors(path: Path) -> set[str]:
-    """The anchors that a forge gives to the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-    return {
-        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
-    }
-
-
-def test_links_between_documents_lead_somewhere() -> None:
-    broken = []
-    for page in markdown_files():
-        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-            if re.match(r"[a-z]+:", target):
-                continue
-            file, _, anchor = target.partition("#")
-            linked = (page.parent / file).resolve() if file else page
-            if not linked.exists() or (anchor and anchor not in anchors(linked)):
-                broken.append(f"{name(page)} -> {target}")
-    assert broken == []
-
-
-def test_decisions_are_numbered_without_gaps_and_say_what_would_change_them() -> None:
-    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
-    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
-    for page in pages:
-        headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
-        wanted = ["Context", "Choice", "What it costs", "What would change our mind"]
-        assert [heading for heading in headings if heading in wanted] == wanted, page.name
-
-
-def names_of_tests(pattern: str) -> set[str]:
-    return {
-        node.name
-        for path in sorted((ROOT / "tests").rglob(pattern))
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-
-
-def test_the_page_of_lake_scenarios_names_tests_that_exist_and_marks_those_of_other_targets() -> (
-    None
-):
-    text = (ROOT / "docs" / "lake-scenarios.md").read_text()
-    marked = set(re.findall(r"`(test_\w+)` †", text))
-    named = set(re.findall(r"`(test_\w+)`(?! †)", text))
-    assert named - names_of_tests("test_*.py") == set()
-    assert marked - names_of_tests("check_*.py") == set()
-
-
-def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_the_archive() -> (
-    None
-):
-    text = (ROOT / "docs" / "tiered-scenarios.md").read_text()
-    named = set(re.findall(r"`(test_\w+)`", text))
-    assert named - names_of_tests("test_*.py") == set()
-    # Steps of compaction on the disk and of moves between folders have tests beside their code.
-    steps = {
-        point
-        for point in CRASH_POINTS
-        if point.split(".")[0] in ("compact", "copy", "delete", "merge", "purge", "restore", "tail")
-    }
-    assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()
 
 
 def test_what_a_parallel_run_begins_with_is_there() -> None:

@@ -1,0 +1,285 @@
+"""What the documents say is held against the code: names, commands, links, numbers of decisions.
+
+A page is read as its reader reads it. `code in ticks` that looks like a property, a metric, an
+option, a file, a target of make or a command has to be one, and so has every command in a block.
+Names of Kafka's clients, of Spark and of others are listed here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cli import _parser
+from strandline.broker.config_foreign import IGNORED, REFUSED
+from strandline.broker.config_table import BROKER_CONFIGS
+from strandline.broker.group_configs import GROUP_CONFIGS
+from strandline.broker.telemetry.families import FAMILIES
+from strandline.spark_lake.given_options import OPTION_NAMES
+from strandline.storage.crash_points import CRASH_POINTS
+from strandline.storage.log_config import TOPIC_CONFIGS
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Of clients, and of what is asked for by others' names.
+FOREIGN_PROPERTIES = {
+    *("group.id", "group.instance.id", "group.protocol", "linger.ms", "max.poll.interval.ms"),
+    *("security.protocol", "http.client", "kafka.protocol"),
+}
+FOREIGN_FAMILIES = ("spark.",)
+
+
+def markdown_files() -> list[Path]:
+    return [
+        *sorted(ROOT.glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "localstack").glob("*.md")),
+    ]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def in_ticks() -> Iterator[tuple[Path, str]]:
+    """Every `code in ticks` of every page, outside of blocks."""
+    for page in markdown_files():
+        prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for text in re.findall(r"`([^`\n]+)`", prose):
+            yield page, text
+
+
+def is_property(key: str) -> bool:
+    without_listener = re.sub(r"^listener\.name\.(<name>|\w+)\.(\w+\.)?", "", key)
+    return (
+        key in BROKER_CONFIGS
+        or key in TOPIC_CONFIGS
+        or key in GROUP_CONFIGS
+        or key in FOREIGN_PROPERTIES
+        or key in OPTION_NAMES
+        or key.startswith(FOREIGN_FAMILIES)
+        or without_listener in BROKER_CONFIGS
+        or any(
+            key in config.synonyms for config in (*BROKER_CONFIGS.values(), *TOPIC_CONFIGS.values())
+        )
+        or any(entry.matches(key) or entry.pattern == key for entry in (*IGNORED, *REFUSED))
+    )
+
+
+def test_properties_that_documents_name_exist() -> None:
+    looks_like_one = re.compile(r"[a-z][a-z0-9-]*(\.[a-z0-9-]+)+")
+    endings = re.compile(r".*\.(py|md|json|toml|log|meta|txt|lock|yaml|properties|sh|xml|so|ipynb)")
+    modules = re.compile(r"strandline\.(broker|storage|spark_lake)(\..*)?")
+    unknown = []
+    for page, text in in_ticks():
+        key = re.split(r"[=\s]", text)[0]
+        if not looks_like_one.fullmatch(key) or endings.fullmatch(key) or modules.fullmatch(key):
+            continue
+        if key not in CRASH_POINTS and not is_property(key):
+            unknown.append(f"{name(page)}: {key}")
+    assert unknown == []
+
+
+def test_metrics_that_documents_name_exist() -> None:
+    suffixes = ("", "_total", "_count", "_sum", "_bucket")
+    known = {f"{family}{suffix}" for family in FAMILIES for suffix in suffixes}
+    unknown = [
+        f"{name(page)}: {metric}"
+        for page, text in in_ticks()
+        for metric in re.findall(r"(?<![.\w])(?:kafka|strandline|process)_[a-z0-9_]+", text)
+        if metric not in known
+    ]
+    assert unknown == []
+
+
+def test_files_that_documents_name_exist() -> None:
+    """With the folder in front: a path is read from the root, or from the folder of the page."""
+    tops = {path.name for path in ROOT.iterdir()} - {"demo-data", "bench-data"}
+    missing = []
+    for page, text in in_ticks():
+        path = text.split()[0]
+        top = path.partition("/")[0]
+        if "/" not in path or top not in tops or not re.fullmatch(r"[\w./*-]+", path):
+            continue
+        if not list(ROOT.glob(path.strip("/"))) and "/." not in path:
+            missing.append(f"{name(page)}: {path}")
+    assert missing == []
+
+
+def test_targets_of_make_that_documents_name_are_listed_by_make_help() -> None:
+    helped = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    unknown = [
+        f"{name(page)}: make {target}"
+        for page, text in in_ticks()
+        for target in re.findall(r"^make ([a-z-]+)", text)
+        if target not in helped
+    ]
+    assert unknown == []
+
+
+def test_the_pages_table_of_lake_options_has_all_of_them() -> None:
+    page = (ROOT / "docs" / "lake.md").read_text()
+    options = page[page.index("\n## Options\n") : page.index("\n## Values\n")]
+    rows = [line.split("|")[1] for line in options.splitlines() if line.startswith("| `")]
+    assert {option for row in rows for option in re.findall(r"`([^`]+)`", row)} == set(OPTION_NAMES)
+
+
+def test_decisions_that_code_refers_to_exist() -> None:
+    """The name of the page may follow the number."""
+    numbers = {page.name[:4] for page in (ROOT / "docs" / "decisions").glob("[0-9]*.md")}
+    unknown = []
+    for folder in ("broker", "storage", "retention", "spark_lake", "tests", "bench", "demo"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            said = re.findall(r"docs/decisions(?:/|,\s+)(\d+)(?: and (\d+))?", path.read_text())
+            given = {number for numbers_said in said for number in numbers_said if number}
+            unknown += [
+                f"{name(path)}: {number}" for number in given if number.zfill(4) not in numbers
+            ]
+    assert unknown == []
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of all commands below it."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+def commands_in(text: str) -> list[str]:
+    """What a shell would start as `strandline`: of pipes each part, without remarks."""
+    joined = re.sub(r"\\\n\s*", " ", text)
+    found = []
+    for line in joined.splitlines():
+        # A remark stands behind a #, or behind a gap.
+        words = re.sub(r"(?<=\S)(\s+#.*|\s{2,}.*)$", "", line.strip().removeprefix("$ "))
+        parts = [part.strip() for part in re.split(r" \| ", words)]
+        found += [part for part in parts if re.match(r"(\.venv/bin/)?strandline (?!ready:)", part)]
+    return found
+
+
+def is_taken(command: str) -> bool:
+    words = shlex.split(re.sub(r"[\[\]]", "", command))[1:]
+    try:
+        _parser("").parse_args(words)
+    except SystemExit:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("parser", parsers(_parser("")), ids=lambda parser: parser.prog)
+def test_every_command_teaches_with_examples_that_it_takes(parser: argparse.ArgumentParser) -> None:
+    examples = commands_in(parser.epilog or "")
+    assert any(f"{example} ".startswith(f"{parser.prog} ") for example in examples), examples
+    assert [example for example in examples if not is_taken(example)] == []
+
+
+def test_commands_in_documents_are_taken() -> None:
+    wrong = []
+    count = 0
+    for page in markdown_files():
+        for block in re.findall(
+            r"^```(?:bash)?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            for command in commands_in(re.sub(r" {2,}(?=--|serve|restore)", " ", block)):
+                count += 1
+                if not is_taken(command):
+                    wrong.append(f"{name(page)}: {command}")
+    assert wrong == []
+    assert count > 20, "the blocks are not found any more"
+
+
+def test_commands_and_options_in_ticks_exist() -> None:
+    by_prog = {parser.prog: parser for parser in parsers(_parser(""))}
+    wrong = []
+    for page, text in in_ticks():
+        words = text.split()
+        if words[0] != "strandline" or words[1:2] in ([], ["ready:"]):
+            continue
+        prog = max((prog for prog in by_prog if f"{text} ".startswith(f"{prog} ")), key=len)
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        known = {option for action in by_prog[prog]._actions for option in action.option_strings}
+        if prog == "strandline" and words[1] != "--version":
+            wrong.append(f"{name(page)}: {text}")
+        wrong += [f"{name(page)}: {prog} {option}" for option in options if option not in known]
+    assert wrong == []
+
+
+# --- links and pages -------------------------------------------------------------------------
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that a forge gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = []
+    for page in markdown_files():
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if re.match(r"[a-z]+:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            linked = (page.parent / file).resolve() if file else page
+            if not linked.exists() or (anchor and anchor not in anchors(linked)):
+                broken.append(f"{name(page)} -> {target}")
+    assert broken == []
+
+
+def test_decisions_are_numbered_without_gaps_and_say_what_would_change_them() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    for page in pages:
+        headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
+        wanted = ["Context", "Choice", "What it costs", "What would change our mind"]
+        assert [heading for heading in headings if heading in wanted] == wanted, page.name
+
+
+def names_of_tests(pattern: str) -> set[str]:
+    return {
+        node.name
+        for path in sorted((ROOT / "tests").rglob(pattern))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_the_page_of_lake_scenarios_names_tests_that_exist_and_marks_those_of_other_targets() -> (
+    None
+):
+    text = (ROOT / "docs" / "lake-scenarios.md").read_text()
+    marked = set(re.findall(r"`(test_\w+)` †", text))
+    named = set(re.findall(r"`(test_\w+)`(?! †)", text))
+    assert named - names_of_tests("test_*.py") == set()
+    assert marked - names_of_tests("check_*.py") == set()
+
+
+def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_the_archive() -> (
+    None
+):
+    text = (ROOT / "docs" / "tiered-scenarios.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", text))
+    assert named - names_of_tests("test_*.py") == set()
+    # Steps of compaction on the disk and of moves between folders have tests beside their code.
+    steps = {
+        point
+        for point in CRASH_POINTS
+        if point.split(".")[0] in ("compact", "copy", "delete", "merge", "purge", "restore", "tail")
+    }
+    assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()
