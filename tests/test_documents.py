@@ -180,7 +180,7 @@ def is_taken(command: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("parser", parsers(_parser("")), ids=lambda parser: parser.prog)
+@pytest.mark.parametrize("parser", [*parsers(_parser(""))], ids=lambda parser: parser.prog)
 def test_every_command_teaches_with_examples_that_it_takes(parser: argparse.ArgumentParser) -> None:
     examples = commands_in(parser.epilog or "")
     assert any(f"{example} ".startswith(f"{parser.prog} ") for example in examples), examples
@@ -219,6 +219,17 @@ def test_commands_and_options_in_ticks_exist() -> None:
 
 
 # --- links and pages -------------------------------------------------------------------------
+
+
+def test_nothing_stands_twice_in_the_documents() -> None:
+    """Paragraphs, items and rows; what is generated from tables may repeat itself."""
+    places: dict[str, list[str]] = {}
+    for page in markdown_files():
+        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        for line in prose.splitlines():
+            if len(line) > 70 and not re.fullmatch(r"[| :-]+", line):
+                places.setdefault(line.strip(), []).append(name(page))
+    assert {line[:60]: where for line, where in places.items() if len(where) > 1} == {}
 
 
 def anchors(path: Path) -> set[str]:
