@@ -267,7 +267,7 @@ class ReplicaMoves:
         taken_over = move.take_over(served.log.log_start_offset)  # 5
         if not is_synced:
             taken_over.flush()
-        served.log.local = taken_over
+        served.log.replace_local(taken_over)
         crash_point(MOVE_AFTER_SWAP)
         self._log_dirs.replace_log(source, taken_over)  # 6
         for folder in (move.target, move.target.parent, old_folder):

@@ -100,8 +100,10 @@ class UnifiedLog:
         self._tell_local()
 
     def replace_local(self, local: LocalLog) -> None:
-        """Goes on with another log over the same files, after the first one had to stop."""
-        assert local.directory == self.local.directory, (local, self.local)
+        """Goes on with another log: over the same files, after the first one had to stop, or over
+        their copy in another folder.
+        """
+        assert local.topic_partition == self.local.topic_partition, (local, self.local)
         self.local = local
         self._tell_local()
 

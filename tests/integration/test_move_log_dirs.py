@@ -260,3 +260,41 @@ def test_the_archive_goes_on_behind_a_move(tmp_path: Path) -> None:
         eventually(lambda: offset_at(client, topic, EARLIEST_LOCAL).offset > 400)
         assert [r.offset for r in read_all(client, topic)] == list(range(800))
         assert "Traceback" not in broker.log_text()
+
+
+def test_a_compacted_log_is_cleaned_and_archived_behind_a_move(tmp_path: Path) -> None:
+    """With nothing of the archive on its disk the moved log has to know that there is one."""
+    broker = TwoFolders(tmp_path)
+    broker.settings |= {
+        "remote.log.storage.system.enable": "true",
+        "strandline.remote.url": f"file://{tmp_path / 'archive'}",
+        "remote.log.manager.task.interval.ms": "200",
+        "log.retention.check.interval.ms": "200",
+        "log.initial.task.delay.ms": "200",
+        "log.cleaner.backoff.ms": "200",
+    }
+    topic = "table"
+    config = {
+        "remote.storage.enable": "true",
+        "cleanup.policy": "compact",
+        "segment.bytes": "1048576",
+        "local.retention.bytes": "1",
+    }
+
+    def tiered_end(client: WireClient) -> int:
+        return offset_at(client, topic, LATEST_TIERED).offset + 1
+
+    large = batch(50, value=bytes(8000))
+    with broker, WireClient(broker.port) as client:
+        create_topic(client, topic, 1, config)
+        append(client, topic, *([large] * 8))
+        eventually(
+            lambda: offset_at(client, topic, EARLIEST_LOCAL).offset == tiered_end(client) > 0
+        )
+        target = broker.other(topic)
+        assert move(client, topic, target) == 0
+        eventually(lambda: broker.homes(topic) == [target])
+        eventually(lambda: "partition moved" in broker.log_text())
+        before = end_offset(client, topic)
+        append(client, topic, *([large] * 8))
+        eventually(lambda: tiered_end(client) > before)
