@@ -8,6 +8,7 @@ error and exit code 2; failures of the world with one line and exit code 1.
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import logging
 import os
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"strandline: {error}", file=sys.stderr)
         return USAGE_ERROR
     except StrandlineError as error:
-        print(f"strandline: {error}", file=sys.stderr)
+        print(f"strandline: {error}{_remedy(error)}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -92,6 +93,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     return code
+
+
+# What the machine refused, and what to do about it.
+_REMEDIES: Mapping[int, str] = {
+    errno.ENOSPC: "the volume is full. Make room on it, and start again",
+    errno.EDQUOT: "the quota of the volume is used up. Make room, and start again",
+    errno.EFBIG: "files may not grow so large here. Raise the limit (ulimit -f)",
+    errno.EROFS: "the file system is read-only. Look into the kernel's log for why, mount it"
+    " writable, and start again",
+    errno.EACCES: "the user that strandline runs as may not do this. Give it the folder (chown)",
+    errno.EPERM: "the user that strandline runs as may not do this. Give it the folder (chown)",
+    errno.EMFILE: "the process may have too few open files. Raise the limit (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files (sysctl fs.file-max)",
+}
+
+
+def _remedy(error: BaseException) -> str:
+    """What to do next, if the system's own error behind this one says it; else nothing."""
+    cause = error.__cause__
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    number = None if cause is None else cause.errno
+    remedy = _REMEDIES.get(number or 0)
+    return f"; {remedy}" if remedy else ""
 
 
 class _CommandParser(argparse.ArgumentParser):

@@ -63,7 +63,7 @@ class RetentionEnforcer:
         self,
         logs: Callable[[], Iterable[UnifiedLog]],
         *,
-        write_log_starts: Callable[[], Awaitable[None]],
+        write_log_starts: Callable[[], Awaitable[object]],
         purge_deleted: Callable[[TimestampMs], object],
         wake_tiering: Callable[[TopicPartition], None],
         executor: Executor,

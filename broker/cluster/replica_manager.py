@@ -19,6 +19,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
 
 from strandline.broker.cluster.image import MetadataImage, PartitionImage, TopicImage
 from strandline.broker.cluster.partition import Partition
@@ -274,10 +275,13 @@ class ReplicaManager:
 
     # --- durability --------------------------------------------------------------------------
 
-    async def checkpoint_log_starts(self) -> None:
-        """Makes log starts and high watermarks durable; returns when they are."""
+    async def checkpoint_log_starts(self) -> frozenset[Path]:
+        """Makes log starts and high watermarks durable; returns when they are.
+
+        The result are the folders where they are not: offline ones, and full ones.
+        """
         log_starts = {p.topic_partition: p.log.log_start_offset for p in self.partitions()}
         high_watermarks = {p.topic_partition: p.high_watermark for p in self.partitions()}
-        await asyncio.get_running_loop().run_in_executor(
+        return await asyncio.get_running_loop().run_in_executor(
             self._disk, self._log_dirs.write_checkpoints, log_starts, high_watermarks
         )

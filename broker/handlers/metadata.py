@@ -48,6 +48,7 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from strandline.storage.errors import StorageError
 from strandline.storage.model import ZERO_TOPIC_ID
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ COORDINATOR_GROUP = 0
 COORDINATOR_TRANSACTION = 1
 FIRST_BATCHED_FIND_COORDINATOR = 4
 FIRST_VERSION_BY_TOPIC_ID = 12
+# Enough to see whose they are.
+LOGGED_NAMES_MAX = 10
 
 
 class MetadataHandlers:
@@ -123,14 +126,27 @@ class MetadataHandlers:
         ]
         if not missing:
             return image
-        await self._metadata.change(
-            lambda newest: controller.create_topics(
-                newest,
-                missing,
-                node_ids=(self._config.node_id,),
-                defaults=self._services.topic_defaults,
+        try:
+            await self._metadata.change(
+                lambda newest: controller.create_topics(
+                    newest,
+                    missing,
+                    node_ids=(self._config.node_id,),
+                    defaults=self._services.topic_defaults,
+                )
             )
-        )
+        except StorageError as error:
+            # The client is told that there is no such topic, and asks again.
+            log.warning(
+                "topics not created",
+                extra={
+                    "fields": {
+                        "topics": ",".join(topic.name for topic in missing[:LOGGED_NAMES_MAX]),
+                        "count": len(missing),
+                        "error": str(error),
+                    }
+                },
+            )
         return self._metadata.image
 
     def _look_up(

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.limits import refuse_partition_flood
@@ -236,19 +237,38 @@ class OffsetHandlers:
     async def delete_records(
         self, request: DeleteRecordsRequest, _context: RequestContext
     ) -> DeleteRecordsResponse:
-        """Answers when the new log starts are durable."""
+        """Answers when the new log starts are durable.
+
+        Where they cannot be, because a disk is full, the records may be there again after a crash:
+        KAFKA_STORAGE_ERROR, and the client asks again.
+        """
         refuse_partition_flood(topic.partitions for topic in request.topics)
-        response = DeleteRecordsResponse(
+        found = [
+            [self._delete(topic.name, wanted) for wanted in topic.partitions]
+            for topic in request.topics
+        ]
+        failed = await self._replicas.checkpoint_log_starts()
+        return DeleteRecordsResponse(
             topics=[
                 DeleteRecordsTopicResult(
                     name=topic.name,
-                    partitions=[self._delete(topic.name, wanted) for wanted in topic.partitions],
+                    partitions=[self._durably(topic.name, result, failed) for result in results],
                 )
-                for topic in request.topics
+                for topic, results in zip(request.topics, found, strict=True)
             ]
         )
-        await self._replicas.checkpoint_log_starts()
-        return response
+
+    def _durably(
+        self, topic: str, result: DeleteRecordsPartitionResult, failed: frozenset[Path]
+    ) -> DeleteRecordsPartitionResult:
+        partition = self._replicas.partition(topic, result.partition_index)
+        if result.error_code or partition is None:
+            return result
+        if partition.log.local.directory.parent not in failed:
+            return result
+        return DeleteRecordsPartitionResult(
+            partition_index=result.partition_index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
+        )
 
     def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         index = wanted.partition_index

@@ -6,10 +6,13 @@ DeleteTopics      0-6  4 flexible; 5 error messages; 6 by topic id
 CreatePartitions  0-3  2 flexible
 
 Each answers when the change is durable and in force on this broker, so `timeout_ms` is not needed.
-The rules and their messages are in `cluster/controller.py`.
+The rules and their messages are in `cluster/controller.py`. If the metadata log cannot be written,
+say because the disk is full, each topic is answered KAFKA_STORAGE_ERROR with the reason.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster import controller
 from strandline.broker.cluster.decisions import (
@@ -49,6 +52,7 @@ from strandline.broker.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from strandline.storage.errors import StorageError
 
 # Before v3, clients do not know TOPIC_DELETION_DISABLED.
 FIRST_VERSION_WITH_DELETION_DISABLED = 3
@@ -79,16 +83,20 @@ class TopicHandlers:
             [_new_topic(topic) for topic in request.topics],
             lambda topic: 0 if request.validate_only else creation_cost(image, topic, defaults),
         )
-        decision = await self._metadata.change(
-            lambda image: controller.create_topics(
-                image,
-                topics,
-                node_ids=self._node_ids,
-                defaults=self._services.topic_defaults,
-                intent=_intent(request.validate_only),
+        try:
+            decision = await self._metadata.change(
+                lambda image: controller.create_topics(
+                    image,
+                    topics,
+                    node_ids=self._node_ids,
+                    defaults=self._services.topic_defaults,
+                    intent=_intent(request.validate_only),
+                )
             )
-        )
-        results = [*decision.results, *(_throttled(topic.name) for topic in refused)]
+            done = decision.results
+        except StorageError as error:
+            done = _not_stored((topic.name for topic in topics), error)
+        results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreateTopicsResponse(
             throttle_time_ms=admission.throttle_ms,
             topics=[self._created(result) for result in results],
@@ -128,13 +136,26 @@ class TopicHandlers:
         references, refused = admission.split(
             references, lambda reference: controller.deletion_cost(image, reference)
         )
-        decision = await self._metadata.change(
-            lambda image: controller.delete_topics(
-                image, references, defaults=self._services.topic_defaults
+        done: Sequence[DeleteResult]
+        try:
+            decision = await self._metadata.change(
+                lambda image: controller.delete_topics(
+                    image, references, defaults=self._services.topic_defaults
+                )
             )
-        )
+            done = decision.results
+        except StorageError as error:
+            done = [
+                DeleteResult(
+                    name=reference.name,
+                    topic_id=reference.topic_id,
+                    error_code=ErrorCode(error.kafka_code),
+                    error_message=str(error),
+                )
+                for reference in dict.fromkeys(references)
+            ]
         results = [
-            *decision.results,
+            *done,
             *(
                 DeleteResult(
                     name=reference.name,
@@ -177,15 +198,19 @@ class TopicHandlers:
         topics, refused = admission.split(
             wanted, lambda topic: 0 if request.validate_only else addition_cost(image, topic)
         )
-        decision = await self._metadata.change(
-            lambda image: controller.create_partitions(
-                image,
-                topics,
-                node_ids=self._node_ids,
-                intent=_intent(request.validate_only),
+        try:
+            decision = await self._metadata.change(
+                lambda image: controller.create_partitions(
+                    image,
+                    topics,
+                    node_ids=self._node_ids,
+                    intent=_intent(request.validate_only),
+                )
             )
-        )
-        results = [*decision.results, *(_throttled(topic.name) for topic in refused)]
+            done = decision.results
+        except StorageError as error:
+            done = _not_stored((topic.name for topic in topics), error)
+        results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreatePartitionsResponse(
             throttle_time_ms=admission.throttle_ms,
             results=[
@@ -197,6 +222,14 @@ class TopicHandlers:
                 for result in results
             ],
         )
+
+
+def _not_stored(names: Iterable[str], error: StorageError) -> tuple[TopicResult, ...]:
+    """The metadata log could not be written: nothing was done that anybody may rely on."""
+    return tuple(
+        TopicResult(name=name, error_code=ErrorCode(error.kafka_code), error_message=str(error))
+        for name in dict.fromkeys(names)
+    )
 
 
 def _throttled(name: str) -> TopicResult:

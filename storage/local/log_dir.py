@@ -477,16 +477,22 @@ class LogDirs:
         self,
         log_starts: Mapping[TopicPartition, int],
         high_watermarks: Mapping[TopicPartition, int],
-    ) -> None:
-        """Writes the three checkpoints of every folder, synced. May run in a worker thread."""
+    ) -> frozenset[Path]:
+        """Writes the three checkpoints of every folder, synced. May run in a worker thread.
+
+        Returns the folders where that was not possible: what they held before still counts there.
+        """
+        failed: set[Path] = set()
         with self._checkpoint_lock:
             for directory in self.directories:
                 if directory.failure is not None:
+                    failed.add(directory.path)
                     continue
                 try:
                     write_checkpoints(directory, log_starts, high_watermarks)
                     directory.is_full = False
                 except DiskError as error:
+                    failed.add(directory.path)
                     if not error.is_full:
                         self._take_offline(directory, error)
                     elif not directory.is_full:
@@ -495,6 +501,7 @@ class LogDirs:
                             "log folder full: appends are refused until there is room",
                             extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
                         )
+        return frozenset(failed)
 
     def close(
         self,

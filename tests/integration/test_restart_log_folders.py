@@ -8,6 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from strandline.broker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from strandline.broker.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -17,6 +31,11 @@ from strandline.broker.protocol.messages.describe_producers import (
     DescribeProducersResponse,
     DescribeProducersTopic,
 )
+from strandline.broker.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -24,6 +43,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.integration.calls import (
+    EARLIEST,
     LATEST,
     batch,
     create_topic,
@@ -39,6 +59,7 @@ from tests.support.wire import WireClient
 
 pytestmark = pytest.mark.slow
 
+UNKNOWN_TOPIC_OR_PARTITION = 3
 KAFKA_STORAGE_ERROR = 56
 SEGMENT_BYTES = 1024 * 1024
 PARTITIONS = 4
@@ -187,3 +208,56 @@ def test_a_full_disk_refuses_appends_serves_reads_and_takes_records_again(
     two_folders.start()
     with WireClient(two_folders.port) as client:
         assert end_offset(client, "topic") == stored + 1
+
+
+def test_on_a_full_disk_topics_and_log_starts_stay_and_who_asks_is_told_so(
+    two_folders: BrokerProcess,
+) -> None:
+    with WireClient(two_folders.port) as client:
+        create_topic(client, "topic", 1)
+        assert produce(client, "topic", batch(5)).error_code == 0
+        limits = resource.prlimit(two_folders.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(two_folders.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+        assert codes_of_changes(client) == [KAFKA_STORAGE_ERROR] * 4
+        # Made on the way, or not: a client that asks for a topic's leader is not cut off.
+        assert topic_code(client, "made-on-the-way") == UNKNOWN_TOPIC_OR_PARTITION
+        resource.prlimit(two_folders.pid, resource.RLIMIT_FSIZE, limits)
+        assert codes_of_changes(client) == [0] * 4
+        assert topic_code(client, "made-on-the-way") == 0
+    two_folders.kill()
+    two_folders.start()
+    with WireClient(two_folders.port) as client:
+        assert offset_at(client, "topic", EARLIEST).offset == 3
+        assert topic_code(client, "new") == UNKNOWN_TOPIC_OR_PARTITION
+
+
+def codes_of_changes(client: WireClient) -> list[int]:
+    """Makes topic "new", adds a partition, deletes it, and deletes records of "topic"."""
+    wanted = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+    made = client.ask(CreateTopicsRequest(topics=[wanted]), CreateTopicsResponse, 7)
+    name = "new" if made.topics[0].error_code == 0 else "topic"
+    grown = client.ask(
+        CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=2, assignments=None)],
+            timeout_ms=1000,
+        ),
+        CreatePartitionsResponse,
+        3,
+    )
+    gone = client.ask(
+        DeleteTopicsRequest(topic_names=[name], timeout_ms=1000), DeleteTopicsResponse, 5
+    )
+    return [
+        made.topics[0].error_code,
+        grown.results[0].error_code,
+        gone.responses[0].error_code,
+        delete_records(client, "topic", 3).error_code,
+    ]
+
+
+def topic_code(client: WireClient, name: str) -> int:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name)],
+        allow_auto_topic_creation=name == "made-on-the-way",
+    )
+    return client.ask(request, MetadataResponse, 9).topics[0].error_code

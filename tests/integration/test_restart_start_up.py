@@ -151,3 +151,22 @@ def test_the_ready_line_names_the_port_that_can_be_connected_to(first: BrokerPro
     with socket.create_connection(("127.0.0.1", first.port), timeout=60):
         pass
     assert_serves(first.port)
+
+
+def test_what_the_machine_refuses_is_said_with_what_to_do_about_it(tmp_path: Path) -> None:
+    """The kernel's limit on the size of files stands for the disk."""
+    command = [sys.executable, *BrokerProcess.entry, "serve", "--set", f"log.dirs={tmp_path}/data"]
+    limited = (
+        "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0));"
+        " os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", limited, *command, "--set", "listeners=PLAINTEXT://127.0.0.1:0"],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == FAILURE
+    assert finished.stderr.splitlines()[-1].endswith("Raise the limit (ulimit -f)")
