@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from strandline.storage.errors import DiskError
 from strandline.storage.model import Buffer
@@ -27,6 +28,19 @@ TEMPORARY_SUFFIX = ".tmp"
 # One read for most checkpoints and indexes; larger ones take more of them.
 SMALL_FILE_BYTES = 64 * 1024
 LARGE_READ_BYTES = 4 * 1024 * 1024
+
+
+class FileMark(NamedTuple):
+    """What tells a file from another one, and from itself after it was written to."""
+
+    inode: int
+    size_bytes: int
+    modified_ns: int
+    changed_ns: int
+
+
+def _mark(found: os.stat_result) -> FileMark:
+    return FileMark(found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 class OpenFile:
@@ -66,6 +80,9 @@ class OpenFile:
 
     def modified_ms(self) -> int:
         return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
+
+    def mark(self) -> FileMark:
+        return _mark(os.fstat(self._descriptor))
 
     def append(self, data: Buffer) -> None:
         """Writes all of `data` at the end. Raises DiskError; the tail may then be torn."""
@@ -240,6 +257,14 @@ def size_bytes(path: Path | str) -> int:
     """The size of a file by name. Raises DiskError."""
     try:
         return os.stat(path).st_size  # noqa: PTH116
+    except OSError as error:
+        raise DiskError(f"cannot look at {path}: {error.strerror}") from error
+
+
+def mark(path: str) -> FileMark:
+    """That of a file or a folder, by name as text: a start asks thousands. Raises DiskError."""
+    try:
+        return _mark(os.stat(path))  # noqa: PTH116
     except OSError as error:
         raise DiskError(f"cannot look at {path}: {error.strerror}") from error
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from strandline.storage import files
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.files import TEMPORARY_SUFFIX, OpenFile
+from strandline.storage.local import checkpoint
 from strandline.storage.local.scan import scan_batches
 from strandline.storage.local.segment import (
     INDEX_SUFFIX,
@@ -41,6 +42,7 @@ SWAP_SUFFIX = ".swap"
 _NAME = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(\.cleaned|\.swap)?"
 )
+_CHECKPOINTS = frozenset((checkpoint.LEADER_EPOCHS, checkpoint.PARTITION_METADATA))
 _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
@@ -81,11 +83,31 @@ def tidy(folder: Path) -> FolderContent:
         removed += _complete_swaps(folder)
         names = file_names(folder)
     offsets = _offsets_by_suffix(names)
-    bases = offsets[LOG_SUFFIX]
     for suffix in _INDEX_SUFFIXES:
-        for base_offset in offsets[suffix] - bases:
+        for base_offset in offsets[suffix] - offsets[LOG_SUFFIX]:
             files.remove(folder / file_name(base_offset, suffix))
             removed += 1
+    return _content(offsets, removed)
+
+
+def ordinary_content(names: Sequence[str]) -> FolderContent | None:
+    """What files of these names are, if they are a log's that is at rest, and nothing else is.
+
+    None if `tidy` would have something to do, or somebody has put something there.
+    """
+    if any(not _NAME.fullmatch(name) and name not in _CHECKPOINTS for name in names):
+        return None
+    offsets = _offsets_by_suffix(names)
+    count = sum(map(len, offsets.values()))
+    if count != sum(name not in _CHECKPOINTS for name in names):
+        return None
+    if any(offsets[suffix] - offsets[LOG_SUFFIX] for suffix in _INDEX_SUFFIXES):
+        return None
+    return _content(offsets, 0) if offsets[LOG_SUFFIX] else None
+
+
+def _content(offsets: dict[str, set[int]], removed: int) -> FolderContent:
+    bases = offsets[LOG_SUFFIX]
     return FolderContent(
         segment_bases=tuple(sorted(bases)),
         snapshot_offsets=frozenset(offsets[SNAPSHOT_SUFFIX]),

@@ -147,6 +147,11 @@ class SparseIndex:
         self._resident = True
         self._written = len(keys)
 
+    def resume_with(self, content: bytes) -> None:
+        """Makes `content`, which is what the file holds, that of an active index."""
+        keys, _ = self._take(content)
+        self._written = len(keys)
+
     def size_on_disk(self) -> int:
         """Bytes of the file; -1 if there is none."""
         try:

@@ -41,6 +41,7 @@ from strandline.storage.local.append_rules import (
     short_batch,
     stamp_append_time,
 )
+from strandline.storage.local.closed_log import ClosedLog, resume_log
 from strandline.storage.local.producer_state import TransactionMarker
 from strandline.storage.local.recovery import aborted_entry, load_log
 from strandline.storage.local.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
@@ -94,21 +95,27 @@ class LocalLog(SegmentedLog):
         log_start_offset: int,
         clean_shutdown: bool,
         was_compacted: bool = False,
+        closed: ClosedLog | None = None,
     ) -> LocalLog:
         """Opens the folder, repairing what an unclean stop left; see `recovery_report`.
 
         `log_start_offset` is where an empty folder begins. If it lies behind all that is here, the
-        folder is emptied: everything in it was deleted already. Raises DiskError.
+        folder is emptied: everything in it was deleted already. `closed` says how a clean stop has
+        left it, if that is known and nothing in the folder has changed. Raises DiskError.
         """
-        loaded = load_log(
-            directory,
-            config=config,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            clean_shutdown=clean_shutdown,
-            now_ms=clock.now_ms(),
-            was_compacted=was_compacted,
-        )
+        loaded = None
+        if closed is not None and clean_shutdown:
+            loaded = resume_log(directory, closed, config=config, now_ms=clock.now_ms())
+        if loaded is None:
+            loaded = load_log(
+                directory,
+                config=config,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+                clean_shutdown=clean_shutdown,
+                now_ms=clock.now_ms(),
+                was_compacted=was_compacted,
+            )
         opened = cls(
             directory,
             loaded,

@@ -10,14 +10,16 @@
 
 Start:  1 lock  2 meta.properties  3 read and remove the clean-shutdown mark
         4 open the logs, see log_loading.py
-Stop:   1 close every log  2 checkpoints  3 clean-shutdown mark, last  4 unlock
+Stop:   1 close every log  2 checkpoints  3 how the logs were left, see closed_log.py
+        4 clean-shutdown mark, last  5 unlock
 
 The mark is removed before anything else is touched, so a crash at any later point is unclean.
 
 A folder that fails takes only its own partitions offline: their logs refuse everything with
 KAFKA_STORAGE_ERROR until `revive` finds that the folder can be written again and opens them anew,
-with the recovery that follows an unclean stop. A full disk is no failure: appends are refused until
-there is room, and reads and retention go on.
+with the recovery that follows an unclean stop. One whose logs could not be loaded stays offline
+until the next start: of these logs nothing is known. A full disk is no failure: appends are refused
+until there is room, and reads and retention go on.
 
 Folders with names that are none of the above are somebody's and stay.
 """
@@ -35,7 +37,8 @@ from pathlib import Path
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, LogDirLocked
-from strandline.storage.local import checkpoint
+from strandline.storage.local import checkpoint, closed_log
+from strandline.storage.local.closed_log import ClosedLog
 from strandline.storage.local.folder_names import DELETE_SUFFIX, put_aside
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import (
@@ -172,7 +175,8 @@ class LogDirs:
 
         `config_for` returns None for a partition the cluster does not know: its folder is renamed
         to -stray and kept. A topic id of zeros stands for a folder that has none. Raises
-        CorruptFile if two folders hold the same partition.
+        CorruptFile if two folders hold the same partition, DiskError if no log folder could be
+        loaded.
         """
         loaded = load_logs(
             self.directories,
@@ -180,11 +184,15 @@ class LogDirs:
             clock=self._clock,
             threads_per_directory=threads_per_directory,
         )
+        if len(loaded.failures) == len(self.directories):
+            raise DiskError("; ".join(str(error) for error in loaded.failures.values()))
         now_ms = self._clock.now_ms()
         self._deleted += [_DeletedFolder(path, now_ms) for path in loaded.removable]
         self.wanted_moves = dict(loaded.wanted_moves)
         for directory in self.directories:
+            directory.closed_logs = {}
             if directory in loaded.failures:
+                directory.is_loaded = False
                 self._take_offline(directory, loaded.failures[directory])
                 continue
             directory.logs |= {
@@ -237,7 +245,7 @@ class LogDirs:
         """
         revived: list[RevivedLog] = []
         for directory in self.directories:
-            if directory.failure is None:
+            if directory.failure is None or not directory.is_loaded:
                 continue
             try:
                 probe(directory.path)
@@ -509,16 +517,23 @@ class LogDirs:
         high_watermarks: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Closes every log and leaves the clean-shutdown mark where all went well."""
+        rows: dict[LogDir, list[ClosedLog]] = {}
         with ThreadPoolExecutor(SYNC_THREADS, "close") as pool:
             for directory in self.directories:
-                for closing in [pool.submit(opened.close) for opened in directory.logs.values()]:
+                rows[directory] = []
+                for closing in [pool.submit(_close, opened) for opened in directory.logs.values()]:
                     try:
-                        closing.result()
+                        row = closing.result()
                     except DiskError as error:
                         self._take_offline(directory, error)
+                    else:
+                        rows[directory] += [] if row is None else [row]
         self.write_checkpoints(log_starts or {}, high_watermarks or {})
         for directory in self.directories:
             if directory.failure is None:
+                # Without room for them the next start takes its time, and that is all.
+                with suppress(DiskError):
+                    closed_log.write_rows(directory.path, rows[directory])
                 files.write_atomically(
                     directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT
                 )
@@ -526,6 +541,11 @@ class LogDirs:
 
     def __repr__(self) -> str:
         return f"<LogDirs {list(self.directories)}>"
+
+
+def _close(opened: LocalLog) -> ClosedLog | None:
+    opened.close()
+    return closed_log.describe(opened)
 
 
 def _discard(path: Path) -> None:

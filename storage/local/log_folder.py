@@ -13,7 +13,8 @@ from pathlib import Path
 
 from strandline.storage import files
 from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
-from strandline.storage.local import checkpoint
+from strandline.storage.local import checkpoint, closed_log
+from strandline.storage.local.closed_log import ClosedLog
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import TopicPartition
 
@@ -36,6 +37,10 @@ class LogDir:
         self.path = path
         self.logs: dict[TopicPartition, LocalLog] = {}
         self.was_clean = False
+        # False: its logs are not known, because one of them could not be opened at the start.
+        self.is_loaded = True
+        # Logs as a clean stop left them, by the names of their folders, until they are loaded.
+        self.closed_logs: Mapping[str, ClosedLog] = {}
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -126,11 +131,14 @@ def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: s
 
 
 def read_state(directory: LogDir) -> None:
-    """Reads the checkpoints, and takes the clean-shutdown mark away."""
+    """Reads the checkpoints, and takes the clean-shutdown mark away with what it vouches for."""
     mark = directory.path / checkpoint.CLEAN_SHUTDOWN
     directory.was_clean = mark.exists()
     if directory.was_clean:
+        directory.closed_logs = closed_log.read_rows(directory.path)
         files.remove(mark)
+    files.remove(directory.path / closed_log.FILE_NAME)
+    if directory.was_clean:
         files.sync_directory(directory.path)
     directory.recovery_points = _read_offsets(directory, checkpoint.RECOVERY_POINTS)
     directory.log_starts = _read_offsets(directory, checkpoint.LOG_STARTS)

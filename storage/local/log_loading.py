@@ -20,7 +20,7 @@ from typing import TypeAlias
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
-from strandline.storage.local import checkpoint, log_move
+from strandline.storage.local import checkpoint, closed_log, log_move
 from strandline.storage.local.folder_names import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -85,19 +85,31 @@ def load_logs(
             except DiskError as error:
                 failures[directory] = error
                 continue
-            pool = pools.enter_context(
-                ThreadPoolExecutor(threads_per_directory, f"load-{directory.path.name}")
-            )
             load = partial(_load_log, directory, marks, config_for, clock)
-            waiting = deque(folders.items())
-            threads = [
-                pool.submit(_load_waiting, load, waiting) for _ in range(threads_per_directory)
-            ]
-            loading.append((directory, threads))
+            known = deque(item for item in folders.items() if item[1].name in directory.closed_logs)
+            waiting = deque(
+                item for item in folders.items() if item[1].name not in directory.closed_logs
+            )
+            try:
+                # They wait for nothing, and two threads would take the interpreter's lock from
+                # each other all the time.
+                logs[directory] = _load_waiting(load, known)
+            except DiskError as error:
+                failures[directory] = error
+                continue
+            if waiting:
+                pool = pools.enter_context(
+                    ThreadPoolExecutor(threads_per_directory, f"load-{directory.path.name}")
+                )
+                threads = [
+                    pool.submit(_load_waiting, load, waiting) for _ in range(threads_per_directory)
+                ]
+                loading.append((directory, threads))
         for directory, threads in loading:
             try:
-                logs[directory] = [opened for thread in threads for opened in thread.result()]
+                logs[directory] += [opened for thread in threads for opened in thread.result()]
             except DiskError as error:
+                del logs[directory]
                 failures[directory] = error
     return LoadedLogs(logs=logs, failures=failures, removable=removable, wanted_moves=marks.wanted)
 
@@ -135,10 +147,14 @@ def _settle_moves(directories: Sequence[LogDir]) -> _Marks:
             folders += subfolders(directory.path)
             wanted |= _wanted_moves(directory)
     folders = [path for path in folders if partition_of(path.name) is not None]
-    moved = {path.name: path for path in folders if log_move.has_taken_over(path)}
+    # A log that was at rest has no mark.
+    at_rest = {f"{d.path}/{name}" for d in directories for name in d.closed_logs}
+    moving = [path for path in folders if str(path) not in at_rest]
+    moved = {path.name: path for path in moving if log_move.has_taken_over(path)}
     unfinished: set[str] = set()
-    for path in folders:
-        key, is_unfinished = partition_of(path.name), log_move.is_unfinished(path)
+    for path in folders if moved else moving:
+        key = partition_of(path.name)
+        is_unfinished = str(path) not in at_rest and log_move.is_unfinished(path)
         if is_unfinished and key and (key, path.parent) in wanted:
             unfinished.add(str(path))
             continue
@@ -199,8 +215,17 @@ def _load_log(
     key: TopicPartition,
     path: Path,
 ) -> LocalLog | None:
-    topic_id = checkpoint.read_topic_id(path) or ZERO_TOPIC_ID
-    marked = log_move.marked_log_start(path) if str(path) in marks.moved else 0
+    row = directory.closed_logs.get(path.name)
+    try:
+        if row is None:
+            topic_id = checkpoint.read_topic_id(path) or ZERO_TOPIC_ID
+        else:
+            topic_id = closed_log.topic_id_of(row)
+        marked = log_move.marked_log_start(path) if str(path) in marks.moved else 0
+    except CorruptFile as error:
+        # Whose records these are cannot be said: opening them as anybody's would be a guess. To
+        # Kafka, too, such a file is an error of the folder that it lies in.
+        raise DiskError(f"{path}: {error}") from error
     if marked:
         directory.log_starts[key] = max(marked, directory.log_starts.get(key, 0))
     config = config_for(key, topic_id)
@@ -222,4 +247,5 @@ def _load_log(
         log_start_offset=directory.log_starts.get(key, 0),
         clean_shutdown=directory.was_clean,
         was_compacted=key in directory.cleaned_offsets,
+        closed=row,
     )

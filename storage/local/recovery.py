@@ -105,16 +105,18 @@ def aborted_entry(
     )
 
 
-class _LateOpener:
+class LateOpener:
     """Opens the trusted segments of a log when they are needed, in any thread, one at a time."""
 
     __slots__ = ("_config", "_directory", "_lock", "_now_ms", "_report")
 
-    def __init__(self, loader: _Loader) -> None:
-        self._directory = loader.directory
-        self._config = loader.config
-        self._now_ms = loader.now_ms
-        self._report = loader.report
+    def __init__(
+        self, directory: Path, config: LogConfig, now_ms: int, report: RecoveryReport
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._report = report
         # One that is rebuilt may need those before it, for the producers.
         self._lock = threading.RLock()
 
@@ -143,7 +145,7 @@ class _Loader:
         self.report = report
         self.was_compacted = False
         # Set when a single segment is opened after the start.
-        self.late_opener: _LateOpener | None = None
+        self.late_opener: LateOpener | None = None
         self.segments: list[LogSegment] = []
         self.snapshots = ProducerSnapshots(directory, report)
         # The segments with a transaction index, as the folder said.
@@ -168,7 +170,7 @@ class _Loader:
                 first_checked = next(
                     (i for i, end in enumerate(bases[1:]) if end > recovery_point), first_checked
                 )
-            opener = _LateOpener(self)
+            opener = LateOpener(self.directory, self.config, self.now_ms, self.report)
             for base_offset, end_offset in pairwise(bases[: first_checked + 1]):
                 segment = UnopenedSegment(self.directory, base_offset, end_offset, opener.open)
                 if base_offset in content.unindexed_bases:
@@ -291,7 +293,7 @@ class _Loader:
         segment.seal()
         return segment
 
-    def _find_what_lies_before(self, base_offset: int, opener: _LateOpener) -> None:
+    def _find_what_lies_before(self, base_offset: int, opener: LateOpener) -> None:
         """The snapshots and segments that tell the producers at `base_offset`, by their names."""
         self.snapshots.offsets = folder.snapshot_offsets(self.directory)
         bases = [base for base in folder.segment_bases(self.directory) if base <= base_offset]

@@ -15,6 +15,8 @@ class RecoveryReport:
     """What opening a log found and did; filled in while it runs, read-only afterwards."""
 
     clean_shutdown: bool
+    # Whether the log was as its clean close had noted it, and so was not looked at.
+    was_resumed: bool = False
     segments_checked: int = 0
     batches_checked: int = 0
     bytes_checked: int = 0

@@ -25,7 +25,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from strandline.storage import files
 from strandline.storage.errors import DiskError, StorageError
@@ -65,6 +65,7 @@ __all__ = [
     "BatchPosition",
     "LocalRead",
     "LogSegment",
+    "SegmentEnd",
     "UnopenedSegment",
     "WalkedBatch",
     "file_name",
@@ -89,6 +90,19 @@ _FROM_FILES = (
     "is_durable",
     "log",
 )
+
+
+class SegmentEnd(NamedTuple):
+    """An active segment as a clean close leaves it, but for its indexes."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    created_ms: int
+    max_timestamp_ms: int
+    max_timestamp_offset: int
+    first_timestamp_ms: int
+    unindexed_bytes: int
 
 
 class LogSegment(SegmentReader):
@@ -143,6 +157,37 @@ class LogSegment(SegmentReader):
         segment.time_index.create_file()
         segment.apply_config(config)
         return segment
+
+    @classmethod
+    def resumed(cls, directory: Path, end: SegmentEnd, *, log: OpenFile, now_ms: int) -> LogSegment:
+        """The active segment of a log that was closed cleanly; its indexes are empty still."""
+        created_ms = min(now_ms, end.created_ms)
+        segment = cls(directory, end.base_offset, log=log, created_ms=created_ms, active=True)
+        segment.end_offset = end.end_offset
+        segment.size_bytes = end.size_bytes
+        segment.max_timestamp_ms = end.max_timestamp_ms
+        segment.max_timestamp_offset = end.max_timestamp_offset
+        segment._first_timestamp_ms = end.first_timestamp_ms
+        segment._bytes_since_index = end.unindexed_bytes
+        return segment
+
+    def resume_indexes(self, config: LogConfig) -> None:
+        """Takes over the configuration, after the indexes were filled."""
+        self.apply_config(config)
+        self.is_index_full = self.offset_index.entry_count >= self.entries_max
+
+    def end(self) -> SegmentEnd:
+        """What `resumed` has to know."""
+        return SegmentEnd(
+            self.base_offset,
+            self.end_offset,
+            self.size_bytes,
+            self.created_ms,
+            self.max_timestamp_ms,
+            self.max_timestamp_offset,
+            self._first_timestamp_ms,
+            self._bytes_since_index,
+        )
 
     # --- files that are opened late, and given up -------------------------------------------
 

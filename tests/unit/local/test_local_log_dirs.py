@@ -428,6 +428,41 @@ def test_a_folder_that_fails_while_loading_takes_only_its_partitions_offline(
     assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("content", [b"garbage", b"", b"version: 0\ntopic_id: x\n", b"\xff\xfe"])
+def test_a_topic_id_that_cannot_be_read_takes_its_folder_offline_until_the_next_start(
+    tmp_path: Path, content: bytes
+) -> None:
+    """LogManager does the same: whose log it is is not guessed, and the other folders serve."""
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    dirs.close()
+    file = tmp_path / "a" / "t-0" / "partition.metadata"
+    whole = file.read_bytes()
+    file.write_bytes(content)
+    again = open_dirs(tmp_path / "a", tmp_path / "b")
+    assert list(load_all(again)) == [T1]
+    assert str(file.parent) in str(again.failures[tmp_path / "a"])
+    # The folder can be written, but what lies in it is not known: it must not be marked as clean.
+    assert again.revive() == []
+    assert again.has_failed
+    again.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    file.write_bytes(whole)
+    repaired = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
+    assert repaired[T0].recovery_report.segments_checked == 1
+    assert repaired[T0].end_offset == 50
+
+
+def test_a_start_without_any_folder_that_can_be_loaded_is_refused(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    dirs.create_log(T0, TOPIC_ID, CONFIG)
+    dirs.close()
+    (tmp_path / "t-0" / "partition.metadata").write_text("garbage")
+    with pytest.raises(DiskError, match=r"t-0/partition.metadata has no version 0 and topic_id"):
+        load_all(open_dirs(tmp_path))
+
+
 def test_a_log_that_could_not_be_closed_leaves_no_clean_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
