@@ -33,24 +33,23 @@ class Metric:
     """One figure that a row gives."""
 
     title: str
-    more_is_better: bool
     digits: int = 1
 
 
 METRICS: Mapping[str, Metric] = {
-    "produce_mb_per_s": Metric(title="produce, MB/s", more_is_better=True, digits=0),
-    "produce_cpu": Metric(title="produce, broker CPU s/GB", more_is_better=False, digits=2),
-    "consume_mb_per_s": Metric(title="consume, MB/s", more_is_better=True, digits=0),
-    "consume_cpu": Metric(title="consume, broker CPU s/GB", more_is_better=False, digits=2),
-    "records_per_s": Metric(title="records/s, end to end", more_is_better=True, digits=0),
-    "p50_ms": Metric(title="p50, ms", more_is_better=False, digits=2),
-    "p99_ms": Metric(title="p99, ms", more_is_better=False, digits=2),
-    "p999_ms": Metric(title="p99.9, ms", more_is_better=False, digits=2),
-    "start_s": Metric(title="start until it serves, s", more_is_better=False, digits=2),
-    "create_s": Metric(title="create the topic, s", more_is_better=False, digits=2),
-    "rest_mib": Metric(title="resident at rest, MiB", more_is_better=False, digits=0),
-    "peak_mib": Metric(title="resident at most, MiB", more_is_better=False, digits=0),
-    "idle_cpu": Metric(title="CPU at rest, ms per s", more_is_better=False, digits=2),
+    "produce_mb_per_s": Metric(title="produce, MB/s", digits=0),
+    "produce_cpu": Metric(title="produce, broker CPU s/GB", digits=2),
+    "consume_mb_per_s": Metric(title="consume, MB/s", digits=0),
+    "consume_cpu": Metric(title="consume, broker CPU s/GB", digits=2),
+    "records_per_s": Metric(title="records/s, end to end", digits=0),
+    "p50_ms": Metric(title="p50, ms", digits=2),
+    "p99_ms": Metric(title="p99, ms", digits=2),
+    "p999_ms": Metric(title="p99.9, ms", digits=2),
+    "start_s": Metric(title="start until it serves, s", digits=2),
+    "create_s": Metric(title="create the topic, s", digits=2),
+    "rest_mib": Metric(title="resident at rest, MiB", digits=0),
+    "peak_mib": Metric(title="resident at most, MiB", digits=0),
+    "idle_cpu": Metric(title="CPU at rest, ms per s", digits=2),
 }
 
 

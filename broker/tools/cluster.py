@@ -73,7 +73,6 @@ class GroupLine:
     group: str
     state: str
     kind: str
-    is_simple: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +262,6 @@ class Cluster:
                 group=line.group_id,
                 state=_word(line.state),
                 kind=_word(line.type),
-                is_simple=line.is_simple_consumer_group,
             )
             for line in listing.valid
         ]

@@ -14,14 +14,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.printing import Json, utc_text
 from strandline.storage.model import TimestampMs
 from strandline.storage.values import dataclass
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 # Of bytes that are no text a person sees so many.
 HEX_BYTES_SHOWN = 32

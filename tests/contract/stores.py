@@ -44,7 +44,3 @@ class StoreUnderTest:
     kind: str
     store: ObjectStore
     reopen: Callable[[], ObjectStore]
-
-    @property
-    def is_s3(self) -> bool:
-        return self.kind in (MINISTACK, MOTO, ENDPOINT)

@@ -9,6 +9,8 @@ import pytest
 
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from tests.integration.calls import KEEP_EVERYTHING, MakeTopic, create_topic, software
+from tests.integration.group_calls import new_group
+from tests.integration.group_members import RunningMember
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 
@@ -70,6 +72,21 @@ def client(broker: BrokerProcess) -> Iterator[WireClient]:
 def topic_name() -> str:
     """A name that no other test has."""
     return f"t-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def group_id() -> str:
+    """A name that no other test has."""
+    return new_group()
+
+
+@pytest.fixture
+def crew() -> Iterator[list[RunningMember]]:
+    """The members of a test; those that it leaves behind are told to stop."""
+    members: list[RunningMember] = []
+    yield members
+    for member in members:
+        member.stopping.set()
 
 
 @pytest.fixture

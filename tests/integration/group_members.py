@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from aiokafka import AIOKafkaConsumer
@@ -37,6 +39,12 @@ class RunningMember(Protocol):
     def stop(self) -> None:
         """Leaves the group cleanly; returns when it has left."""
         ...
+
+
+def assert_each_record_was_delivered_once(members: Sequence[RunningMember]) -> None:
+    counts = Counter(delivery for member in members for delivery in member.delivered)
+    assert set(counts) == EVERYTHING
+    assert [delivery for delivery, count in counts.items() if count > 1] == []
 
 
 class _ThreadMember:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +23,7 @@ from tests.integration.group_members import (
     NewProtocolMember,
     RunningMember,
     SteadyProducer,
+    assert_each_record_was_delivered_once,
 )
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
@@ -53,21 +53,6 @@ def topic(group_broker: BrokerProcess, topic_name: str) -> str:
     with WireClient(group_broker.port) as client:
         create_topic(client, topic_name, PARTITIONS)
     return topic_name
-
-
-@pytest.fixture
-def crew() -> Iterator[list[RunningMember]]:
-    """The members of a test; those that it leaves behind are told to stop."""
-    members: list[RunningMember] = []
-    yield members
-    for member in members:
-        member.stopping.set()
-
-
-def assert_each_record_was_delivered_once(members: list[RunningMember]) -> None:
-    counts = Counter(delivery for member in members for delivery in member.delivered)
-    assert set(counts) == EVERYTHING
-    assert [delivery for delivery, count in counts.items() if count > 1] == []
 
 
 def group_type(broker: BrokerProcess, group_id: str) -> ConsumerGroupType:

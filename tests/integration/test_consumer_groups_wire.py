@@ -23,7 +23,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from tests.integration.calls import create_topic
-from tests.integration.group_calls import GroupMember, commit, describe, listed, new_group
+from tests.integration.group_calls import GroupMember, commit, describe, listed
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 
@@ -55,11 +55,6 @@ def client(group_broker: BrokerProcess) -> Iterator[WireClient]:
 def topic(client: WireClient, topic_name: str) -> str:
     create_topic(client, topic_name, 3)
     return topic_name
-
-
-@pytest.fixture
-def group_id() -> str:
-    return new_group()
 
 
 def beat(

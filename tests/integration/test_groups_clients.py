@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -26,6 +25,7 @@ from tests.integration.group_members import (
     LibrdkafkaMember,
     RunningMember,
     SteadyProducer,
+    assert_each_record_was_delivered_once,
 )
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
 from tests.support.wire import WireClient
@@ -49,15 +49,6 @@ def topic(group_broker: BrokerProcess, topic_name: str) -> str:
     with WireClient(group_broker.port) as client:
         create_topic(client, topic_name, PARTITIONS)
     return topic_name
-
-
-@pytest.fixture
-def crew() -> Iterator[list[RunningMember]]:
-    """The members of a test; those that it leaves behind are told to stop."""
-    members: list[RunningMember] = []
-    yield members
-    for member in members:
-        member.stopping.set()
 
 
 StartMember = Callable[[BrokerProcess, str, str], RunningMember]
@@ -91,9 +82,7 @@ def test_members_come_and_go_and_each_record_is_delivered_once(
     )
     for member in members[1:]:
         member.stop()
-    counts = Counter(delivery for member in members for delivery in member.delivered)
-    assert set(counts) == EVERYTHING
-    assert [delivery for delivery, count in counts.items() if count > 1] == []
+    assert_each_record_was_delivered_once(members)
 
 
 def test_members_of_different_clients_share_a_group(
@@ -112,9 +101,7 @@ def test_members_of_different_clients_share_a_group(
     )
     for member in members:
         member.stop()
-    counts = Counter(delivery for member in members for delivery in member.delivered)
-    assert set(counts) == EVERYTHING
-    assert max(counts.values()) == 1
+    assert_each_record_was_delivered_once(members)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from strandline.broker.protocol.messages.leave_group import (
     MemberIdentity,
 )
 from strandline.broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from tests.integration.group_calls import GroupMember, describe, listed, new_group
+from tests.integration.group_calls import GroupMember, describe, listed
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 
@@ -43,11 +43,6 @@ def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 def client(group_broker: BrokerProcess) -> Iterator[WireClient]:
     with WireClient(group_broker.port) as connected:
         yield connected
-
-
-@pytest.fixture
-def group_id() -> str:
-    return new_group()
 
 
 @pytest.fixture

@@ -77,11 +77,6 @@ def client(group_broker: BrokerProcess) -> Iterator[WireClient]:
         yield connected
 
 
-@pytest.fixture
-def group_id() -> str:
-    return new_group()
-
-
 @pytest.mark.parametrize("version", range(2, 11))
 def test_a_commit_of_every_version_is_fetched(
     client: WireClient, topic: str, group_id: str, version: int

@@ -63,7 +63,6 @@ class PartitionModel:
     floor: int = 0
     ceiling: int = 0
     acknowledged_count: int = 0
-    lost_count: int = 0
     _codes: array[int] = field(default_factory=lambda: array("q"))
     _acknowledged_end: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -134,7 +133,6 @@ class PartitionModel:
             self._acknowledged_end = min(self._acknowledged_end, end_offset)
             # A log start that was only on the disk is lost with it.
             self.floor = min(self.floor, log_start)
-            self.lost_count += lost
             return lost
 
     def begin_anew(self) -> None:

@@ -52,11 +52,6 @@ class ServerProcess:
     def endpoint_url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    @property
-    def process_id(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     def start(self) -> None:
         """Starts the server and waits until it answers. Raises RuntimeError with its log."""
         with open(self._log_path, "ab") as log:

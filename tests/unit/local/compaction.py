@@ -41,15 +41,11 @@ class InlineProcess:
     def __init__(self, _clock: Clock, *, compiled: bool = False) -> None:
         self.compiled = compiled
         self.requests: list[CleaningRequest] = []
-        self.spent_bytes = 0
 
     def begin(self, request: CleaningRequest) -> None:
         self.requests.append(request)
-        self._cleaning = Cleaning(request, spend=self._spend, compiled=self.compiled)
+        self._cleaning = Cleaning(request, spend=lambda _size_bytes: None, compiled=self.compiled)
         self._groups = self._cleaning.groups()
-
-    def _spend(self, size_bytes: int) -> None:
-        self.spent_bytes += size_bytes
 
     def next(self) -> CleanedGroup | CleaningStatistics:
         return next(self._groups, None) or self._cleaning.statistics
@@ -144,11 +140,6 @@ class CompactedLog:
         loaded = self.dirs.load(lambda _key, _topic_id: config or self.config)
         self.log = loaded[PARTITION]
         self._make_cleaner()
-
-    def stop_and_reopen(self) -> None:
-        self.dirs.write_checkpoints({}, {})
-        self.dirs.close()
-        self.kill_and_reopen()
 
     # --- what readers see --------------------------------------------------------------------
 
