@@ -4,7 +4,7 @@
 
     1 record    librdkafka, kafka-python and aiokafka work through a proxy that keeps their frames:
                 producers, consumers in groups, admin clients; frames of every API and version that
-                is served, as `test_bad_input_fuzz` makes them, come on top
+                is served, as `frames` makes them, come on top
     2 fire      threads send mutated frames; each waits until the broker has dealt with its own
     3 watch     an ordinary client produces and reads all the while; memory, log and process are
                 looked at each second, and what the mutations created is deleted now and then
@@ -32,8 +32,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tests.fuzz.frames import recorded_frames
+from tests.fuzz.mutations import fire, mutated
 from tests.integration.calls import append, batch, create_topic, end_offset, read_all
-from tests.integration.test_bad_input_fuzz import fire, mutated, recorded_frames
 from tests.support.broker import REPOSITORY, BrokerProcess
 from tests.support.wire import WireClient
 

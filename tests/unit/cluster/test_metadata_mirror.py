@@ -1,0 +1,248 @@
+"""The mirror of the metadata log: it follows, brings a lost log back, and never mixes two."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from strandline.broker.cluster.metadata_log import (
+    MetadataLog,
+    MirrorDiverged,
+)
+from strandline.storage.errors import (
+    CorruptFile,
+    TierUnavailable,
+)
+from strandline.storage.remote.keys import metadata_log_key
+from strandline.storage.remote.memory import Fault, MemoryStore, Moment
+from tests.unit.cluster.metadata_rig import (
+    CLUSTER,
+    copy_of,
+    created,
+    fill,
+    history,
+    keys_in,
+    opened,
+)
+
+
+def test_the_mirror_gets_everything_and_costs_nothing_when_nothing_changed() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    for records in history():
+        metadata.append(records)
+    assert metadata.statistics().mirror_lag == metadata.image.version
+    assert metadata.mirror_once() == 0
+    assert metadata.statistics().mirror_lag == 0
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image
+    requests = len(store.requests) + len(mirror.requests)
+    assert metadata.mirror_once() == 0
+    assert len(store.requests) + len(mirror.requests) == requests
+
+
+def test_the_mirror_follows_step_by_step_and_over_restarts() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    for round_number in range(5):
+        metadata = opened(store, mirror)
+        fill(metadata, 3, first=round_number * 10)
+        assert metadata.mirror_once() == 0
+        fill(metadata, 3, first=round_number * 10 + 3)
+        assert metadata.mirror_once() == 0
+    for key in keys_in(store):
+        assert mirror.get(key) == store.get(key)
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image
+
+
+def test_without_a_mirror_there_is_nothing_to_do() -> None:
+    assert opened(MemoryStore()).mirror_once() == 0
+
+
+def test_a_mirror_that_pruning_has_overtaken_goes_on_from_a_snapshot() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    metadata.mirror_once()
+    image = fill(metadata, 30)
+    assert metadata.mirror_once() == 0
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == image
+    fill(metadata, 7, first=50)
+    metadata.mirror_once()
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image
+
+
+def test_a_mirror_that_is_away_stops_nothing_and_catches_up() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    metadata.mirror_once()
+    mirror.add_fault(Fault(error=TierUnavailable, times=-1))
+    image = fill(metadata, 5)
+    with pytest.raises(TierUnavailable):
+        metadata.mirror_once()
+    assert metadata.statistics().mirror_lag == 5
+    # A restart does not need the mirror either.
+    metadata = opened(store, mirror)
+    mirror.clear_faults()
+    assert metadata.mirror_once() == 0
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == image
+
+
+def test_copying_to_the_mirror_can_stop_anywhere_and_go_on() -> None:
+    store, counted = MemoryStore(), MemoryStore()
+    image = fill(opened(store), 13)
+    opened(store, counted).mirror_once()
+    for step in range(counted.count_requests("put|delete")):
+        for moment in Moment:
+            mirror = MemoryStore()
+            mirror.add_fault(
+                Fault(operation="put|delete", error=TierUnavailable, moment=moment, skip=step)
+            )
+            with pytest.raises(TierUnavailable):
+                opened(store, mirror).mirror_once()
+            assert opened(store, mirror).mirror_once() == 0
+            assert MetadataLog(mirror, cluster_id=CLUSTER).load() == image
+
+
+def test_a_lost_log_is_restored_from_its_mirror(caplog: pytest.LogCaptureFixture) -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    for records in history():
+        metadata.append(records)
+    metadata.mirror_once()
+    replacement = MemoryStore()
+    with caplog.at_level(logging.WARNING):
+        restored = opened(replacement, mirror)
+    assert "metadata log restored from its mirror" in caplog.text
+    assert restored.image == metadata.image
+    fill(restored, 9, first=50)
+    assert restored.mirror_once() == 0
+    assert opened(replacement).image == restored.image
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == restored.image
+
+
+@pytest.mark.parametrize("moment", list(Moment))
+def test_a_crash_while_restoring_leaves_all_or_nothing(moment: Moment) -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    image = fill(metadata, 6)
+    metadata.mirror_once()
+    replacement = MemoryStore()
+    replacement.add_fault(Fault(operation="put", error=TierUnavailable, moment=moment))
+    with pytest.raises(TierUnavailable):
+        opened(replacement, mirror)
+    assert opened(replacement, mirror).image == image
+
+
+def test_an_empty_log_does_not_begin_anew_while_its_mirror_cannot_be_asked() -> None:
+    mirror = MemoryStore()
+    mirror.add_fault(Fault(error=TierUnavailable, times=-1))
+    store = MemoryStore()
+    with pytest.raises(TierUnavailable):
+        opened(store, mirror)
+    assert keys_in(store) == []
+
+
+def test_the_mirror_of_another_cluster_is_neither_read_nor_written() -> None:
+    mirror = MemoryStore()
+    fill(opened(mirror, cluster_id="c-2"), 2)
+    before = keys_in(mirror)
+    with pytest.raises(CorruptFile, match="belongs to cluster c-2"):
+        opened(MemoryStore(), mirror)
+    store = MemoryStore()
+    opened(store)
+    with pytest.raises(MirrorDiverged, match="belongs to cluster c-2"):
+        opened(store, mirror).mirror_once()
+    assert keys_in(mirror) == before
+
+
+def test_a_mirror_that_is_ahead_of_an_old_copy_of_the_log_is_left_alone() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    fill(metadata, 2)
+    old_copy = copy_of(store)
+    fill(metadata, 2, first=10)
+    metadata.mirror_once()
+    before = keys_in(mirror)
+    with pytest.raises(MirrorDiverged, match="only at 3: the log is an older copy"):
+        opened(old_copy, mirror).mirror_once()
+    assert keys_in(mirror) == before
+
+
+def test_a_mirror_with_another_entry_of_the_same_number_is_left_alone() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    metadata.mirror_once()
+    copy = copy_of(store)
+    fill(metadata, 1)
+    metadata.mirror_once()
+    fork = opened(copy, mirror)
+    fill(fork, 1, first=1)
+    with pytest.raises(MirrorDiverged, match="two brokers have written under one cluster id"):
+        fork.mirror_once()
+    fill(fork, 1, first=2)
+    with pytest.raises(MirrorDiverged):
+        fork.mirror_once()
+
+
+def test_a_fork_that_was_checked_before_is_noticed_at_the_first_name_taken() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    metadata.mirror_once()
+    copy = MemoryStore()
+    for key in keys_in(store):
+        copy.put(key, store.get(key))
+    fork = opened(copy, mirror)
+    fork.append([created(1)])
+    fork.mirror_once()
+    fill(metadata, 1)
+    with pytest.raises(MirrorDiverged, match="is not the one in"):
+        metadata.mirror_once()
+
+
+def test_damage_in_the_log_does_not_spread_to_the_mirror() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    fill(metadata, 2)
+    store.damage(metadata_log_key(2), lambda old: old.replace(b"t0", b"t9"))
+    with pytest.raises(CorruptFile, match=metadata_log_key(2)):
+        metadata.mirror_once()
+    assert metadata_log_key(2) not in keys_in(mirror)
+    assert metadata.statistics().mirror_version == 1
+
+
+def test_an_entry_missing_in_the_log_makes_no_gap_in_the_mirror() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    metadata.mirror_once()
+    fill(metadata, 2)
+    store.delete([metadata_log_key(2)])
+    with pytest.raises(CorruptFile, match="gap"):
+        metadata.mirror_once()
+    assert metadata_log_key(3) not in keys_in(mirror)
+
+
+def test_a_damaged_mirror_is_told_from_a_damaged_log() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    metadata.mirror_once()
+    mirror.damage(metadata_log_key(1), lambda _old: b"")
+    with pytest.raises(MirrorDiverged, match="the mirror of the metadata log is not usable"):
+        opened(store, mirror).mirror_once()
+
+
+def test_a_snapshot_that_comes_while_the_mirror_is_listed_is_no_error() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    metadata.mirror_once()
+    fill(metadata, 6)
+    original_get, appended = store.get, False
+
+    def get_after_pruning(*args: object, **kwargs: object) -> bytes:
+        nonlocal appended
+        if not appended:
+            appended = True
+            fill(metadata, 12, first=20)
+        return original_get(*args, **kwargs)  # type: ignore[arg-type]
+
+    store.get = get_after_pruning  # type: ignore[method-assign, assignment]
+    assert metadata.mirror_once() == 0
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image
