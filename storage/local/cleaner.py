@@ -28,7 +28,6 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from strandline.storage import files
-from strandline.storage.child_process import ChildFailed
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
     CLEAN_AFTER_CHECKPOINT,
@@ -38,24 +37,25 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import remove_cleaned
-from strandline.storage.local.cleaner_metrics import CleanerFigures
-from strandline.storage.local.cleaner_plan import (
-    CleaningPlan,
-    LogFacts,
-    SegmentFacts,
-    plan_cleaning,
+from strandline.storage.local.cleaner_facts import (
+    horizon_end_offset,
+    is_in_reach,
+    log_facts,
+    producer_tails,
+    rewritable,
+    segment_facts,
 )
+from strandline.storage.local.cleaner_metrics import CleanerFigures
+from strandline.storage.local.cleaner_plan import CleaningPlan, plan_cleaning
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.local.cleaning_messages import (
     CleanedGroup,
     CleaningRequest,
     CleaningStatistics,
-    ProducerTail,
 )
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.segment import LogSegment
-from strandline.storage.log_config import LONG_MAX
-from strandline.storage.model import NO_TIMESTAMP, TopicId, TopicPartition
+from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class LogCleaner:
         uncleanable_bytes = 0
         for opened in self._logs():
             served[opened.topic_partition] = opened.topic_id
-            if not opened.config.is_compacted or not _is_in_reach(opened):
+            if not opened.config.is_compacted or not is_in_reach(opened):
                 continue
             try:
                 plan = self._plan(opened, now_ms)
@@ -308,12 +308,12 @@ class LogCleaner:
         return CleaningRequest(
             directory=opened.directory,
             config=opened.config,
-            segments=tuple(map(_segment_facts, segments)),
+            segments=tuple(map(segment_facts, segments)),
             first_dirty_offset=plan.first_dirty_offset,
             first_uncleanable_offset=plan.first_uncleanable_offset,
-            horizon_end_offset=_horizon_end_offset(opened, start_offset),
+            horizon_end_offset=horizon_end_offset(opened, start_offset),
             keeps_segments=opened.config.remote_storage_enable,
-            producers=tuple(_producer_tails(opened)),
+            producers=tuple(producer_tails(opened)),
             aborted=tuple(aborted),
             now_ms=self._clock.now_ms(),
             key_bytes_max=settings.dedupe_buffer_bytes // threads,
@@ -378,83 +378,6 @@ class LogCleaner:
         return f"<LogCleaner busy={sorted(self._busy)} uncleanable={sorted(self._uncleanable)}>"
 
 
-# --- what the plan is told -----------------------------------------------------------------------
-
-
-def log_facts(opened: LocalLog) -> LogFacts:
-    """A log as the plan sees it."""
-    with_first = opened.config.max_compaction_lag_ms != LONG_MAX
-    segments = rewritable(opened)
-    active_base_offset = opened.active_segment.base_offset
-    first_offset = segments[0].base_offset if segments else active_base_offset
-    return LogFacts(
-        config=opened.config,
-        sealed=[_segment_facts(segment, with_first_timestamp=with_first) for segment in segments],
-        active_base_offset=active_base_offset,
-        end_offset=opened.end_offset,
-        log_start_offset=max(opened.log_start_offset, first_offset)
-        if _is_tiered(opened)
-        else opened.log_start_offset,
-        last_stable_offset=opened.last_stable_offset,
-        durable_offset=opened.recovery_point,
-    )
-
-
-def _segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) -> SegmentFacts:
-    return SegmentFacts(
-        base_offset=segment.base_offset,
-        end_offset=segment.end_offset,
-        size_bytes=segment.size_bytes,
-        max_timestamp_ms=segment.max_timestamp_ms,
-        first_timestamp_ms=segment.first_timestamp_ms() if with_first_timestamp else NO_TIMESTAMP,
-    )
-
-
-def _producer_tails(opened: LocalLog) -> Iterator[ProducerTail]:
-    for entry in opened.producers.entries.values():
-        last_offset = entry.batches[-1].last_offset if entry.batches else -1
-        yield ProducerTail(entry.producer_id, entry.epoch, last_offset)
-
-
-def rewritable(opened: LocalLog) -> list[LogSegment]:
-    """The closed segments that a cleaning may replace.
-
-    What the other tier has stays as it is there. Nor is what is clean replaced once more where it
-    is about to be copied: there it is compacted with what came after it.
-    """
-    closed = [segment for segment in opened.segments if not segment.is_active]
-    archived_below = opened.archived_below()
-    if archived_below is None:
-        return []
-    clean_below = (opened.cleaned_offset or 0) if opened.is_being_copied else 0
-    return [
-        segment
-        for segment in closed
-        if segment.base_offset >= archived_below and segment.end_offset > clean_below
-    ]
-
-
-def _is_tiered(opened: LocalLog) -> bool:
-    return opened.is_being_copied or bool(opened.archived_below())
-
-
-def _is_in_reach(opened: LocalLog) -> bool:
-    """Whether the log takes changes, and all that is not on this disk is known to be archived."""
-    archived_below = opened.archived_below()
-    if opened.is_stopped or archived_below is None:
-        return False
-    return opened.segments[0].base_offset <= max(opened.log_start_offset, archived_below)
-
-
-def _horizon_end_offset(opened: LocalLog, start_offset: int) -> int:
-    """Up to where tombstones and markers may go when their time has come.
-
-    Behind the beginning of the log an older value of a key could come back once its tombstone is
-    gone, from what is not cleaned with it.
-    """
-    return LONG_MAX if start_offset <= opened.log_start_offset else 0
-
-
 def _sources(opened: LocalLog, group: CleanedGroup) -> list[LogSegment]:
     wanted = {source.base_offset for source in group.sources}
     return [segment for segment in opened.segments if segment.base_offset in wanted]
@@ -499,6 +422,3 @@ def _report(
                 }
             },
         )
-
-
-__all__ = ["ChildFailed", "CleanedOffsets", "CleanerSettings", "LogCleaner", "log_facts"]
