@@ -24,15 +24,9 @@ from strandline.storage.child_process import (
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, StrandlineError
 from strandline.storage.model import Offset
-from strandline.storage.tiering.inspection import (
-    AdaptiveWalk,
-    Offsets,
-    SegmentFacts,
-    Walk,
-    inspect_segment,
-    plain_walk,
-)
+from strandline.storage.tiering.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.recompressing import Recompression, recompress_segment
+from strandline.storage.tiering.segment_walk import AdaptiveWalk, Walk, plain_walk
 from strandline.storage.values import dataclass, replace
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from strandline.storage.remote.keys import manifest_key, new_unique, segment_key
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore, checksum
-from strandline.storage.tiering.inspection import AdaptiveWalk, Offsets, inspect_segment
+from strandline.storage.tiering.inspection import Offsets, inspect_segment
 from strandline.storage.tiering.scrub import DOWNLOAD_BYTES
 from strandline.storage.tiering.segment_sections import sections_of
+from strandline.storage.tiering.segment_walk import AdaptiveWalk
 
 
 def repair_meta(

@@ -49,14 +49,10 @@ from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
-from strandline.storage.tiering.inspection import (
-    AdaptiveWalk,
-    Offsets,
-    SegmentFacts,
-    inspect_segment,
-)
+from strandline.storage.tiering.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.orphans import is_beyond
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
+from strandline.storage.tiering.segment_walk import AdaptiveWalk
 from strandline.storage.values import dataclass
 
 # Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.

@@ -25,7 +25,7 @@ from strandline.storage.model import AbortedTransaction, TimestampType
 from strandline.storage.records.batch import HEADER, HEADER_BYTES
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Header, Record, encode_batch, with_crc
-from strandline.storage.tiering.inspection import plain_walk
+from strandline.storage.tiering.segment_walk import plain_walk
 from tests.support.old_formats import CODECS
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
 from tests.unit.lake.test_lake_old_messages import RECORDS, archive_as_the_copier_does, old_and_new

@@ -17,8 +17,9 @@ from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote import keys, segment_meta
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import checksum
-from strandline.storage.tiering.inspection import AdaptiveWalk, Walk, inspect_segment, plain_walk
+from strandline.storage.tiering.inspection import inspect_segment
 from strandline.storage.tiering.segment_sections import sections_of
+from strandline.storage.tiering.segment_walk import AdaptiveWalk, Walk, plain_walk
 from tests.support.old_formats import CODECS, message_set
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
 

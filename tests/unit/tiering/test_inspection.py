@@ -18,19 +18,14 @@ from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records, with_crc
 from strandline.storage.tiering import inspector as inspector_module
-from strandline.storage.tiering.inspection import (
-    AdaptiveWalk,
-    SegmentFacts,
-    chunk_bytes,
-    inspect_segment,
-    plain_walk,
-)
+from strandline.storage.tiering.inspection import SegmentFacts, chunk_bytes, inspect_segment
 from strandline.storage.tiering.inspector import (
     IDLE_S,
     InspectionFailed,
     InspectionRequest,
     SegmentInspector,
 )
+from strandline.storage.tiering.segment_walk import AdaptiveWalk, Walk, plain_walk
 
 # Of a child on a loaded machine, which starts in a second on another one.
 PATIENCE_S = 120.0
@@ -205,6 +200,27 @@ def test_records_that_cannot_be_read_do_not_keep_a_segment_out_of_the_archive(pa
     assert facts.bounds == (BASE_MS, BASE_MS + 9)
     # Half a filter would deny keys that are there.
     assert facts.key_filter is None
+
+
+@pytest.mark.parametrize("walk", [plain_walk, AdaptiveWalk(plain_records_max=0)])
+@pytest.mark.parametrize(
+    "delta",
+    [
+        pytest.param(b"\xff" * 9 + b"\x7f", id="a delta of 70 bits"),
+        pytest.param(b"\xfe" + b"\xff" * 8 + b"\x01", id="base and delta together"),
+    ],
+)
+def test_a_time_of_more_than_64_bits_is_no_time_in_either_walk(
+    path: Path, delta: bytes, walk: Walk
+) -> None:
+    record = b"\x00" + delta + b"\x00\x01\x01\x00"
+    odd = bytearray(batch(0, [BASE_MS])[: batch_format.HEADER_BYTES])
+    odd += bytes([2 * len(record)]) + record
+    odd[8:12] = (len(odd) - 12).to_bytes(4, "big")
+    path.write_bytes(bytes(with_crc(odd)) + batch(1, [BASE_MS + 9]))
+    facts = inspect_segment(path, base_offset=0, end_offset=2, walk=walk)
+    assert facts.unreadable_batch_count == 1
+    assert facts.bounds == (BASE_MS, BASE_MS + 9)
 
 
 @pytest.mark.parametrize("cut", [1, 60, 75])
