@@ -176,7 +176,9 @@ class Broker:
         self._make_services()
         self._started = True
         if self._tiering is not None and self._claim is not None and self._claim.is_ours:
-            await self._tiering.start()
+            from strandline.broker.archive_upkeep import start_tiering
+
+            await start_tiering(self._tiering, self._metadata_log, self._workers)
 
     def _make_services(self) -> None:
         """What works on replicas and metadata."""
@@ -279,6 +281,7 @@ class Broker:
 
     def _make_manager(self, store: ObjectStore, tiering: TieringConfig) -> TieringManager:
         from strandline.storage.tiering.manager import TieringManager
+        from strandline.storage.tiering.ownership import Ownership, OwnershipState
         from strandline.storage.tiering.tiering_config import TieringExecutors
 
         self._cold_reader = make_cold_reader(store, self._config, self._workers, self._cold_pace)
@@ -294,6 +297,8 @@ class Broker:
             config=tiering,
             metrics=self._tiering_counters,
             on_topic_purged=lambda info: self._purges.add(info.topic_id),
+            # Who follows changes nothing, whosever it is.
+            ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
         )
 
     # --- running -----------------------------------------------------------------------------

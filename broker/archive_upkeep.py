@@ -1,7 +1,8 @@
 """This broker's archive in the bucket: whose it is, and what keeps it up to date.
 
     claim     cluster.json names this cluster, or is written if there is none
-    then      mirror    the metadata log, after each change
+    then      mirror    the metadata log, after each change; if it goes on with another broker's
+                        entries, that one owns the archive, and this one changes nothing any more
               groups    the groups' offsets, every strandline.remote.groups.upload.ms
               tiering   segments and manifests
 
@@ -16,7 +17,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata_log import MetadataLog, MirrorTaken
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.coordination.group_archive import GroupArchive
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
@@ -118,6 +119,46 @@ def _claim(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
     return create_cluster_info(store, ours)
 
 
+async def start_tiering(
+    tiering: TieringManager, metadata_log: MetadataLog, workers: Workers
+) -> None:
+    """Loads what the archive says of the partitions.
+
+    Where a disk is behind the archive it is found out at once whose that is: until then such a
+    partition would seem to be empty. For the others the loops are early enough.
+    """
+    await tiering.start()
+    if not tiering.is_behind:
+        return
+    try:
+        async with asyncio.timeout(CLAIM_WAIT_S):
+            await _mirror(metadata_log, tiering, workers)
+    except (TimeoutError, StorageError):
+        # The loop tries again, and says why.
+        return
+    await tiering.start()
+
+
+async def _mirror(metadata_log: MetadataLog, tiering: TieringManager, workers: Workers) -> None:
+    """Brings changes of the metadata to the bucket; `tiering` is told whose archive that shows.
+
+    Raises StorageError.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.run_in_executor(workers.manifests, metadata_log.mirror_once)
+    except MirrorTaken as error:
+        tiering.lose(str(error))
+        raise
+    except TierUnavailable:
+        raise
+    except StorageError:
+        # Not allowed, or damaged: nothing that another broker would have done.
+        tiering.confirm()
+        raise
+    tiering.confirm()
+
+
 class ArchiveUpkeep:
     """The loops that bring this broker's state to its archive."""
 
@@ -144,14 +185,11 @@ class ArchiveUpkeep:
 
     async def mirror_forever(self) -> None:
         """Brings each change of the metadata to the bucket."""
-        loop = asyncio.get_running_loop()
         mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
             if self._claim.is_ours and mirroring.may_try:
                 try:
-                    await loop.run_in_executor(
-                        self._workers.manifests, self._metadata_log.mirror_once
-                    )
+                    await _mirror(self._metadata_log, self._tiering, self._workers)
                 except StorageError as error:
                     mirroring.failed(error)
                 else:
@@ -181,5 +219,5 @@ class ArchiveUpkeep:
         """Runs the tiering once the archive is known to be ours."""
         if not self._claim.is_ours:
             await self._claim.wait()
-            await self._tiering.start()
+            await start_tiering(self._tiering, self._metadata_log, self._workers)
         await self._tiering.run()

@@ -280,7 +280,7 @@ def _gate(unified_log: UnifiedLog) -> Offset | None:
         return None
     remote = unified_log.remote
     assert remote is not None
-    if not remote.known or remote.end_offset is None:
+    if not remote.settled or remote.fenced or remote.end_offset is None:
         return unified_log.log_start_offset
     return remote.end_offset
 

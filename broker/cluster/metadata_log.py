@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Sequence
 
 from strandline.broker.cluster.image import MetadataImage, replay
@@ -84,6 +85,10 @@ class MirrorDiverged(StorageError):
     """The mirror holds another history than the log; nothing was written to it."""
 
 
+class MirrorTaken(MirrorDiverged):
+    """It goes on with what another broker wrote, of the same identity or after a backup of this."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataLogStatistics:
     """Versions are entry numbers; -1 for a mirror that was not yet reached."""
@@ -126,6 +131,8 @@ class MetadataLog:
         self._snapshot_version = 0
         self._mirror_version = -1
         self._mirror_snapshot_version = -1
+        # One at a time: a caller may have given up waiting for the one before.
+        self._mirroring = threading.Lock()
 
     @property
     def image(self) -> MetadataImage:
@@ -216,6 +223,10 @@ class MetadataLog:
         """
         if self._mirror is None:
             return 0
+        with self._mirroring:
+            return self._mirror_to(self._mirror)
+
+    def _mirror_to(self, mirror: ObjectStore) -> int:
         if (
             self._mirror_version == self._image.version
             and self._mirror_snapshot_version == self._snapshot_version
@@ -223,7 +234,7 @@ class MetadataLog:
             return 0
         for attempt in range(1, LISTING_ATTEMPTS_MAX + 1):
             try:
-                self._copy_to(self._mirror)
+                self._copy_to(mirror)
                 break
             except ObjectNotFound:
                 # A snapshot came in between and what was listed has been pruned: look again.
@@ -350,7 +361,7 @@ class MetadataLog:
         """The version that the mirror has. Raises MirrorDiverged unless it is a part of ours."""
         theirs = self._read_mirror(mirror)
         if theirs.image.version > self._image.version:
-            raise MirrorDiverged(
+            raise MirrorTaken(
                 f"the metadata in {mirror.url} is at entry {theirs.image.version}, the log in"
                 f" {self._store.url} only at {self._image.version}: the log is an older copy."
                 " Move its folder away to restore it from the mirror"
@@ -365,7 +376,7 @@ class MetadataLog:
             # Pruned here: the cluster id is all there is to compare.
             same = True
         if not same:
-            raise MirrorDiverged(
+            raise MirrorTaken(
                 f"the metadata in {mirror.url} has another entry {theirs.image.version} than the"
                 f" log in {self._store.url}: two brokers have written under one cluster id"
             )
@@ -415,7 +426,8 @@ def _indexes(
 def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
     """Copies one whole object, damage excluded.
 
-    Raises CorruptFile, or MirrorDiverged if the target has another object under that name.
+    Raises CorruptFile, or MirrorDiverged if the target has another object under that name:
+    MirrorTaken for an entry, which is written once and never changed.
     """
     content = source.get(key)
     check_document(content, key=key)
@@ -423,7 +435,8 @@ def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
         target.put(key, content, condition=IfAbsent())
     except PreconditionFailed:
         if target.get(key) != content:
-            raise MirrorDiverged(
+            kind = MirrorTaken if key.startswith(METADATA_LOG_PREFIX) else MirrorDiverged
+            raise kind(
                 f"{key} in {target.url} is not the one in {source.url}: another history"
             ) from None
 

@@ -11,7 +11,8 @@ the archive or at the log start, whichever is further. Of a compacted log only w
 done with is copied, and what is copied the cleaner leaves alone.
 
 Freeing needs one of two facts: the whole segment lies below the end of the *committed* archive, or
-below a log start that is on durable storage. Nothing else frees a segment.
+below a log start that is on durable storage. Nothing else frees a segment. Where another broker
+writes the archive the first says nothing: it may have other records under the same offsets.
 
 This file only decides. Every segment that is not archived gets exactly one reason.
 """
@@ -171,7 +172,7 @@ def is_freeable(view: PartitionView, segment: SegmentView) -> bool:
 
 
 def _is_archived(view: PartitionView, segment: SegmentView) -> bool:
-    if not view.manifest_known or view.remote_end_offset is None:
+    if not view.manifest_known or view.fenced or view.remote_end_offset is None:
         return False
     return segment.end_offset <= view.remote_end_offset
 

@@ -39,6 +39,7 @@ from strandline.storage.tiering.copy_pipeline import CopySlots
 from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.merging import SegmentMerger
 from strandline.storage.tiering.orphans import delete_safe_orphans
+from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.partition_tiering import PartitionTiering
 from strandline.storage.tiering.quota import ReadGate, TierQuota
@@ -92,8 +93,13 @@ class TieringManager:
         inspector: SegmentInspector | None = None,
         cleaner: CleanerProcess | None = None,
         on_topic_purged: Callable[[TopicInfo], None] | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
-        """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket."""
+        """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket.
+
+        `ownership` is told by its owner whether the archive is this broker's; None: it is.
+        """
+        self._ownership = ownership or Ownership()
         self._store = store
         self._reader = reader
         self._executors = executors
@@ -193,6 +199,7 @@ class TieringManager:
             reader=self._reader,
             executor=self._executors.metadata,
             gate=self._gate,
+            ownership=self._ownership,
         )
         if is_new:
             remote.adopt(None)
@@ -310,6 +317,23 @@ class TieringManager:
 
     # --- running -----------------------------------------------------------------------------
 
+    def confirm(self) -> None:
+        """The archive is this broker's: what waited for that begins."""
+        if self._ownership.confirm():
+            self._add_all()
+
+    def lose(self, reason: str) -> None:
+        """The archive is another broker's: it is read, and neither changed nor relied upon."""
+        self._ownership.lose(reason)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a partition waits to go on behind its archive until it is known whose that is."""
+        return self._ownership.is_unknown and any(
+            partition.log.is_restarting and not partition.remote.known
+            for partition in self._partitions.values()
+        )
+
     async def start(self) -> None:
         """Loads all manifests and finds purges that were interrupted, as far as the store answers.
 
@@ -395,7 +419,7 @@ class TieringManager:
                 return False
             return await (partition.follow() if self._config.follows else partition.step())
         purge = self._purges.get(key)
-        if purge is None or not self._health.is_up:
+        if purge is None or not self._health.is_up or not self._ownership.is_ours:
             return False
         more = await purge.step()
         if purge.done:
@@ -439,9 +463,13 @@ class TieringManager:
                 self._go_on_with_purge(info)
         return True
 
+    @property
+    def _may_keep_house(self) -> bool:
+        return self._health.is_up and self._ownership.is_ours
+
     async def _abort_old_uploads(self) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s < self._abort_uploads_s or not self._health.is_up:
+        if now_s < self._abort_uploads_s or not self._may_keep_house:
             return
         self._abort_uploads_s = now_s + ABORT_UPLOADS_INTERVAL_S
         older_than_ms = 2 * self._config.copy_timeout_ms
@@ -457,7 +485,7 @@ class TieringManager:
     async def _delete_orphans(self) -> None:
         """Deletes what dead uploads left behind, in folders whose manifest could be read."""
         now_s = self._clock.monotonic_s()
-        if now_s < self._orphans_s or not self._health.is_up:
+        if now_s < self._orphans_s or not self._may_keep_house:
             return
         self._orphans_s = now_s + self._config.orphan_interval_ms / 1000
         # An upload may be committed until its deadline, and read until its grace time is over.

@@ -109,6 +109,8 @@ class PartitionTiering:
         self._lock = asyncio.Lock()
         self._detached = False
         self._in_doubt = False
+        # The manifest is held to be read, and is not claimed although it must be.
+        self._is_unclaimed = False
         self._copies = CopyPipeline(tools.copier, slots=tools.copy_slots, clock=tools.clock)
         self._tail_timer = TailTimer(tools.clock, interval_ms=tools.interval_ms)
         self._tail_checked: LogSegment | None = None
@@ -144,7 +146,7 @@ class PartitionTiering:
     def lead(self, leader_epoch: Epoch) -> None:
         """Owns the manifest under this epoch from now on, if nobody has a higher one."""
         self.leader_epoch = leader_epoch
-        self.remote.fenced = False
+        self.remote.outrun = False
         self._in_doubt = True
 
     @property
@@ -178,6 +180,8 @@ class PartitionTiering:
 
     async def _next_step(self) -> bool:
         more, counters = False, self._counters
+        if not self.remote.ownership.is_ours and self.remote.known:
+            return False
         if self._copying.may_try:
             more = await self._guard(self._copying, counters.copy_errors, self._copy_step)
         if self._may_delete() and self._deleting.may_try:
@@ -214,7 +218,8 @@ class PartitionTiering:
         return await self._load_if_needed()
 
     def _may_delete(self) -> bool:
-        is_settled = self.remote.known and not self._in_doubt and not self.remote.fenced
+        remote = self.remote
+        is_settled = remote.settled and not self._in_doubt and not remote.fenced
         return is_settled and not self._detached and self._tools.health.is_up
 
     async def _guard(
@@ -244,13 +249,18 @@ class PartitionTiering:
             return False
         stored = await self._run(partial(self._loader(), self._tools.store, self.remote.partition))
         self.remote.refuse_regress(stored)
+        if not self.remote.ownership.is_ours and stored is not None:
+            must_claim = self._must_claim(stored.manifest)
+            if must_claim or self._is_behind(stored.manifest):
+                self._only_read(stored)
+                return False
         if stored is not None and self._must_claim(stored.manifest):
             stored = await self._run(
                 partial(
                     manifest_store.commit, self._tools.store, stored, self.owned(stored.manifest)
                 )
             )
-        self._in_doubt = False
+        self._in_doubt = self._is_unclaimed = False
         self.remote.adopt(stored)
         if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
             self._note_fenced(stored.manifest)
@@ -258,6 +268,23 @@ class PartitionTiering:
         if not self._detached:
             self.log.adopt_remote_log_start()
         return False
+
+    def _is_behind(self, manifest: Manifest) -> bool:
+        bucket_end = max(manifest.tail_end_offset, manifest.log_start_offset, manifest.end_offset)
+        return self.log.local.end_offset < bucket_end
+
+    def _only_read(self, stored: StoredManifest) -> None:
+        """This disk would have to follow the archive, which may be another broker's.
+
+        What it has all of can be read until that is known; what lies ahead of it cannot even be
+        offered. In either case nobody writes.
+        """
+        self.log.is_restarting = self._in_doubt = True
+        if self._is_behind(stored.manifest):
+            return
+        self._is_unclaimed = True
+        self.remote.adopt(stored)
+        self.log.adopt_remote_log_start()
 
     def _loader(self) -> Callable[[ObjectStore, TopicIdPartition], StoredManifest | None]:
         """Without a manifest the log begins where this disk does: not for one wrong answer."""
@@ -272,15 +299,16 @@ class PartitionTiering:
         Then offsets are given out once more, and a commit of the broker before, still on its way,
         would bury the new records. After the claim it cannot be done any more.
         """
-        if self.remote.known or self._tools.follows or self._detached:
+        is_claimed = self.remote.known and not self._is_unclaimed
+        if is_claimed or self._tools.follows or self._detached:
             return False
         bucket_end = max(manifest.tail_end_offset, manifest.log_start_offset)
         is_all_there = self.log.local.end_offset <= bucket_end
         return is_all_there and manifest.leader_epoch < self.leader_epoch
 
     def _note_fenced(self, manifest: Manifest) -> None:
-        if not self.remote.fenced:
-            self.remote.fenced = True
+        if not self.remote.outrun:
+            self.remote.outrun = True
             log.warning(
                 "another broker owns the archive of the partition, copying stops",
                 extra={
@@ -332,7 +360,7 @@ class PartitionTiering:
 
     async def _copy_step(self) -> bool:
         await self._load_if_needed()
-        if self.remote.fenced or self._detached:
+        if self.remote.fenced or self._detached or not self.remote.ownership.is_ours:
             return False
         await self._move_remote_log_start()  # 1
         more = await self._copy_next()  # 2

@@ -36,6 +36,7 @@ from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, StoredManifest
+from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.quota import ReadGate
 from strandline.storage.values import dataclass
 
@@ -66,11 +67,14 @@ class RemoteLog:
         reader: ColdReader,
         executor: Executor,
         gate: ReadGate | None = None,
+        ownership: Ownership | None = None,
     ) -> None:
         """`executor` runs the loading of manifest pages; `gate` bounds the reads of all."""
         self.partition = partition
         self.known = False
-        self.fenced = False
+        # A higher leader epoch owns the manifest.
+        self.outrun = False
+        self.ownership = ownership or Ownership()
         # Why the manifest is not known, for those who have to be refused meanwhile; None if
         # nobody has tried to load it.
         self.load_error: StrandlineError | None = None
@@ -85,6 +89,16 @@ class RemoteLog:
         self._latest: _KnownEntry | None = None
 
     # --- what is known -----------------------------------------------------------------------
+
+    @property
+    def fenced(self) -> bool:
+        """Whether somebody else writes the archive, so that its records need not be ours."""
+        return self.outrun or self.ownership.is_lost
+
+    @property
+    def settled(self) -> bool:
+        """Whether the manifest is known, and whether it is ours."""
+        return self.known and not self.ownership.is_unknown
 
     def adopt(self, stored: StoredManifest | None) -> None:
         """Takes over a manifest that lies in the bucket (None: there is none)."""

@@ -399,7 +399,7 @@ class UnifiedLog:
             remote_end_offset=None if remote is None else remote.end_offset,
             tiering_enabled=self.is_tiered,
             copy_disabled=config.remote_log_copy_disable,
-            manifest_known=remote is not None and remote.known,
+            manifest_known=remote is not None and remote.settled,
             fenced=remote is not None and remote.fenced,
             cleaned_offset=(self.local.cleaned_offset or 0) if config.is_compacted else None,
             now_ms=self.local.clock.now_ms(),

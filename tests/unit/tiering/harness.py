@@ -39,6 +39,7 @@ from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspection import SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector, carry_out
 from strandline.storage.tiering.manager import TieringManager
+from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -144,6 +145,8 @@ class Rig:
         # The cleaner's checkpoint, as LogDirs keeps it.
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
+        # What the next start knows of it.
+        self.ownership = Ownership()
         self.log: UnifiedLog
         self.manager: TieringManager
         self.enforcer: RetentionEnforcer
@@ -189,6 +192,7 @@ class Rig:
             inspector=self.inspector,
             cleaner=self.make_cleaner(),
             on_topic_purged=self.purged.append,
+            ownership=self.ownership,
         )
         self.attach()
         self.enforcer = RetentionEnforcer(

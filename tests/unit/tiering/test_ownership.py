@@ -1,0 +1,104 @@
+"""What a broker does with an archive that may be, or is, another broker's: it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.tiering.ownership import Ownership, OwnershipState
+from tests.unit.tiering.harness import Rig, asynchronous
+
+
+async def start_with(rig: Rig, state: OwnershipState) -> None:
+    rig.ownership = Ownership(state)
+    await rig.crash()
+
+
+async def settle(rig: Rig) -> None:
+    for _ in range(3):
+        await rig.settle()
+        rig.pass_ms(60_000)
+
+
+@asynchronous
+async def test_until_it_is_known_whose_the_archive_is_it_is_only_read(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.produce_segments(1)
+        before = rig.manifest
+        await start_with(rig, OwnershipState.UNKNOWN)
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.manifest == before
+        assert rig.local_segments == [(20, 30), (30, 40), (40, 40)]
+        await rig.assert_everything_is_readable()
+        rig.manager.confirm()
+        await settle(rig)
+        assert rig.archived[-1] == (30, 40)
+        assert rig.local_segments == [(40, 40)]
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+@asynchronous
+async def test_a_disk_that_has_nothing_of_its_own_waits_to_go_on_behind_the_archive(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        await (rig.lose_disk() if is_lost else rig.crash())
+        await settle(rig)
+        with pytest.raises(TierUnavailable):
+            rig.produce(1)
+        if not is_lost:
+            await rig.assert_everything_is_readable()
+        rig.manager.confirm()
+        await settle(rig)
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_nothing_is_freed_for_what_another_broker_archived(tmp_path: Path) -> None:
+    """Its records are others, under the same offsets."""
+    async with Rig(tmp_path / "one") as rig:
+        rig.produce_segments(1)
+        await settle(rig)
+        rig.produce_segments(1)
+        async with Rig(
+            tmp_path / "two", store=rig.store, leader_epoch=rig.leader_epoch + 1, clock=rig.clock
+        ) as twin:
+            twin.produce_segments(2)
+            await settle(twin)
+            assert twin.archived[-1] == (20, 30)
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.local_segments == [(10, 20), (20, 30), (30, 30)]
+        assert set(rig.reasons) >= {"another broker owns the manifest of the partition"}
+        assert await rig.read_all(10) == b"".join(rig.sent[1:])
+
+
+@asynchronous
+async def test_an_archive_that_is_lost_is_neither_written_nor_relied_upon(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+        before = rig.manifest
+        rig.manager.lose("somebody else writes there")
+        rig.manager.confirm()
+        rig.produce_segments(1)
+        rig.configure(retention_ms=1000)
+        await settle(rig)
+        assert rig.local_segments[0] == (0, 10)
+        assert rig.log.log_start_offset == 0
+        rig.manager.delete_topic(rig.topic_info)
+        await settle(rig)
+        assert rig.manifest == before
+        assert not rig.purged
