@@ -198,7 +198,8 @@ class ReplicaManager:
             await self._change_tiers(topic)
 
     async def _change_tiers(self, topic: TopicImage) -> None:
-        served = self._by_id[topic.topic_id].values()
+        # None at all, if there was no folder for any of its partitions.
+        served = self._by_id.get(topic.topic_id, {}).values()
         logs = [(partition.log, partition.leader_epoch) for partition in served]
         if self._tiers.change(topic, logs):
             await self.checkpoint_log_starts()

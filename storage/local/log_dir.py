@@ -248,6 +248,7 @@ class LogDirs:
             if directory.failure is None or not directory.is_loaded:
                 continue
             try:
+                directory.check_present()
                 probe(directory.path)
                 opened = [
                     RevivedLog(old, self._reopen(directory, old))
@@ -309,7 +310,16 @@ class LogDirs:
 
         One that cannot be made is an error in its place, and nothing is left of it. Blocks.
         """
-        usable = [directory for directory in self.directories if directory.failure is None]
+        usable = []
+        for directory in self.directories:
+            if directory.failure is not None:
+                continue
+            try:
+                directory.check_present()
+            except DiskError as error:
+                self._take_offline(directory, error)
+            else:
+                usable.append(directory)
         if not usable:
             return [DiskError("every log folder is offline")] * len(topic_partitions)
         counts = {directory: len(directory.logs) for directory in usable}

@@ -55,6 +55,17 @@ class LogDir:
         self.is_full = False
         self._lock_descriptor = lock_descriptor
 
+    def check_present(self) -> None:
+        """Raises DiskError if this is not the folder that was locked at the start.
+
+        A volume that was unmounted leaves an empty folder that can be written very well; and what
+        is written there is lost when the volume is back.
+        """
+        try:
+            os.stat(self.path / LOCK_FILE)
+        except OSError as error:
+            raise DiskError(f"{self.path} is not what it was: is its volume mounted?") from error
+
     def unlock(self) -> None:
         if self._lock_descriptor >= 0:
             descriptor, self._lock_descriptor = self._lock_descriptor, -1
@@ -162,6 +173,7 @@ def write_checkpoints(
     log_starts: Mapping[TopicPartition, int],
     high_watermarks: Mapping[TopicPartition, int],
 ) -> None:
+    directory.check_present()
     logs = dict(directory.logs)
     forgotten = directory.forgotten.difference(logs)
     recovery_points = {key: opened.recovery_point for key, opened in logs.items()}

@@ -66,12 +66,19 @@ _COPY_BYTES = 1024 * 1024
 
 
 class LocalDirectoryStore:
-    """See the top of this file. The root folder is created with the first object."""
+    """See the top of this file.
+
+    The root folder is created with the first object, and never again: if it vanishes, its volume is
+    away, most likely. What would be written into the empty mount point would be lost with the
+    volume's return, and a log whose entries lie in two places is broken. It is TierUnavailable then.
+    """
 
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         self._root = root
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
+        # Whether the root was seen to be there.
+        self._was_there = False
 
     @property
     def url(self) -> str:
@@ -206,15 +213,24 @@ class LocalDirectoryStore:
 
     def open_file(self, key: str) -> files.OpenFile:
         with _translated(key, "get"):
-            return files.OpenFile(self._path(check_key(key)), writable=False)
+            try:
+                return files.OpenFile(self._path(check_key(key)), writable=False)
+            except DiskError:
+                self._check_root(key, "get")
+                raise
 
     def head(self, key: str) -> ObjectInfo:
         with _translated(key, "head"):
-            return self._read_info(key, self._path(check_key(key)))
+            try:
+                return self._read_info(key, self._path(check_key(key)))
+            except FileNotFoundError:
+                self._check_root(key, "head")
+                raise
 
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
+        self._check_root(prefix, "list")
         with _translated(prefix, "list"):
             keys = sorted(
                 (key.encode() for key in self._keys_below(prefix)),
@@ -238,6 +254,7 @@ class LocalDirectoryStore:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
+        self._check_root(prefix, "list")
         with _translated(prefix, "list"):
             names = {key[len(prefix) :].partition("/")[0] for key in self._folder_keys(prefix)}
         return iter(sorted(names, key=str.encode))
@@ -288,7 +305,16 @@ class LocalDirectoryStore:
     def _make_folders(self) -> None:
         folder = self._root / _TEMPORARY_FOLDER
         if not folder.is_dir():
+            self._check_root("", "write")
             files.make_directory(folder)
+        self._was_there = True
+
+    def _check_root(self, key: str, operation: str) -> None:
+        """Raises TierUnavailable if the whole store is away."""
+        if self._was_there and not self._root.is_dir():
+            raise TierUnavailable(
+                key, operation, f"folder {self._root} is gone: is its volume mounted?"
+            )
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -300,7 +326,13 @@ class LocalDirectoryStore:
     @contextmanager
     def _open(self, key: str, operation: str) -> Iterator[int]:
         with _translated(key, operation):
-            descriptor = os.open(self._path(check_key(key)), os.O_RDONLY | os.O_CLOEXEC)
+            path = self._path(check_key(key))
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                self._check_root(key, operation)
+                raise
+            self._was_there = True
             try:
                 yield descriptor
             finally:

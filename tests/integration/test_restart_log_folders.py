@@ -210,6 +210,30 @@ def test_a_full_disk_refuses_appends_serves_reads_and_takes_records_again(
         assert end_offset(client, "topic") == stored + 1
 
 
+def test_when_the_only_folder_is_away_nothing_is_begun_in_its_place(tmp_path: Path) -> None:
+    """An unmounted volume leaves an empty mount point: what is written there is lost with it."""
+    with BrokerProcess(tmp_path) as broker:
+        data, away = broker.data, tmp_path / "away"
+        with WireClient(broker.port) as client:
+            create_topic(client, "topic", 1)
+            assert produce(client, "topic", batch(5)).error_code == 0
+            data.rename(away)
+            data.mkdir()
+            assert codes_of_changes(client)[:3] == [KAFKA_STORAGE_ERROR] * 3
+            assert topic_code(client, "made-on-the-way") == UNKNOWN_TOPIC_OR_PARTITION
+            assert list(data.iterdir()) == []
+            data.rmdir()
+            away.rename(data)
+            eventually(lambda: codes_of_changes(client) == [0] * 4)
+            create_topic(client, "later", 1)
+        assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
+        broker.kill()
+        broker.start()
+        with WireClient(broker.port) as client:
+            assert topic_code(client, "later") == 0
+            assert end_offset(client, "topic") == 5
+
+
 def test_on_a_full_disk_topics_and_log_starts_stay_and_who_asks_is_told_so(
     two_folders: BrokerProcess,
 ) -> None:

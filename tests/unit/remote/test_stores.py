@@ -316,3 +316,31 @@ def test_missing_credentials_are_a_matter_of_rights_and_say_where_they_come_from
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(AccessDenied, match="AWS_ACCESS_KEY_ID"):
         open_store("s3://bucket", endpoint_url="http://127.0.0.1:1").head("key")
+
+
+# --- a folder that vanishes ------------------------------------------------------------------
+
+
+def test_a_store_whose_folder_vanishes_is_away_and_not_empty(tmp_path: Path) -> None:
+    """Its volume was unmounted: nothing is begun in its place, nothing is believed missing."""
+    root, away = tmp_path / "root", tmp_path / "away"
+    store = LocalDirectoryStore(root)
+    store.put("a/b", b"1")
+    root.rename(away)
+    for use in (
+        lambda: store.put("a/c", b"2"),
+        lambda: store.delete(["a/b"]),
+        lambda: store.head("a/b"),
+        lambda: store.open_file("a/b"),
+        lambda: store.get("a/b"),
+        lambda: list(store.list("")),
+        lambda: list(store.list_folders("")),
+    ):
+        with pytest.raises(TierUnavailable, match="mounted"):
+            use()
+    assert not root.exists()
+    away.rename(root)
+    assert [found.key for found in store.list("")] == ["a/b"]
+    store.put("a/c", b"2")
+    with pytest.raises(ObjectNotFound):
+        store.head("a/d")
