@@ -128,7 +128,10 @@ def _unknown_option(name: str) -> InvalidConfig:
             f"option {name} has no meaning here, the lake reads no broker: isolationLevel is ours,"
             " and read_committed without it"
         )
-    if name.lower().startswith("kafka.") or name.lower() in [one.lower() for one in _OF_BROKERS]:
+    of_brokers = {one.lower(): one for one in _OF_BROKERS}
+    if name.lower().startswith("kafka.") or name.lower() in of_brokers:
+        # Spark hands names over in lower case.
+        name = of_brokers.get(name.lower(), name)
         return InvalidConfig(
             f"option {name} has no meaning here: the lake reads the bucket of option path,"
             " no broker"

@@ -4,6 +4,9 @@
     planner   reader(schema).pushFilters(...).partitions()     reads manifests, makes the splits
     executor  read(split)                                      one split, as Arrow record batches
 
+Filters are taken by two sources, one behind the other, because Spark confuses queries otherwise
+(`own_scans`); where that is not possible, by none.
+
 Spark runs each of them in another Python process and pickles the objects between them. So they
 hold options and splits, never anything open.
 """
@@ -48,6 +51,7 @@ from strandline.spark_lake.options import (
     LakeOptions,
     Mode,
 )
+from strandline.spark_lake.own_scans import NoRule, add_rule
 from strandline.spark_lake.plain_errors import plainly
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.report import report_folder
@@ -58,16 +62,32 @@ from strandline.storage.errors import InvalidConfig
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("strandline.spark_lake")
 
 FORMAT_NAME = "strandline"
+# Of the sources that `OwnScans.java` makes; nobody else should.
+PLANNED_NAME = "strandline_planned"
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("strandline")` known to this session, with filter pushdown switched on."""
-    spark.conf.set(PUSHDOWN_CONF, "true")
-    spark.dataSource.register(StrandlineDataSource)
+    """Makes `format("strandline")` known to this session, with filter pushdown switched on.
+
+    Where each query cannot have a plan of its own (`own_scans`), filters are left to Spark, and the
+    logger `strandline.spark_lake` says so.
+    """
+    try:
+        add_rule(spark)
+    except NoRule as error:
+        spark.dataSource.register(StrandlineDataSource)
+        log.info(
+            "filters of Spark spare nothing here, those of `load` do",
+            extra={"fields": {"why": str(error)}},
+        )
+    else:
+        spark.conf.set(PUSHDOWN_CONF, "true")
+        spark.dataSource.register(GivenDataSource)
+        spark.dataSource.register(PlannedDataSource)
     _warn_of_another_python(spark)
 
 
@@ -103,7 +123,7 @@ def spark_schema(columns: Sequence[str], values: ValuePlan | None = None) -> Str
 
 
 class StrandlineDataSource(DataSource):
-    """`format("strandline")`; see `options.py` for the options."""
+    """`format("strandline")` without filters; see `options.py` for the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -116,7 +136,7 @@ class StrandlineDataSource(DataSource):
         return spark_schema(options.columns, plan_values(options.values, options.selection))
 
     @plainly
-    def reader(self, schema: StructType) -> StrandlineReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of these columns: all, or those of a schema that the user chose."""
         return StrandlineReader(self._query(Mode.BATCH, schema))
 
@@ -148,17 +168,32 @@ class StrandlineDataSource(DataSource):
         return options
 
 
+class GivenDataSource(StrandlineDataSource):
+    """What a frame holds where filters are taken: `OwnScans.java` reads another in its place."""
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Plans nothing: what is wrong with the query is told when it is planned."""
+        return GivenReader()
+
+
+class PlannedDataSource(StrandlineDataSource):
+    """What `OwnScans.java` reads: made for one scan, and thrown away with it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return PLANNED_NAME
+
+    @plainly
+    def reader(self, schema: StructType) -> PlannedReader:
+        """A reader of these columns, which takes filters."""
+        return PlannedReader(self._query(Mode.BATCH, schema))
+
+
 class StrandlineReader(DataSourceReader):
     """One scan: planned once, read split by split."""
 
     def __init__(self, query: Query) -> None:
         self._query = query
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
-        """Takes the filters that prune; gives back those that Spark has to evaluate."""
-        pushdown = push_down(filters)
-        self._query.predicate = pushdown.pushed
-        return iter(pushdown.left)
 
     def partitions(self) -> list[InputPartition]:
         """Reads manifests and plans. Raises what `Query.plan` raises."""
@@ -172,6 +207,35 @@ class StrandlineReader(DataSourceReader):
         # Of a plan without splits Spark makes one partition of nothing.
         if isinstance(partition.value, Split):
             yield from self._query.read(partition.value, self._query.open())
+
+
+class PlannedReader(StrandlineReader):
+    """A scan with the filters of one query."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
+        """Takes the filters that prune; gives back those that Spark has to evaluate."""
+        pushdown = push_down(filters)
+        self._query.predicate = pushdown.pushed
+        return iter(pushdown.left)
+
+
+class GivenReader(DataSourceReader):
+    """Takes the same filters as `PlannedReader`, and cannot be read."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
+        """Those that are not taken."""
+        return iter(push_down(filters).left)
+
+    def partitions(self) -> list[InputPartition]:
+        """One, so that whoever reads it is told."""
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raises InvalidConfig: rows of another query's filters would be wrong."""
+        raise InvalidConfig(
+            f'format("{FORMAT_NAME}") has lost its rule in this session\'s optimizer (was'
+            " extraOptimizations set?): call strandline.spark_lake.register(spark) again"
+        )
 
 
 def _check_columns(schema: StructType, values: ValuePlan | None) -> None:

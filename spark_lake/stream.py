@@ -66,7 +66,8 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._query = query
         self._target: StreamOffsets | None = None
         self._latest: StreamOffsets | None = None
-        self._moved_s = SystemClock().monotonic_s()
+        # When minOffsetsPerTrigger last let a batch through; a query that begins has waited enough.
+        self._triggered_s: float | None = None
 
     # --- the driver --------------------------------------------------------------------------
 
@@ -126,12 +127,9 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             return admitted(standing, manifests).to_json()
         if self._waits_for_more(standing):
             return standing.position.to_json()
-        end = admitted(
+        return admitted(
             standing, manifests, offsets_max=trigger.offsets_max, bytes_max=trigger.bytes_max
-        )
-        if end.offsets != position.offsets:
-            self._moved_s = SystemClock().monotonic_s()
-        return end.to_json()
+        ).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The archive's end, as the last `latestOffset` saw it: how far the stream is behind."""
@@ -188,14 +186,23 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return catalog, catalog.load_partitions(options.selection, open_for=options.open_for)
 
     def _waits_for_more(self, standing: Standing) -> bool:
-        """minOffsetsPerTrigger: too little is new, and the stream has not waited long yet."""
+        """minOffsetsPerTrigger: too little is new, and the stream has not waited long yet.
+
+        As in Spark's Kafka source the first trigger of a query never waits: one that is started
+        every ten minutes would read nothing for as long as `maxTriggerDelay` is longer.
+        """
         wanted = self._options.trigger.offsets_min
         # A run over what is available now has to end.
         if wanted is None or self._target is not None:
             return False
         new = sum(one.end_offset - one.start_offset for one in standing.waiting.values())
-        waited_ms = (SystemClock().monotonic_s() - self._moved_s) * 1000
-        return new < wanted and waited_ms < self._options.trigger.delay_ms_max
+        now_s = SystemClock().monotonic_s()
+        if self._triggered_s is not None and new < wanted:
+            waited_ms = (now_s - self._triggered_s) * 1000
+            if waited_ms < self._options.trigger.delay_ms_max:
+                return True
+        self._triggered_s = now_s
+        return False
 
     def _check_losses(self, losses: Sequence[DataLoss]) -> None:
         if not losses:

@@ -107,9 +107,9 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
     }
     assert modules == source_modules() | {"strandline.__main__"}
     others = {entry for entry in names if not entry.endswith(".py") and ".dist-info/" not in entry}
-    scala = {f"strandline/spark_lake/jvm/{path.name}" for path in (ROOT / JVM).glob("*.scala")}
-    assert others == {"strandline/py.typed"} | scala
-    assert len(scala) > 1
+    sources = {f"strandline/spark_lake/jvm/{path.name}" for path in (ROOT / JVM).iterdir()}
+    assert others == {"strandline/py.typed"} | sources
+    assert {Path(name).suffix for name in sources} == {".scala", ".java"}
     assert any(entry.endswith(".dist-info/licenses/LICENSE") for entry in names)
 
 

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from strandline.spark_lake import ScanReport, read_scan_reports, segments
-from strandline.spark_lake.source import StrandlineDataSource
+from strandline.spark_lake.source import PlannedDataSource, StrandlineDataSource
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.model import TimestampType as RecordTimestampType
@@ -71,7 +71,7 @@ class Lake:
         self, options: dict[str, str], filters: Sequence[Filter], schema: StructType | None
     ) -> list[Row]:
         """Pickles whatever Spark pickles, in the order Spark does."""
-        source = pickle.loads(pickle.dumps(StrandlineDataSource(options)))
+        source = pickle.loads(pickle.dumps(PlannedDataSource(options)))
         schema = schema or source.schema()
         reader = source.reader(schema)
         left = list(reader.pushFilters(list(filters)))
