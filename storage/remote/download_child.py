@@ -14,6 +14,7 @@ pickled objects needs.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -125,11 +126,23 @@ def _download(gets: RangedGets, request: DownloadRequest, target: memoryview) ->
         return NotDone(detail=str(error), is_corrupt=True)
 
 
+def _interrupt_nobody() -> None:
+    """Waits for a core until somebody leaves one, when bytes have come, and takes none from anybody
+    who works then: from the loop, or from whoever the loop has just answered.
+
+    Its share of the processors stays what it is. A policy that somebody chose is kept.
+    """
+    with contextlib.suppress(OSError):
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def main() -> None:
     """The child's program; its arguments are the descriptors of its sockets."""
     # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
+    _interrupt_nobody()
     control, *channels = (socket.socket(fileno=int(number)) for number in sys.argv[1:])
     blocks, clock = _Blocks(), SystemClock()
     for channel in channels:

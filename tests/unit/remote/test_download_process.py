@@ -147,6 +147,25 @@ def test_the_child_checks_while_it_receives(process: DownloadProcess, files: Fil
     server.close()
 
 
+@pytest.mark.parametrize("is_idle", [False, True], ids=["as usual", "somebody chose otherwise"])
+def test_the_child_interrupts_nobody_who_works(process: DownloadProcess, is_idle: bool) -> None:
+    """What wakes up in the batch class takes no core from others; the idle class is below it."""
+
+    def start() -> int:
+        # Children have the class of the thread that starts them.
+        if is_idle:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        chosen = os.sched_getscheduler(0)
+        fetch_by_child(process, shared_block())
+        return chosen
+
+    with ThreadPoolExecutor(1) as starter:
+        chosen = starter.submit(start).result()
+    expected = os.SCHED_BATCH if chosen == os.SCHED_OTHER else chosen
+    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+        assert os.sched_getscheduler(int(thread.name)) == expected
+
+
 def test_the_child_checks_a_file_where_it_lies(process: DownloadProcess, tmp_path: Path) -> None:
     fetch_by_child(process, shared_block())
     path = tmp_path / "b.log"
