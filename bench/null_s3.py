@@ -11,6 +11,7 @@ its GETs as slow as those of a real one: what is measured then is how a reader h
     GET     Range: bytes=a-b, a-, -n; ListObjectsV2 with prefix, delimiter, paging
     HEAD, DELETE, POST ?uploads, ?uploadId=, ?delete
     GET /_counts     JSON: how many requests of each method came for .log, .meta and other objects
+    GET /_step_aside it goes to the idle scheduling class, for good: as on a machine of its own
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import os
 import re
 import sys
 import urllib.parse
@@ -160,6 +162,10 @@ class Peer(asyncio.Protocol):
         query = dict(urllib.parse.parse_qsl(query_text, keep_blank_values=True))
         if path == "/_counts":
             self._reply("200 OK", json.dumps(self._store.counts).encode())
+            return
+        if path == "/_step_aside":
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            self._reply("200 OK")
             return
         self._store.count(method, path)
         match method:
