@@ -14,7 +14,8 @@ Read-ahead: a read that begins where an earlier one ended belongs to a consumer 
 following chunks are then fetched before they are asked for: none after the first read, two after
 the second, then up to `read_ahead_chunks`, over the segment's end into the next ones. Whoever jumps
 costs nothing but the chunk he jumped to. Which chunk such a consumer stopped in is remembered too:
-until he leaves it his reads need neither the index nor another look ahead.
+until he leaves it his reads need neither the index nor another look ahead. A read from memory looks
+ahead behind its answer, in the loop's next turn, and at the latest before the next read.
 
 A damaged or missing `.meta` does not make a segment unreadable: its index is rebuilt by walking
 the batch headers of the log object once.
@@ -23,7 +24,7 @@ the batch headers of the log object once.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import field
@@ -115,6 +116,16 @@ class _Stream:
     lost_guesses: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _LookAhead:
+    """`depth` chunks from `number` on, over the end of the segment."""
+
+    index: SegmentIndex
+    number: int
+    depth: int
+    next_entries: Sequence[SegmentEntry]
+
+
 class ColdReader:
     """See the top of this file. Used on one event loop; blocking work goes to `executor`."""
 
@@ -152,6 +163,8 @@ class ColdReader:
         self._txn_indexes: CachedIndexes[tuple[AbortedTransaction, ...]] = CachedIndexes(
             self._cached_indexes, "transactions", executor, size_of=transactions_bytes
         )
+        # What reads of this turn of the loop would have fetched before it is asked for.
+        self._due: deque[_LookAhead] = deque()
         # (partition folder, next offset) of recent reads.
         self._streams: OrderedDict[tuple[str, Offset], _Stream] = OrderedDict()
         self._is_closed = False
@@ -254,6 +267,8 @@ class ColdReader:
         next_entries: Sequence[SegmentEntry] = (),
     ) -> ColdRead | None:
         """As `read`, if its chunk is in memory already; None if it has to be waited for."""
+        if self._due:
+            self._look_ahead()
         folder, lost_guesses = _folder(entry), self._downloads.lost_guesses
         stream = self._streams.get((folder, offset))
         depth = self._next_depth(stream)
@@ -275,7 +290,7 @@ class ColdReader:
             index = index or self._indexes.find(entry.meta_key)
             if index is None:
                 return None
-            self._read_ahead(index, number + 1, depth, next_entries)
+            self._look_ahead_soon(_LookAhead(index, number + 1, depth, next_entries))
         self._downloads.counters.memory_hits += 1
         result = self._collect(
             chunk,
@@ -371,6 +386,22 @@ class ColdReader:
         self._streams.move_to_end(place)
         while len(self._streams) > STREAMS_MAX:
             self._streams.popitem(last=False)
+
+    def _look_ahead_soon(self, due: _LookAhead) -> None:
+        """Behind the answer: a client waits for that, and nobody for what is guessed.
+
+        Asking for chunks takes longer than all else in a read from memory.
+        """
+        self._due.append(due)
+        if len(self._due) == 1:
+            asyncio.get_running_loop().call_soon(self._look_ahead)
+
+    def _look_ahead(self) -> None:
+        """What is due; each read begins with it, so that nothing is guessed that was read since."""
+        while self._due:
+            due = self._due.popleft()
+            if not self._is_closed:
+                self._read_ahead(due.index, due.number, due.depth, due.next_entries)
 
     def _read_ahead(
         self, index: SegmentIndex, number: int, depth: int, next_entries: Sequence[SegmentEntry]

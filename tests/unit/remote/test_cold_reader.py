@@ -451,6 +451,61 @@ def test_a_wanted_chunk_is_downloaded_before_guessed_ones(
     run(read_then_jump())
 
 
+def test_an_answer_from_memory_goes_out_before_anything_is_guessed(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    segment = archive(store, batch_count=200)
+    reader = make_reader(store, executor, memory_bytes_max=200_000)
+
+    async def read_on() -> None:
+        first = await reader.read(segment.entry, 0, bytes_max=500)
+        found = reader.read_from_memory(segment.entry, first.next_offset, bytes_max=500)
+        assert found is not None
+        assert reader.statistics().guessed_downloads == 0
+        await asyncio.sleep(0)
+        assert reader.statistics().guessed_downloads > 0
+
+    run(read_on())
+
+
+def test_what_a_read_would_guess_is_guessed_before_the_next_read(
+    store: MemoryStore, executor: ThreadPoolExecutor
+) -> None:
+    """Or chunks would be guessed that have been read, and gone, since."""
+    segment = archive(store, batch_count=200)
+    reader = make_reader(store, executor, memory_bytes_max=200_000)
+
+    async def read_twice_in_one_turn() -> None:
+        first = await reader.read(segment.entry, 0, bytes_max=500)
+        second = reader.read_from_memory(segment.entry, first.next_offset, bytes_max=500)
+        assert second is not None
+        reader.read_from_memory(segment.entry, second.next_offset, bytes_max=500)
+        assert reader.statistics().guessed_downloads == 2
+
+    run(read_twice_in_one_turn())
+
+
+def test_a_reader_that_is_closed_behind_an_answer_guesses_nothing(store: MemoryStore) -> None:
+    segment = archive(store, batch_count=8)
+    following = archive(store, batch_count=8, base_offset=segment.entry.end_offset)
+
+    async def close_behind_answer(reader: ColdReader) -> int:
+        first = await reader.read(segment.entry, 0, bytes_max=500)
+        request_count = len(store.requests)
+        found = reader.read_from_memory(
+            segment.entry, first.next_offset, bytes_max=500, next_entries=[following.entry]
+        )
+        assert found is not None
+        reader.close()
+        await asyncio.sleep(0)
+        return request_count
+
+    with ThreadPoolExecutor(2) as own:
+        request_count = run(close_behind_answer(make_reader(store, own)))
+    # Whatever was asked for has been asked now.
+    assert len(store.requests) == request_count
+
+
 # --- errors ----------------------------------------------------------------------------------
 
 
