@@ -10,8 +10,9 @@ python=${PYTHON:-python3.11}
 venv=${VENV:-.venv}
 port=${PORT:-4566}
 url=http://127.0.0.1:$port
-# Starting takes 1 to 3 s, 5 s the first time; a machine under load gets ten times that.
-wait_seconds=50
+# Starting takes 1 to 3 s, 5 s the first time; on a machine with ten at work for each core more than
+# 50 s were seen.
+wait_seconds=150
 
 is_running() { [ -f localstack.pid ] && kill -0 "$(cat localstack.pid)" 2> /dev/null; }
 is_healthy() {
