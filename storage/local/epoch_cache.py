@@ -4,7 +4,8 @@
     epoch 0 wrote [0, 120), 1 and 2 wrote nothing, 3 wrote [120, 200), 4 writes [200, ...)
 
 Epochs and start offsets both grow strictly. The lineage goes back to the *log* start, which may
-lie in the remote tier, so removing local segments does not shorten it.
+lie in the remote tier: removing local segments does not shorten it, moving the log start does. So
+it does not grow with every start of the broker for ever.
 
 A new epoch is in memory at once and in the file a little later: replacing a file may wait for the
 device, and after a start every partition begins an epoch with its first append. Until then it can
@@ -97,6 +98,19 @@ class LeaderEpochCache:
             and (following is None or following.start_offset > start_offset)
         ]
         return tuple(inside)
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forgets what was written before `start_offset`; the file follows with `write`.
+
+        As Kafka's LeaderEpochFileCache.truncateFromStartAsyncFlush: the epoch that wrote at
+        `start_offset` begins there from now on.
+        """
+        found = bisect_right(self._starts, start_offset, key=lambda start: start.start_offset)
+        if not found or self._starts[0].start_offset >= start_offset:
+            return
+        first = EpochStart(self._starts[found - 1].epoch, start_offset)
+        self._starts = (first, *self._starts[found:])
+        self.is_unwritten = True
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forgets epochs that begin at or after `end_offset`."""

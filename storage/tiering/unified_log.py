@@ -97,6 +97,7 @@ class UnifiedLog:
         if not local.config.remote_storage_enable:
             self.log_start_offset = max(self.log_start_offset, local.start_offset)
         self._checkpointed_offset = self.log_start_offset
+        local.leader_epochs.truncate_from_start(self.log_start_offset)
         self._tell_local()
 
     def replace_local(self, local: LocalLog) -> None:
@@ -357,7 +358,9 @@ class UnifiedLog:
         """The log start is now at least `offset`; returns where it is."""
         assert offset <= self.local.end_offset, (offset, self)
         self._log_start_known = True
-        self.log_start_offset = max(self.log_start_offset, offset)
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.local.leader_epochs.truncate_from_start(offset)
         self._tell_local()
         return self.log_start_offset
 

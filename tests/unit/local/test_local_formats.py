@@ -254,6 +254,30 @@ def test_truncating_the_end_forgets_epochs_that_begin_there(
     assert cache.latest_epoch == (epochs[-1] if epochs else -1)
 
 
+@pytest.mark.parametrize(
+    ("start_offset", "starts"),
+    [
+        (0, [(0, 0), (3, 120), (4, 200)]),
+        (119, [(0, 119), (3, 120), (4, 200)]),
+        (120, [(3, 120), (4, 200)]),
+        (150, [(3, 150), (4, 200)]),
+        (999, [(4, 999)]),
+    ],
+)
+def test_truncating_the_start_forgets_epochs_that_end_there(
+    tmp_path: Path, start_offset: int, starts: list[tuple[int, int]]
+) -> None:
+    cache = lineage(tmp_path)
+    cache.truncate_from_start(start_offset)
+    assert list(map(tuple, cache.starts)) == starts
+    cache.write(sync=False)
+    assert LeaderEpochCache.open(cache.path).starts == cache.starts
+    # What ended before it is told to have ended there: nobody has read on wrongly until then.
+    assert cache.end_offset_for(0, 999).start_offset == (
+        starts[1][1] if start_offset < 120 else starts[0][1]
+    )
+
+
 def test_a_range_of_offsets_has_its_part_of_the_lineage(tmp_path: Path) -> None:
     cache = lineage(tmp_path)
     assert cache.range_starts(0, 100) == (EpochStart(0, 0),)

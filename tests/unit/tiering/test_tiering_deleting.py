@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -266,3 +267,22 @@ async def test_a_clock_that_jumps_forward_deletes_nothing(tmp_path: Path) -> Non
         await rig.settle()
         assert rig.log.log_start_offset == 0
         assert rig.local_segments[0] == (0, 10)
+
+
+@pytest.mark.parametrize("is_tiered", [True, False])
+@asynchronous
+async def test_the_lineage_begins_with_the_log_however_often_the_broker_was_started(
+    tmp_path: Path, is_tiered: bool
+) -> None:
+    config = replace(CONFIG, remote_storage_enable=is_tiered)
+    async with Rig(tmp_path, config=config) as rig:
+        for _ in range(12):
+            rig.produce_segments(1)
+            await rig.settle()
+            rig.log.delete_records(rig.log.end_offset - 10)
+            await rig.settle()
+            await rig.crash()
+            starts = rig.log.local.leader_epochs.starts
+            assert len(starts) <= 2, starts
+            assert starts[0].start_offset >= rig.log.log_start_offset
+        assert tuple(rig.log.offset_for_epoch(1)) == (1, starts[0].start_offset)
