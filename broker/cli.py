@@ -23,7 +23,7 @@ from types import ModuleType
 from strandline import __version__
 from strandline.broker.tools.failures import WrongUse
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import InvalidConfig, StrandlineError
+from strandline.storage.errors import CorruptFile, InvalidConfig, StrandlineError
 
 USAGE_ERROR = 2
 FAILURE = 1
@@ -111,6 +111,8 @@ _REMEDIES: Mapping[int, str] = {
 
 def _remedy(error: BaseException) -> str:
     """What to do next, if the system's own error behind this one says it; else nothing."""
+    if isinstance(error, CorruptFile):
+        return '; what to do is in docs/operations.md under "A damaged file stops the start"'
     cause = error.__cause__
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__

@@ -62,7 +62,7 @@ class LogDir:
         is written there is lost when the volume is back.
         """
         try:
-            os.stat(self.path / LOCK_FILE)
+            (self.path / LOCK_FILE).stat()
         except OSError as error:
             raise DiskError(f"{self.path} is not what it was: is its volume mounted?") from error
 

@@ -70,7 +70,7 @@ class LocalDirectoryStore:
 
     The root folder is created with the first object, and never again: if it vanishes, its volume is
     away, most likely. What would be written into the empty mount point would be lost with the
-    volume's return, and a log whose entries lie in two places is broken. It is TierUnavailable then.
+    volume's return, and a log whose entries lie in two places is broken: TierUnavailable.
     """
 
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:

@@ -170,3 +170,15 @@ def test_what_the_machine_refuses_is_said_with_what_to_do_about_it(tmp_path: Pat
     )
     assert finished.returncode == FAILURE
     assert finished.stderr.splitlines()[-1].endswith("Raise the limit (ulimit -f)")
+
+
+def test_a_damaged_file_that_nothing_can_replace_is_named_with_where_the_remedy_stands(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "meta.properties").write_bytes(b"\xff\xfe")
+    message = refusal_of(serve(log_dirs=str(data)), FAILURE)
+    assert str(data / "meta.properties") in message
+    title = message.rpartition('"')[0].rpartition('"')[2]
+    assert f"### {title}\n" in (REPOSITORY / "docs" / "operations.md").read_text()
