@@ -123,6 +123,8 @@ class BrokerConfig:
     log_cleaner_io_buffer_size: int
     log_cleaner_io_buffer_load_factor: float
     log_cleaner_backoff_ms: int
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
 
     remote_log_storage_system_enable: bool
     remote_url: str | None

@@ -57,8 +57,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="queued.max.request.bytes", reason=_ONE_LOOP),
     ForeignKeys(pattern="request.timeout.ms", reason=_ONE_BROKER),
     ForeignKeys(pattern="replication.quota.", reason=_ONE_BROKER),
-    ForeignKeys(pattern="leader.replication.throttled.rate", reason=_ONE_BROKER),
-    ForeignKeys(pattern="follower.replication.throttled.rate", reason=_ONE_BROKER),
     ForeignKeys(
         pattern="alter.log.dirs.replication.quota.",
         reason="moves between log folders have no quota",

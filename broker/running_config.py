@@ -21,6 +21,7 @@ from types import MappingProxyType
 from strandline.broker.cluster.decisions import Refusal, TopicDefaults
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.config import BrokerConfig
+from strandline.broker.config_foreign import IGNORED, find_foreign
 from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.listener_keys import broker_config
 from strandline.broker.protocol.errors import ErrorCode
@@ -192,6 +193,9 @@ def _check_pool_sizes(before: BrokerConfig, after: BrokerConfig) -> None:
 def _check_one(name: str, text: str) -> None:
     definition = broker_config(name)
     if definition is None:
+        foreign = find_foreign(name, IGNORED)
+        if foreign is not None:
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"{name} has no effect here: {foreign.reason}")
         raise Refusal(
             ErrorCode.INVALID_REQUEST, f"unknown key {name!r}{nearest_name(name, BROKER_CONFIGS)}"
         )

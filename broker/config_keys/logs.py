@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandline.broker.config_keys.definition import LOG, MIB, BrokerConfigDef, key
-from strandline.storage.log_config import ConfigType
+from strandline.storage.log_config import LONG_MAX, ConfigType
 
 
 def log_keys() -> Iterator[BrokerConfigDef]:
@@ -118,3 +118,14 @@ def _cleaner_keys() -> Iterator[BrokerConfigDef]:
         minimum=0,
         dynamic=True,
     )
+    for side in ("leader", "follower"):
+        yield key(
+            LOG,
+            f"{side}.replication.throttled.rate",
+            ConfigType.LONG,
+            LONG_MAX,
+            "Set, and taken back, by kafka-reassign-partitions --throttle. One broker replicates"
+            " nothing, so there is nothing to hold back.",
+            minimum=0,
+            dynamic=True,
+        )

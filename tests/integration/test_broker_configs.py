@@ -216,6 +216,25 @@ def test_what_cannot_be_applied_is_refused_and_changes_nothing(
     assert described(client, "") == {}
 
 
+def test_a_throttled_reassignment_sets_its_rates_and_takes_them_back(client: WireClient) -> None:
+    """As kafka-reassign-partitions --throttle does, before and after."""
+    rates = [f"{side}.replication.throttled.rate" for side in ("leader", "follower")]
+    assert alter(client, "1", *((rate, SET, "1000000") for rate in rates)).error_code == 0
+    assert {e.value for e in described(client, "1", *rates).values()} == {"1000000"}
+    assert alter(client, "1", *((rate, DELETE, None) for rate in rates)).error_code == 0
+    assert alter(client, "1", (rates[0], SET, "-1")).error_code == INVALID_REQUEST
+
+
+def test_a_key_of_kafkas_that_means_nothing_here_is_refused_with_the_reason(
+    client: WireClient,
+) -> None:
+    refused = alter(client, "1", ("num.io.threads", SET, "16"))
+    assert refused.error_code == INVALID_REQUEST
+    assert refused.error_message == (
+        "num.io.threads has no effect here: one event loop serves all connections"
+    )
+
+
 @pytest.mark.parametrize("name", ["1", ""])
 @pytest.mark.parametrize(
     "key",

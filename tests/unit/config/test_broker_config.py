@@ -223,7 +223,6 @@ def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture)
         "fetch.purgatory.purge.interval.requests",
         "group.coordinator.append.linger.ms",
         "kafka.metrics.polling.interval.secs",
-        "leader.replication.throttled.rate",
         "producer.purgatory.purge.interval.requests",
         "replication.quota.window.num",
         "reserved.broker.max.id",
