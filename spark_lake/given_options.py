@@ -67,6 +67,8 @@ _OF_BROKERS = (
     "fetchOffset.retryIntervalMs",
     "groupIdPrefix",
 )
+# What people write who mean another option, which letters do not tell.
+_MEANT = {"topic": "subscribe", "topics": "subscribe", "url": "path", "bucket": "path"}
 # What comes from environment variables that may not be set.
 _MAY_BE_EMPTY = ("s3.", "schemaRegistry.auth")
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
@@ -136,7 +138,8 @@ def _unknown_option(name: str) -> InvalidConfig:
             f"option {name} has no meaning here: the lake reads the bucket of option path,"
             " no broker"
         )
-    return InvalidConfig(f"option {name} is unknown; the nearest is {nearest(name, OPTION_NAMES)}")
+    meant = _MEANT.get(name.lower()) or nearest(name, OPTION_NAMES)
+    return InvalidConfig(f"option {name} is unknown; the nearest is {meant}")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -118,6 +118,10 @@ def test_the_source_its_filters_and_views_give_the_rows_of_scan(
     assert found(source.where("offset >= 250")) == late
     assert register_views(spark, archive.url) == {"t": "t"}
     assert found(spark.sql("select * from t where offset >= 250")) == late
+    # Whatever was asked before, and within one query.
+    assert found(spark.table("t")) == found(source) == expected(archive)
+    both = source.where("offset >= 250").unionAll(source.where("partition = 1"))
+    assert len(found(both)) == len(late) + 50
 
 
 @pytest.mark.parametrize("engine", ["jvm", "python"])

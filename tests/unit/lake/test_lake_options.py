@@ -91,6 +91,7 @@ def test_a_missing_path_is_refused() -> None:
         ("s3.endpoint", "s3.endpoint.url"),
         ("s3.secret.key", "s3.secret"),
         ("minPartition", "minPartitions"),
+        ("topic", "subscribe"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
@@ -325,7 +326,10 @@ def test_s3_options_reach_s3fs() -> None:
     assert arguments["endpoint_url"] == "http://s3"
 
 
-@pytest.mark.parametrize("name", ["groupIdPrefix", "fetchoffset.numretries", "kafka.group.id"])
+@pytest.mark.parametrize("name", ["groupIdPrefix", "fetchOffset.numRetries", "kafka.group.id"])
 def test_options_about_brokers_are_refused_because_they_would_do_nothing(name: str) -> None:
     with pytest.raises(InvalidConfig, match="has no meaning here"):
         parse(**{name: "3"})
+    # Spark hands names over in lower case.
+    with pytest.raises(InvalidConfig, match=f"option {name} has no meaning here"):
+        parse(**{name.lower(): "3"})
