@@ -84,6 +84,14 @@ class ReplicaManager:
         partitions = self._by_id.get(topic_id)
         return None if partitions is None else partitions.get(index)
 
+    def partitions_of(
+        self, topic: str | None, topic_id: uuid.UUID | None
+    ) -> Mapping[int, Partition]:
+        """Those of a topic that is named by its name or, without one, by its id."""
+        if topic is not None:
+            return self._by_name.get(topic, {})
+        return {} if topic_id is None else self._by_id.get(topic_id, {})
+
     def has_topic_id(self, topic_id: uuid.UUID | None) -> bool:
         """Whether a topic of that id is served here, with whatever partitions."""
         return topic_id in self._by_id

@@ -64,6 +64,9 @@ NOBODY = Caller()
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024
+# A fetch of two thousand partitions. They take 2 ms, and its client waits; on a busy machine to
+# hand it to a thread and take it back takes as long.
+FETCH_DECODED_AT_ONCE_BYTES_MAX = 64 * 1024
 # Nobody looks whether the client of a large fetch is still there, so it does not wait for days.
 LARGE_FETCH_WAIT_MS_MAX = 60_000
 
@@ -106,7 +109,11 @@ class Dispatcher:
             size_bytes = len(frame) + LENGTH_BYTES
             traffic.came(header.api_version, size_bytes, started_s - received_s)
             body = frame[header.body_position :]
-            if size_bytes > DECODED_AT_ONCE_BYTES_MAX and header.api_key is not ApiKey.PRODUCE:
+            if size_bytes > DECODED_AT_ONCE_BYTES_MAX and (
+                size_bytes > FETCH_DECODED_AT_ONCE_BYTES_MAX
+                if header.api_key is ApiKey.FETCH
+                else header.api_key is not ApiKey.PRODUCE
+            ):
                 return self._handle_large(header, body, peer, started_s, caller)
             if header.api_key is ApiKey.PRODUCE:
                 answer = self._produce.handle(

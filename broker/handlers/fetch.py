@@ -40,7 +40,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from strandline.broker.answers import Answer, ColdParts, Deferred, Parts, ThrottledParts
@@ -49,13 +49,14 @@ from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.broker.handlers.fetch_answers import (
     error_answer,
     is_news,
+    passed_over,
     readable_end,
     records_answer,
     with_aborted,
     with_old_messages,
 )
 from strandline.broker.handlers.fetch_cold import ColdFetches
-from strandline.broker.handlers.fetch_plan import FetchPass, FetchPlan
+from strandline.broker.handlers.fetch_plan import FIRST_VERSION_WITH_ZSTD, FetchPass, FetchPlan
 from strandline.broker.handlers.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -86,7 +87,6 @@ log = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_MAGIC_1 = 2
 FIRST_VERSION_WITH_BATCHES = 4
-FIRST_VERSION_WITH_ZSTD = 10
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 # Nobody with such a client counts milliseconds.
 OLD_FETCH_LOOK_S = 0.1
@@ -212,13 +212,22 @@ class FetchHandler:
     def _look(self, plan: FetchPlan) -> FetchPass:
         """One pass over the partitions: local reads at once, remote ones noted."""
         found = FetchPass()
+        topic: str | None = None
+        topic_id: uuid.UUID | None = None
+        served: Mapping[int, Partition] = {}
         for wanted in plan.wanted:
-            partition = self._find(wanted)
+            # A topic is looked for once: to hash its id takes as long as to answer a partition.
+            if wanted.topic_id is not topic_id or wanted.topic is not topic or not served:
+                topic, topic_id = wanted.topic, wanted.topic_id
+                served = self._replicas.partitions_of(topic, topic_id)
+            partition = served.get(wanted.partition)
             if partition is None:
                 answer = error_answer(wanted.partition, self._missing(wanted))
                 found.must_answer = True
             else:
-                answer = self._look_at(plan, wanted, partition, found)
+                answer = passed_over(plan, wanted, partition, found) or self._look_at(
+                    plan, wanted, partition, found
+                )
             found.answers.append((wanted, answer))
         return found
 
@@ -406,21 +415,26 @@ class FetchHandler:
             if throttle_ms:
                 return self._answer_throttled(plan, throttle_ms)
         topics: dict[str | uuid.UUID | None, list[FetchResponsePartition]] = {}
+        topic: str | uuid.UUID | None = None
+        of_topic: list[FetchResponsePartition] = []
         served: list[PartitionKey] = []
         failed = False
         for wanted, answer in found.answers:
             if plan.incremental and not is_news(wanted, answer):
                 continue
-            wanted.told_high_watermark = answer.high_watermark
-            wanted.told_log_start_offset = answer.log_start_offset
-            wanted.told_error = answer.error_code != 0
+            if plan.session is not None:
+                wanted.told_high_watermark = answer.high_watermark
+                wanted.told_log_start_offset = answer.log_start_offset
+                wanted.told_error = answer.error_code != 0
             if answer.error_code:
                 self._requests.errors[answer.error_code] += 1
                 failed = True
-            key = wanted.key
-            topics.setdefault(key[0], []).append(answer)
+            named = wanted.topic_id if wanted.topic is None else wanted.topic
+            if named is not topic or not topics:
+                topic, of_topic = named, topics.setdefault(named, [])
+            of_topic.append(answer)
             if answer.records_bytes:
-                served.append(key)
+                served.append(wanted.key)
                 traffic = self._traffic_of(wanted)
                 if traffic is not None:
                     traffic.bytes_out += answer.records_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.fetch_plan import FIRST_VERSION_WITH_ZSTD, FetchPass, FetchPlan
 from strandline.broker.handlers.fetch_sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
@@ -12,7 +13,7 @@ from strandline.broker.protocol.messages.fetch import (
 )
 from strandline.broker.protocol.schema import Part
 from strandline.storage.files import FileRange
-from strandline.storage.model import AbortedTransaction, Isolation
+from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
 from strandline.storage.records.down_conversion import down_convert
 
 
@@ -64,6 +65,41 @@ def records_answer(
         aborted_transactions=() if isolation is Isolation.READ_COMMITTED else None,
         records=records,
         records_bytes=records_bytes,
+    )
+
+
+def passed_over(
+    plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
+) -> FetchResponsePartition | None:
+    """The answer about a partition that has nothing to give: its end is reached, or others have
+    filled the answer. None if it has to be looked at.
+
+    Most partitions of a fetch for a thousand of them are such, and their client waits for all.
+    """
+    tiers = partition.log
+    local = tiers.local
+    offset, end_offset = wanted.fetch_offset, local.end_offset
+    if (
+        (offset != end_offset and not (found.is_full and found.total_bytes))
+        or not tiers.log_start_offset <= offset <= end_offset
+        or offset < local.start_offset
+        or local.is_stopped
+        or wanted.current_leader_epoch not in (NO_EPOCH, partition.leader_epoch)
+        or wanted.last_fetched_epoch >= 0
+        or plan.version < FIRST_VERSION_WITH_ZSTD
+    ):
+        return None
+    partition.traffic.fetch_requests += 1
+    stable_offset = local.last_stable_offset
+    is_committed = plan.isolation is Isolation.READ_COMMITTED
+    if offset < (stable_offset if is_committed else end_offset):
+        found.must_answer = True
+    return FetchResponsePartition(
+        index=wanted.partition,
+        high_watermark=end_offset,
+        last_stable_offset=stable_offset,
+        log_start_offset=tiers.log_start_offset,
+        aborted_transactions=() if is_committed else None,
     )
 
 

@@ -11,6 +11,8 @@ from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.storage.model import Isolation
 from strandline.storage.values import dataclass
 
+FIRST_VERSION_WITH_ZSTD = 10
+
 
 @dataclass(slots=True)
 class FetchPlan:

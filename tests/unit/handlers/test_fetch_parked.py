@@ -27,12 +27,18 @@ class EmptyPartition:
         self.topic_partition = TopicPartition("t", 0)
         self.traffic = SimpleNamespace(fetch_requests=0, failed_fetch=0, bytes_out=0)
         self.high_watermark = self.last_stable_offset = self.log_start_offset = 0
+        self.leader_epoch = 0
         self.waiters: list[AppendWaiter] = []
         self.broken = False
 
     @property
     def log(self) -> EmptyPartition:
         return self
+
+    @property
+    def local(self) -> SimpleNamespace:
+        # Its end is not the reader's, so it is looked at.
+        return SimpleNamespace(end_offset=1)
 
     def check_leader_epoch(self, _epoch: int) -> None:
         return
@@ -51,7 +57,10 @@ class EmptyPartition:
 
 def handler_of(partition: EmptyPartition) -> FetchHandler:
     services = SimpleNamespace(
-        replicas=SimpleNamespace(partition=lambda _topic, _partition: partition),
+        replicas=SimpleNamespace(
+            partition=lambda _topic, _partition: partition,
+            partitions_of=lambda _topic, _topic_id: {0: partition},
+        ),
         sessions=None,
         config=SimpleNamespace(fetch_max_bytes=10**6),
         quotas=SimpleNamespace(is_active=False),

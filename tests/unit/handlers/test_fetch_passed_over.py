@@ -1,0 +1,119 @@
+"""What is said of a partition in passing is what a look at it would have said."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.handlers.fetch import FetchHandler
+from strandline.broker.handlers.fetch_answers import passed_over
+from strandline.broker.handlers.fetch_plan import FetchPass
+from strandline.broker.handlers.fetch_sessions import WantedPartition
+from strandline.broker.handlers.services import Services
+from strandline.broker.protocol.api import ApiKey
+from strandline.storage.clock import SystemClock
+from strandline.storage.errors import DiskError
+from strandline.storage.model import Isolation
+from strandline.storage.tiering.unified_log import UnifiedLog
+from tests.unit.handlers.test_fetch_held import _plan
+from tests.unit.local.builders import PARTITION, TOPIC_ID, append, batch, fill, open_log
+
+LEADER_EPOCH = 4
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    """Offsets 10 to 41, deleted below 20, with an open transaction at 40."""
+    local = open_log(tmp_path / "t", log_start_offset=10)
+    fill(local, 3)
+    append(local, batch(producer_id=9, producer_epoch=0, base_sequence=0, transactional=True))
+    with ThreadPoolExecutor(1) as pool:
+        made = Partition(
+            PARTITION,
+            TOPIC_ID,
+            UnifiedLog(local, log_start_offset=20),
+            LEADER_EPOCH,
+            syncs=pool,
+            traffic=TopicTraffic(),
+        )
+        yield made
+    with suppress(DiskError):  # A test may have stopped it.
+        local.close()
+
+
+async def _handler() -> FetchHandler:
+    services = SimpleNamespace(
+        replicas=None,
+        sessions=None,
+        config=SimpleNamespace(fetch_max_bytes=10**6),
+        quotas=SimpleNamespace(is_active=False),
+        traffic=SimpleNamespace(apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}),
+        clock=SystemClock(),
+        cold_pace=None,
+        records=None,
+    )
+    return FetchHandler(cast("Services", services))
+
+
+def _wanted(offset: int, *, epoch: int = -1, last_epoch: int = -1) -> WantedPartition:
+    return WantedPartition("topic", None, 0, offset, 1 << 20, epoch, last_epoch)
+
+
+def test_it_says_what_a_look_says(partition: Partition) -> None:
+    handler = asyncio.run(_handler())
+    said = 0
+    for offset, epoch, last_epoch, isolation, version, is_full in itertools.product(
+        (0, 10, 19, 20, 25, 39, 40, 41, 42),
+        (-1, LEADER_EPOCH - 1, LEADER_EPOCH, LEADER_EPOCH + 1),
+        (-1, 0),
+        Isolation,
+        (4, 9, 10, 16),
+        (False, True),
+    ):
+        # FetchPlan is no frozen value, but a copy of it costs nothing here.
+        plan = replace(_plan(), isolation=isolation, version=version)
+        wanted = _wanted(offset, epoch=epoch, last_epoch=last_epoch)
+        in_passing, looked = (
+            FetchPass(is_full=is_full, total_bytes=1000 * is_full) for _ in range(2)
+        )
+        partition.traffic.fetch_requests = 0
+        answer = passed_over(plan, wanted, partition, in_passing)
+        if answer is None:
+            assert partition.traffic.fetch_requests == 0
+            continue
+        said += 1
+        assert partition.traffic.fetch_requests == 1
+        assert answer == handler._look_at(plan, wanted, partition, looked)
+        assert answer.error_code == 0
+        assert in_passing.must_answer == looked.must_answer
+        assert (in_passing.is_full, in_passing.total_bytes) == (is_full, 1000 * is_full)
+        assert not looked.remote
+    assert said > 20
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_partition_with_records_is_looked_at_until_the_answer_is_full(
+    partition: Partition, is_full: bool
+) -> None:
+    found = FetchPass(is_full=is_full, total_bytes=1000 * is_full)
+    assert (passed_over(_plan(), _wanted(25), partition, found) is None) is not is_full
+    assert passed_over(_plan(), _wanted(41), partition, found) is not None
+
+
+def test_what_is_wrong_with_a_partition_is_not_passed_over(partition: Partition) -> None:
+    full = FetchPass(is_full=True, total_bytes=1000)
+    for wanted in (_wanted(19), _wanted(42), _wanted(41, epoch=LEADER_EPOCH + 1)):
+        assert passed_over(_plan(), wanted, partition, full) is None
+    partition.log.local.stop(DiskError("input/output error"))
+    assert passed_over(_plan(), _wanted(41), partition, full) is None
