@@ -98,11 +98,20 @@ class ColdTurns:
             bytes_max = self._pace.turn_bytes(now_s)
             if not bytes_max:
                 return  # until a tick
-            sender = self._queue.popleft()
-            self._pace.waiting_count = len(self._queue)
-            self._pace.sent(sender.take_turn(bytes_max))
-            if self._queue:
+            self._pace.sent(self._take_turn(bytes_max))
+            # Who has to wait for a tick learns it here, and not in a turn of the loop for nothing.
+            if self._queue and self._pace.turn_bytes(now_s):
                 self._run_soon()
+
+    def _take_turn(self, bytes_max: int) -> int:
+        """The turn of who waits longest; it may enter again meanwhile."""
+        sender = self._queue.popleft()
+        self._pace.waiting_count = len(self._queue)
+        self._is_due = True
+        try:
+            return sender.take_turn(bytes_max)
+        finally:
+            self._is_due = False
 
     def _let_all_go_on(self) -> None:
         self._stop_ticking()
