@@ -2,7 +2,10 @@
 
     hot    produce and consume 1 KB records in batches of 16 KB and of 1 MB
     cold   consume records whose segments lie only in the object store, beside a plain parallel
-           boto3 ranged download of the same objects from the same server in the same run
+           boto3 ranged download of the same objects from the same server in the same run, and
+           beside a bare relay (bench/relay.py), which is what the machine allows a broker. Each
+           read follows a start of the broker. A rewind is COLD_MEGABYTES; what a short one gets,
+           FIRST_BYTES, of which a start takes a larger part, is a row of its own
     compact  a dirty log of 100-byte records, as MB of dirty log; CPU is the cleaner process's
 
 Every figure is the median of RUNS alternating runs; MB are 10^6 bytes. CPU is that of the broker
@@ -34,6 +37,7 @@ from rich.table import Table
 from bench.compact import run_compaction
 from bench.measure import Measured, await_quiet, measuring, resident_mib
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
+from bench.relay import WAYS, relay_rate
 from strandline.storage.remote.manifest import Manifest
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.ministack import ministack
@@ -46,6 +50,9 @@ BATCHES = {"16 KB": 16 * 1024, "1 MB": 1_000_000}
 COLD_SEGMENT_BYTES = 64 * MIB
 DOWNLOAD_RANGE_BYTES = 8 * MIB
 DOWNLOAD_THREADS = 4
+# A rewind reads gigabytes; a first look at the past does not.
+COLD_MEGABYTES = 2000
+FIRST_BYTES = 500_000_000
 # A store on loopback that answers at once; one that is as far away as S3 in the same region, about
 # 30 ms to the first byte and 90 MB/s on one connection; and the emulator of the demo.
 STORES: Mapping[str, Sequence[str]] = {
@@ -53,6 +60,8 @@ STORES: Mapping[str, Sequence[str]] = {
     "S3-like": ("--first-byte-ms", "30", "--connection-mb-per-s", "90"),
     "MiniStack": (),
 }
+# Where the machine is the bound, and not the way to the store.
+NEAR_STORES = ("near S3", "MiniStack")
 BUCKET = "bench"
 
 
@@ -218,25 +227,35 @@ def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[
             manifest = archived_manifest(client, broker, total_bytes)
             archived_bytes = manifest.size_bytes
             count = manifest.end_offset
+            first_count = min(count, FIRST_BYTES // RECORD_BYTES)
+            reads = {"cold consume, first 0.5 GB": first_count, "cold consume": count}
             for _ in range(runs):
-                measured = consume(
-                    broker.bootstrap, broker.pid, ConsumeLoad(topic="cold", count=count)
-                )
-                yield _figure(f"{store}: cold consume", measured, count * RECORD_BYTES)
+                for name, read_count in reads.items():
+                    load = ConsumeLoad(topic="cold", count=read_count)
+                    measured = consume(broker.bootstrap, broker.pid, load)
+                    yield _figure(f"{store}: {name}", measured, read_count * RECORD_BYTES)
+                    # Another broker process and no chunks on disk: the next read is as cold.
+                    broker.stop()
+                    shutil.rmtree(broker.data / "remote-cache", ignore_errors=True)
+                    broker.start()
+                    # The plain client has its SDK loaded too, and is connected.
+                    await_quiet(broker.pid)
+                value_share = count * RECORD_BYTES / archived_bytes
                 yield Figure(
                     name=f"{store}: plain boto3 download",
-                    mb_per_s=plain_download(client, manifest)
-                    * count
-                    * RECORD_BYTES
-                    / archived_bytes,
+                    mb_per_s=plain_download(client, manifest) * value_share,
                     cpu_s_per_gb=None,
                 )
-                # Another broker process and no chunks on disk: the next run is as cold as this one.
-                broker.stop()
-                shutil.rmtree(broker.data / "remote-cache", ignore_errors=True)
-                broker.start()
-                # The plain client has its SDK loaded too, and is connected.
-                await_quiet(broker.pid)
+                if store in NEAR_STORES:
+                    for way in WAYS:
+                        mb_per_s, cpu_s_per_gb = relay_rate(
+                            client, BUCKET, manifest, topic="cold", way=way
+                        )
+                        yield Figure(
+                            name=f"{store}: bare relay that {way}",
+                            mb_per_s=mb_per_s * value_share,
+                            cpu_s_per_gb=cpu_s_per_gb / value_share,
+                        )
 
 
 def archived_manifest(client: object, broker: BrokerProcess, total_bytes: int) -> Manifest:
@@ -313,13 +332,26 @@ def report(figures: list[Figure], console: Console) -> None:
                     f"CPU of strandline / prototype, {label} {action}: {ours / theirs:.2f}"
                 )
     for store in STORES:
-        cold, plain = (
-            grouped.get(f"{store}: cold consume"),
-            grouped.get(f"{store}: plain boto3 download"),
-        )
-        if cold and plain:
-            ratios = [a.mb_per_s / b.mb_per_s for a, b in zip(cold, plain, strict=True)]
-            console.print(f"{store}: cold consume / plain download, MB/s: {_spread(ratios, 2)}")
+        plain = grouped.get(f"{store}: plain boto3 download", [])
+        relays = [f"bare relay that {way}" for way in WAYS]
+        for name in ("cold consume", "cold consume, first 0.5 GB", *relays):
+            _print_ratio(console, f"{store}: {name}", grouped, plain, "plain download")
+        for name in relays:
+            relay = grouped.get(f"{store}: {name}", [])
+            _print_ratio(console, f"{store}: cold consume", grouped, relay, name)
+
+
+def _print_ratio(
+    console: Console,
+    name: str,
+    grouped: Mapping[str, Sequence[Figure]],
+    beside: Sequence[Figure],
+    what: str,
+) -> None:
+    """MB/s of a row beside those of another, run by run."""
+    ratios = [a.mb_per_s / b.mb_per_s for a, b in zip(grouped.get(name, ()), beside, strict=False)]
+    if ratios:
+        console.print(f"{name} / {what}, MB/s: {_spread(ratios, 2)}")
 
 
 def _median_cost(grouped: dict[str, list[Figure]], name: str) -> float | None:
@@ -338,6 +370,9 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=3, help="repetitions of each figure")
     parser.add_argument("--megabytes", type=int, default=500, help="record bytes per figure, MB")
+    parser.add_argument(
+        "--cold-megabytes", type=int, default=COLD_MEGABYTES, help="of a cold read, MB"
+    )
     parser.add_argument("--only", choices=("hot", "cold", "compact"), help="a part of it")
     parser.add_argument(
         "--prototype", type=Path, help="a bare broker to compare with: SCRIPT PORT LOG"
@@ -365,8 +400,10 @@ def main() -> None:
                     progress.advance(task)
             if arguments.only in (None, "cold"):
                 for store in STORES:
-                    task = progress.add_task(f"cold, {store}", total=2 * arguments.runs + 1)
-                    for figure in run_cold(folder, total_bytes, arguments.runs, store):
+                    per_run = 3 + len(WAYS) * (store in NEAR_STORES)
+                    task = progress.add_task(f"cold, {store}", total=per_run * arguments.runs + 1)
+                    cold_bytes = arguments.cold_megabytes * 1_000_000
+                    for figure in run_cold(folder, cold_bytes, arguments.runs, store):
                         figures.append(figure)
                         progress.advance(task)
             if arguments.only in (None, "compact"):

@@ -2,7 +2,8 @@
 
     upload      a backlog of closed segments against raw PUTs of the same bytes, as many at a time
     rewind      cold sequential consumption against raw parallel ranged GETs, from stores 0, 30 and
-                150 ms away; GETs per 8 MiB and per segment
+                150 ms away; GETs per 8 MiB and per segment; at 0 ms also beside a bare relay,
+                which is what the machine allows a broker (relay.py)
     hot         p50 and p99 of hot produce to consume, alone and while 8 partitions are read cold,
                 from stores 0, 30 and 150 ms away; with cold reads that make way for it, with such
                 as do not, and with another broker's; the same with the rewind's consumer and store

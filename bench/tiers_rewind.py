@@ -1,4 +1,8 @@
-"""Rewind: cold sequential consumption against raw parallel ranged GETs, and GETs per byte."""
+"""Rewind: cold sequential consumption against raw parallel ranged GETs, and GETs per byte.
+
+Where the store is on the machine itself, also against a bare relay (`relay.py`): what of the goal
+this machine allows.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import Any
 
 from bench.measure import await_quiet, measuring
 from bench.rdkafka import ConsumeLoad, consumer
+from bench.relay import WAYS, relay_rate
 from bench.tiered import (
     BUCKET,
     COLD,
@@ -45,6 +50,10 @@ def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Fig
             ready.run()
         after = counts(endpoint)
         raw_mb_per_s = raw_download(client, manifest)
+        relayed = {
+            way: relay_rate(client, BUCKET, manifest, topic=TOPIC, way=way)
+            for way in (() if distance_ms else WAYS)
+        }
     name = f"{distance_ms} ms away"
     cold_mb_per_s = measured.mb_per_s(manifest.size_bytes)
     yield Figure(part="rewind", name=f"{name}: cold consume", value=cold_mb_per_s, unit="MB/s")
@@ -57,6 +66,15 @@ def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Fig
         goal=">= 0.85",
     )
     yield cost_figure("rewind", f"{name}: cold consume", measured, manifest.size_bytes)
+    for way, (relay_mb_per_s, relay_cpu) in relayed.items():
+        relay = f"{name}: bare relay that {way}"
+        for what, value, unit in (
+            (relay, relay_mb_per_s, "MB/s"),
+            (f"{relay} / raw", relay_mb_per_s / raw_mb_per_s, ""),
+            (f"{relay}, relay CPU", relay_cpu, "s/GB"),
+            (f"{name}: cold / bare relay that {way}", cold_mb_per_s / relay_mb_per_s, ""),
+        ):
+            yield Figure(part="rewind", name=what, value=value, unit=unit)
     gets = {key: after.get(key, 0) - before.get(key, 0) for key in ("GET .log", "GET .meta")}
     allowed = manifest.size_bytes / RANGE_BYTES + len(manifest.segments)
     yield Figure(
