@@ -6,10 +6,10 @@
     memory   peak memory of a Python process that scans one segment of 1 GB
 
 Run it as `make bench-lake`; rates are medians of RUNS alternating runs (min - max). A JVM is warm
-only after some gigabytes, so a rate that is to be quoted is taken of 2 GB a topic, which needs
-about 4 GB of disk and 8 GB of memory:
+only after some gigabytes, so a rate that is to be quoted is taken of 2 GB a topic after some rounds
+that do not count, which needs about 4 GB of disk and 8 GB of memory:
 
-    make bench-lake BENCH_ARGS="--mb 2000 --runs 2 --ways '^(load|Spark)' rate"
+    make bench-lake BENCH_ARGS="--mb 2000 --warm 3 --runs 3 --ways '^(load|Spark)' rate"
 """
 
 from __future__ import annotations
@@ -291,6 +291,9 @@ def main() -> None:
         "--ways", default="", help="only the ways to read whose names match this expression [all]"
     )
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument(
+        "--warm", type=int, default=1, help="rounds before these that do not count [1]"
+    )
     parser.add_argument("--jars", type=Path, default=Path("bench-data/jars"))
     parser.add_argument("parts", nargs="*", default=["rate", "year", "plan", "memory"])
     options = parser.parse_args()
@@ -314,7 +317,15 @@ def main() -> None:
             jars = jars_in(options.jars)
             topics = options.topics.split(",")
             took(
-                run_rates(folder, jars, topics, options.mb * 1_000_000, options.runs, options.ways)
+                run_rates(
+                    folder,
+                    jars,
+                    topics,
+                    options.mb * 1_000_000,
+                    options.runs,
+                    options.ways,
+                    options.warm,
+                )
             )
     report(figures, Console(width=max(170, Console().width)))
 

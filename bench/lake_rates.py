@@ -5,15 +5,20 @@
     format("strandline") the archive through Spark's Python data source
     ready-made, ...      the ceilings of both ways: a source that yields one batch again and again
     Spark's Kafka source the same records from our broker, in as many tasks
+    ..., large fetches   the same with a consumer that was set up for a long history
     Spark over Parquet   the same rows through s3a from the same S3 server
     scan                 without Spark, two threads
     ..., per hour        not full rows, but how many records there are of each hour
 
-With each rate comes the CPU of all who take part (`bench/lake_cpu.py`). Each topic has a broker and
-an S3 server of its own, so that disk and memory hold one topic, not all: for 2 GB of records, twice
-that in the server's memory (the archive, and Parquet) and, for a while, on disk. The jars of
-Spark's Kafka source and of s3a come from Maven Central into `bench-data/jars`, for this benchmark
-alone (0.7 GB, nearly all of it Amazon's SDK). The S3 server is `bench/null_s3.py`.
+With each rate comes the CPU of all who take part (`bench/lake_cpu.py`). The broker of Spark's Kafka
+source is ours, its segments hot in the page cache: that source reads from it faster than from
+Apache Kafka (docs/decisions/0029), so another broker would only make the comparison easier.
+
+Each topic has a broker and an S3 server of its own, so that disk and memory hold one topic, not
+all: for 2 GB of records, twice that in the server's memory (the archive, and Parquet) and, for a
+while, on disk. The jars of Spark's Kafka source and of s3a come from Maven Central into
+`bench-data/jars`, for this benchmark alone (0.7 GB, nearly all of it Amazon's SDK). The S3 server
+is `bench/null_s3.py`.
 """
 
 from __future__ import annotations
@@ -41,12 +46,19 @@ SEGMENT_BYTES = 16 * MIB
 TOPICS = "100-none,100-zstd,1000-none,1000-zstd"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
 KAFKA = "Spark's Kafka source"
+LARGE_FETCHES = f"{KAFKA}, large fetches"
 PARQUET = "Spark over Parquet, s3a"
 # A question instead of full rows: how many records there are of each hour.
 PER_HOUR = ", per hour"
 CPU_UNIT = "CPU s/M records"
 # See docs/lake.md; Spark's other sources do not use Arrow.
 JAVA_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+# By default a poll gives 500 records, and a request at most 1 MB of a partition.
+LARGE_FETCH_OPTIONS = {
+    "kafka.max.partition.fetch.bytes": 8 * MIB,
+    "kafka.max.poll.records": 10_000,
+    "kafka.receive.buffer.bytes": MIB,
+}
 # Ready-made batches are as large as those of the lake.
 READY_BYTES = 2 * MIB
 
@@ -144,16 +156,20 @@ def run_rates(
     total_bytes: int,
     runs: int,
     wanted: str = "",
+    warm: int = 1,
 ) -> Iterator[Figure]:
-    """`wanted` is a regular expression that the names of the ways to read must match."""
+    """`wanted` is a regular expression that the names of the ways to read must match.
+
+    Before `runs` that count, each way has `warm` that do not.
+    """
     with spark_session(jars) as spark:
         for topic in topics:
             with _archived(folder / topic, topic, total_bytes) as archived:
-                yield from _rates(spark, archived, runs, wanted)
+                yield from _rates(spark, archived, runs, wanted, warm)
             shutil.rmtree(folder / topic, ignore_errors=True)
 
 
-def _rates(spark: Any, archived: Archived, runs: int, wanted: str) -> Iterator[Figure]:
+def _rates(spark: Any, archived: Archived, runs: int, wanted: str, warm: int) -> Iterator[Figure]:
     from strandline.spark_lake import load, scan
 
     topic, endpoint, count = archived.topic, archived.endpoint, archived.count
@@ -169,7 +185,7 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str) -> Iterator[F
         )
 
     tasks = lake().rdd.getNumPartitions()
-    kafka = (
+    from_kafka = (
         spark.read.format("kafka")
         # Else the one partition would be one task, on one core.
         .option("minPartitions", tasks)
@@ -177,8 +193,9 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str) -> Iterator[F
         .option("subscribe", topic)
         .option("startingOffsets", archived.offsets(begin=True))
         .option("endingOffsets", ends)
-        .load()
     )
+    kafka = from_kafka.load()
+    large_fetches = from_kafka.options(**LARGE_FETCH_OPTIONS).load()
     _check_same(lake(), kafka, count)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
     hadoop.set(f"fs.s3a.bucket.{archived.bucket}.endpoint", endpoint)
@@ -199,6 +216,7 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str) -> Iterator[F
         "ready-made, mapInArrow": lambda: _consume(ready.mapped()),
         "ready-made, data source": lambda: _consume(ready.source()),
         KAFKA: lambda: _consume(kafka),
+        LARGE_FETCHES: lambda: _consume(large_fetches),
         PARQUET: lambda: _consume(parquet),
         "scan, no Spark": arrow,
         f"load{PER_HOUR}": lambda: _per_hour(
@@ -209,13 +227,13 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str) -> Iterator[F
     }
     chosen = {name: read for name, read in ways.items() if re.search(wanted, name)}
     payers = Payers(jvm=spark.sparkContext._gateway.proc.pid, broker=broker.pid)
-    for run in range(runs + 1):
+    for run in range(warm + runs):
         for name, read in chosen.items():
             begin_s, before = time.perf_counter(), payers.spent_s()
             read()
             taken_s, after = time.perf_counter() - begin_s, payers.spent_s()
-            # The first round warms the JVM, the workers and the compiled loops.
-            if not run:
+            # The first rounds warm the JVM, the workers and the compiled loops.
+            if run < warm:
                 continue
             part, records = topic.replace("-", " B "), count / 1e6
             yield Figure(part=part, name=name, value=records / taken_s, unit="M records/s")
