@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -124,29 +125,30 @@ async def start_tiering(
 ) -> None:
     """Loads what the archive says of the partitions.
 
-    Where a disk is behind the archive it is found out at once whose that is: until then such a
-    partition would seem to be empty. For the others the loops are early enough.
+    Where a disk has nothing but what the archive has it is found out at once whose that is: until
+    then such a partition takes no records, and one that is behind would seem to be empty. For the
+    others the loops are early enough.
     """
     await tiering.start()
-    if not tiering.is_behind:
+    if not tiering.is_waiting:
         return
     try:
         async with asyncio.timeout(CLAIM_WAIT_S):
-            await _mirror(metadata_log, tiering, workers)
+            await _tell(metadata_log.claim_mirror, tiering, workers)
     except (TimeoutError, StorageError):
         # The loop tries again, and says why.
         return
     await tiering.start()
 
 
-async def _mirror(metadata_log: MetadataLog, tiering: TieringManager, workers: Workers) -> None:
+async def _tell(mirror: Callable[[], object], tiering: TieringManager, workers: Workers) -> None:
     """Brings changes of the metadata to the bucket; `tiering` is told whose archive that shows.
 
     Raises StorageError.
     """
     loop = asyncio.get_running_loop()
     try:
-        await loop.run_in_executor(workers.manifests, metadata_log.mirror_once)
+        await loop.run_in_executor(workers.manifests, mirror)
     except MirrorTaken as error:
         tiering.lose(str(error))
         raise
@@ -189,7 +191,7 @@ class ArchiveUpkeep:
         while True:
             if self._claim.is_ours and mirroring.may_try:
                 try:
-                    await _mirror(self._metadata_log, self._tiering, self._workers)
+                    await _tell(self._metadata_log.mirror_once, self._tiering, self._workers)
                 except StorageError as error:
                     mirroring.failed(error)
                 else:

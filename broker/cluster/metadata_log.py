@@ -226,6 +226,24 @@ class MetadataLog:
         with self._mirroring:
             return self._mirror_to(self._mirror)
 
+    def claim_mirror(self) -> None:
+        """Brings to the mirror what it lacks, after a look at its newest entry alone.
+
+        Entries name the one before, so that one tells whose history it is. The first `mirror_once`
+        reads all of it, for it has to be of use. Raises as `mirror_once`.
+        """
+        mirror = self._mirror
+        if mirror is None:
+            return
+        with self._mirroring:
+            found = _indexes(mirror, METADATA_LOG_PREFIX, after=self._snapshot_version)
+            newest = found[-1] if found else 0
+            if not 0 < newest <= self._image.version:
+                self._mirror_to(mirror)
+                return
+            for index in range(newest, self._image.version + 1):
+                _copy(self._store, mirror, metadata_log_key(index))
+
     def _mirror_to(self, mirror: ObjectStore) -> int:
         if (
             self._mirror_version == self._image.version

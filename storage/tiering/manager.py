@@ -327,11 +327,10 @@ class TieringManager:
         self._ownership.lose(reason)
 
     @property
-    def is_behind(self) -> bool:
-        """Whether a partition waits to go on behind its archive until it is known whose that is."""
+    def is_waiting(self) -> bool:
+        """Whether a partition takes no records until it is known whose the archive is."""
         return self._ownership.is_unknown and any(
-            partition.log.is_restarting and not partition.remote.known
-            for partition in self._partitions.values()
+            partition.log.is_restarting for partition in self._partitions.values()
         )
 
     async def start(self) -> None:

@@ -14,6 +14,7 @@ from tests.support.broker import eventually
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import end_of, make_batches
 from tests.tiers.tiered_broker import (
+    ARCHIVE_ALL,
     FREE_LOCALLY,
     SEGMENT_BYTES,
     TIERED,
@@ -67,3 +68,20 @@ def test_of_two_brokers_with_one_identity_one_archives_and_neither_loses_a_recor
 def assert_has(broker: TieredBroker, batches: list[bytes]) -> None:
     with broker.client("cloned") as client:
         assert client.read(0, end_of(batches)) == FIRST + batches
+
+
+def test_an_idle_topic_takes_records_as_soon_as_the_broker_is_ready_again(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    """All of it lies in the archive, so the start finds out whose that is before it is ready."""
+    broker = make_broker()
+    broker.start()
+    with broker.client("idle") as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY, **ARCHIVE_ALL})
+        client.produce(FIRST)
+        broker.wait_until_all_cold(client)
+    broker.kill()
+    broker.start()
+    with broker.client("idle") as client:
+        client.produce(make_batches(base_offset=end_of(FIRST), size_bytes=1, leader_epoch=1))
+    assert archive.end_offset("idle") >= end_of(FIRST)

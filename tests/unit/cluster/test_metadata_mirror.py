@@ -9,6 +9,7 @@ import pytest
 from strandline.broker.cluster.metadata_log import (
     MetadataLog,
     MirrorDiverged,
+    MirrorTaken,
 )
 from strandline.storage.errors import (
     CorruptFile,
@@ -181,6 +182,32 @@ def test_a_mirror_with_another_entry_of_the_same_number_is_left_alone() -> None:
     fill(fork, 1, first=2)
     with pytest.raises(MirrorDiverged):
         fork.mirror_once()
+
+
+def test_of_two_copies_of_a_log_that_start_one_claims_the_mirror() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    fill(metadata, 5)
+    metadata.mirror_once()
+    copy, ahead = MemoryStore(), MemoryStore()
+    for key in keys_in(store):
+        copy.put(key, store.get(key))
+        ahead.put(key, store.get(key))
+    one = opened(store, mirror)
+    one.append([created(50)])
+    requests = len(mirror.requests)
+    one.claim_mirror()
+    assert len(mirror.requests) - requests <= 4, "however many entries there are"
+    assert one.mirror_once() == 0
+    two = opened(copy, mirror)
+    two.append([created(50)])
+    before = keys_in(mirror)
+    with pytest.raises(MirrorTaken):
+        two.claim_mirror()
+    with pytest.raises(MirrorTaken):
+        opened(ahead, mirror).claim_mirror()
+    assert keys_in(mirror) == before
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == one.image
 
 
 def test_a_fork_that_was_checked_before_is_noticed_at_the_first_name_taken() -> None:
