@@ -127,7 +127,8 @@ class LogDirs:
                         extra={"fields": {"folder": str(path), "reason": str(error)}},
                     )
             if not directories:
-                raise DiskError("; ".join(str(error) for error in failures.values()))
+                reasons = "; ".join(str(error) for error in failures.values())
+                raise DiskError(reasons) from next(iter(failures.values()))
             cluster_id = agree_on_identity(directories, node_id, cluster_id)
             for directory in directories:
                 read_state(directory)

@@ -66,6 +66,16 @@ def test_the_lock_of_a_dead_process_does_not_count(tmp_path: Path) -> None:
     open_dirs(tmp_path, cluster_id=None).close()
 
 
+def test_where_no_folder_is_usable_the_systems_own_error_stays_behind_ours(tmp_path: Path) -> None:
+    """The command line says by it what to do."""
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(DiskError, match=r"a.*b") as caught:
+        open_dirs(tmp_path / "file" / "a", tmp_path / "file" / "b")
+    cause = caught.value.__cause__
+    assert isinstance(cause, DiskError)
+    assert isinstance(cause.__cause__, NotADirectoryError)
+
+
 def test_one_locked_folder_frees_the_others_again(tmp_path: Path) -> None:
     holder = open_dirs(tmp_path / "b")
     with pytest.raises(LogDirLocked):
