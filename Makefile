@@ -45,7 +45,7 @@ $(MINISTACK): localstack/requirements-ministack.txt
 
 .PHONY: help
 help: ## show this list
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: demo
 demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive to S3, read back, ask Spark
