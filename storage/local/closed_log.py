@@ -20,6 +20,7 @@ move, aborted transactions in its last segment, or more segments than ROW_SEGMEN
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import operator
@@ -198,7 +199,7 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
         if facts["version"] != VERSION:
             raise ValueError(f"version {facts['version']} is not known")
         rows: dict[str, ClosedLog] = {}
-        for line in body.splitlines():
+        for line in io.BytesIO(body):
             row = ClosedLog(*json.loads(line))
             if row.is_unchanged(f"{directory}/{row.folder}"):
                 # The other marks have done their work, and are most of what a row takes.

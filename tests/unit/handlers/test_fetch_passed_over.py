@@ -24,6 +24,7 @@ from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
+from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Isolation
 from strandline.storage.tiering.unified_log import UnifiedLog
 from tests.unit.handlers.test_fetch_held import _plan
@@ -34,10 +35,11 @@ LEADER_EPOCH = 4
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Iterator[Partition]:
-    """Offsets 10 to 41, deleted below 20, with an open transaction at 40."""
+    """Offsets 10 to 41, deleted below 20; a transaction is open at 40, where epoch 2 begins."""
     local = open_log(tmp_path / "t", log_start_offset=10)
     fill(local, 3)
-    append(local, batch(producer_id=9, producer_epoch=0, base_sequence=0, transactional=True))
+    opened = batch(producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    append(local, opened, leader_epoch=2)
     with ThreadPoolExecutor(1) as pool:
         made = Partition(
             PARTITION,
@@ -70,7 +72,9 @@ def _wanted(offset: int, *, epoch: int = -1, last_epoch: int = -1) -> WantedPart
     return WantedPartition("topic", None, 0, offset, 1 << 20, epoch, last_epoch)
 
 
-def test_it_says_what_a_look_says(partition: Partition) -> None:
+@pytest.mark.parametrize("codec", ["producer", "zstd"])
+def test_it_says_what_a_look_says(partition: Partition, codec: str) -> None:
+    partition.log.local.update_config(LogConfig(compression_type=codec))
     handler = asyncio.run(_handler())
     said = 0
     for offset, epoch, last_epoch, isolation, version, is_full in itertools.product(
