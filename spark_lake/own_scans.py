@@ -13,7 +13,7 @@ makes each scan anew at the end of Spark's optimizer, with a source that no othe
     strandline_planned   what the rule puts in its place: takes the same filters, and plans
 
 If the rule is missing when it should be there, reading fails. Where it cannot be (Spark Connect, or
-a Spark that is made of other parts), the source takes no filters and says so (docs/decisions, 40).
+a Spark that is made of other parts), the source takes no filters and says so (docs/decisions, 38).
 """
 
 from __future__ import annotations
