@@ -152,6 +152,7 @@ REFUSE_EXTRAS = """
 import importlib, pkgutil, sys
 LAZY = {
     "strandline.storage.records.compaction_kernels",
+    "strandline.storage.records.kernel_parts",
     "strandline.storage.records.kernels",
     "strandline.storage.records.key_filter_kernels",
     "strandline.storage.records.survey_kernels",
