@@ -37,7 +37,7 @@ RESULTS = REPOSITORY / "bench-data" / "results"
 FULL_SIZE, QUICK_SIZE = 1.0, 0.25
 WARM_UP_ROWS = ("base", "single", "connections-50", "lz4")
 WARM_UP_MB = 40
-# After half a minute of load the figures of Kafka no longer fall from run to run.
+# After half a minute of load most figures of Kafka no longer fall from run to run.
 WARM_UP_S = {"Kafka": 30.0, "strandline": 5.0}
 
 

@@ -50,8 +50,9 @@ METHOD = """\
   producer fails on the first delivery that failed. A row that loses a record gives no figure.
 - **Turns.** The brokers of a section are up together. A row is run against one and then the other,
   and the next run begins with the other. Each has a topic of its own, deleted afterwards.
-- **Warm.** Kafka's JVM is put under load for {warm_s:.0f} s before the first figure: after that its
-  figures no longer fall from run to run. "Start" is a new process each time.
+- **Warm.** Kafka's JVM is put under load for {warm_s:.0f} s before the first figure. Most of
+  what it gains it has gained by then; its CPU for consumers has been seen to fall in later runs.
+  "Start" is a new process each time.
 - **Broker CPU** is that of the process and its children, read from its CPU clock, over the measured
   stretch, per 10⁹ bytes of record values. MB are 10⁶ bytes of record values, before compression.
 - **Records.** Half of a record is random and half is words, so that codecs have work to do.
