@@ -278,8 +278,8 @@ def archived_manifest(client: object, broker: BrokerProcess, total_bytes: int) -
     return manifest
 
 
-def plain_download(client: object, manifest: Manifest) -> float:
-    """MB/s of ranged GETs of all segments, DOWNLOAD_THREADS at a time."""
+def plain_download(client: object, manifest: Manifest, *, threads: int = DOWNLOAD_THREADS) -> float:
+    """MB/s of ranged GETs of all segments, `threads` at a time."""
     ranges = [
         (entry.log_key, start, min(start + DOWNLOAD_RANGE_BYTES, entry.size_bytes))
         for entry in manifest.segments
@@ -294,7 +294,7 @@ def plain_download(client: object, manifest: Manifest) -> float:
         return len(answer["Body"].read())
 
     started_s = time.perf_counter()
-    with ThreadPoolExecutor(DOWNLOAD_THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         total_bytes = sum(pool.map(get, ranges))
     assert total_bytes == manifest.size_bytes
     return total_bytes / 1e6 / (time.perf_counter() - started_s)

@@ -7,16 +7,14 @@ this machine allows.
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from bench.measure import await_quiet, measuring
 from bench.rdkafka import ConsumeLoad, consumer
 from bench.relay import WAYS, relay_rate
+from bench.run import DOWNLOAD_RANGE_BYTES, plain_download
 from bench.tiered import (
     BUCKET,
     COLD,
@@ -29,9 +27,7 @@ from bench.tiered import (
     tiered_broker,
     wait_until_cold,
 )
-from strandline.storage.remote.manifest import Manifest
 
-RANGE_BYTES = 8 * 1024 * 1024
 # As many as the broker may have under way (storage/remote/reader.py, remote.log.*.pool.size).
 PARALLEL_GETS = 8
 
@@ -49,7 +45,7 @@ def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Fig
         with consumer(broker.bootstrap, load) as ready, measuring(broker.pid) as measured:
             ready.run()
         after = counts(endpoint)
-        raw_mb_per_s = raw_download(client, manifest)
+        raw_mb_per_s = plain_download(client, manifest, threads=PARALLEL_GETS)
         relayed = {
             way: relay_rate(client, BUCKET, manifest, topic=TOPIC, way=way)
             for way in (() if distance_ms else WAYS)
@@ -76,7 +72,7 @@ def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Fig
         ):
             yield Figure(part="rewind", name=what, value=value, unit=unit)
     gets = {key: after.get(key, 0) - before.get(key, 0) for key in ("GET .log", "GET .meta")}
-    allowed = manifest.size_bytes / RANGE_BYTES + len(manifest.segments)
+    allowed = manifest.size_bytes / DOWNLOAD_RANGE_BYTES + len(manifest.segments)
     yield Figure(
         part="rewind",
         name=f"{name}: GETs / (one per 8 MiB and one per segment)",
@@ -84,28 +80,6 @@ def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Fig
         unit="",
         goal="<= 1",
     )
-
-
-def raw_download(client: Any, manifest: Manifest) -> float:
-    """MB/s of ranged GETs of all segments, PARALLEL_GETS at a time."""
-    ranges = [
-        (entry.log_key, start, min(start + RANGE_BYTES, entry.size_bytes))
-        for entry in manifest.segments
-        for start in range(0, entry.size_bytes, RANGE_BYTES)
-    ]
-
-    def get(wanted: tuple[str, int, int]) -> int:
-        key, start, end = wanted
-        answer = client.get_object(
-            Bucket=BUCKET, Key=f"archive/{key}", Range=f"bytes={start}-{end - 1}"
-        )
-        return len(answer["Body"].read())
-
-    started_s = time.perf_counter()
-    with ThreadPoolExecutor(PARALLEL_GETS) as pool:
-        total_bytes = sum(pool.map(get, ranges))
-    assert total_bytes == manifest.size_bytes
-    return total_bytes / 1e6 / (time.perf_counter() - started_s)
 
 
 def counts(endpoint: str) -> dict[str, int]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -64,9 +65,13 @@ NOBODY = Caller()
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
 DECODED_AT_ONCE_BYTES_MAX = 32 * 1024
-# A fetch of two thousand partitions. They take 2 ms, and its client waits; on a busy machine to
-# hand it to a thread and take it back takes as long.
-FETCH_DECODED_AT_ONCE_BYTES_MAX = 64 * 1024
+# Others than that. A fetch of two thousand partitions takes 2 ms, and its client waits; on a busy
+# machine to hand it to a thread and take it back takes as long. Of a produce the records are not
+# decoded, and the rest is bounded by its elements.
+DECODED_AT_ONCE_OTHERS: Mapping[ApiKey, int] = {
+    ApiKey.FETCH: 64 * 1024,
+    ApiKey.PRODUCE: sys.maxsize,
+}
 # Nobody looks whether the client of a large fetch is still there, so it does not wait for days.
 LARGE_FETCH_WAIT_MS_MAX = 60_000
 
@@ -109,10 +114,8 @@ class Dispatcher:
             size_bytes = len(frame) + LENGTH_BYTES
             traffic.came(header.api_version, size_bytes, started_s - received_s)
             body = frame[header.body_position :]
-            if size_bytes > DECODED_AT_ONCE_BYTES_MAX and (
-                size_bytes > FETCH_DECODED_AT_ONCE_BYTES_MAX
-                if header.api_key is ApiKey.FETCH
-                else header.api_key is not ApiKey.PRODUCE
+            if size_bytes > DECODED_AT_ONCE_BYTES_MAX and size_bytes > DECODED_AT_ONCE_OTHERS.get(
+                header.api_key, 0
             ):
                 return self._handle_large(header, body, peer, started_s, caller)
             if header.api_key is ApiKey.PRODUCE:

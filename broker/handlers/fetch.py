@@ -292,9 +292,7 @@ class FetchHandler:
         return answer
 
     def _find(self, wanted: WantedPartition) -> Partition | None:
-        if wanted.topic is not None:
-            return self._replicas.partition(wanted.topic, wanted.partition)
-        return self._replicas.partition_by_id(wanted.topic_id, wanted.partition)
+        return self._replicas.partitions_of(wanted.topic, wanted.topic_id).get(wanted.partition)
 
     def _missing(self, wanted: WantedPartition) -> ErrorCode:
         """Why `_find` finds nothing."""

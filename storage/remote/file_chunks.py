@@ -111,10 +111,6 @@ class FileChunks(ChunkCache):
         self._freed_bytes: deque[int] = deque()
         self._files: OrderedDict[str, ObjectFile] = OrderedDict()
 
-    @property
-    def file_count(self) -> int:
-        return len(self._files)
-
     def opened(self, log_key: str) -> ObjectFile | None:
         """The object's file, if it is open. In any thread."""
         return self._files.get(log_key)

@@ -123,7 +123,6 @@ class ReadGate:
         # May be changed at any time; reads under way go on.
         self.reads_max = reads_max
         self._reads = 0
-        self.refused_count = 0
 
     @property
     def reads(self) -> int:
@@ -137,7 +136,6 @@ class ReadGate:
             self.quota.note_throttled(wait_s)
             raise QuotaExceeded(subject, "read", f"over the fetch quota for {wait_s:.2f} s")
         if self._reads >= self.reads_max:
-            self.refused_count += 1
             raise TierUnavailable(subject, "read", f"{self._reads} remote reads are under way")
         self._reads += 1
 
