@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 from strandline.storage.crash_points import (
     COMPACT_AFTER_COMMIT,
@@ -28,7 +27,6 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.local.cleaning_messages import CleaningStatistics
-from strandline.storage.model import Epoch
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.manifest import Manifest
@@ -39,10 +37,9 @@ from strandline.storage.tiering.archive_compaction import (
     borders_of,
     is_worth_compacting,
 )
+from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
-from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
-from strandline.storage.tiering.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
@@ -52,29 +49,12 @@ RUNS_PER_COMMIT_MAX = 64
 COMMIT_S_MAX = 5.0
 
 
-class Owner(Protocol):
-    """The owner of the partition's manifest, under whose lock the steps are taken."""
-
-    log: UnifiedLog
-    remote: RemoteLog
-    leader_epoch: Epoch
-
-    @property
-    def is_detached(self) -> bool: ...
-
-    def manifest(self) -> Manifest: ...
-
-    def owned(self, manifest: Manifest) -> Manifest: ...
-
-    async def commit(self, new: Manifest) -> None: ...
-
-    async def is_throttled(self) -> bool: ...
-
-
 class CompactionSteps:
     """See the top of this file. Used on the event loop only."""
 
-    def __init__(self, owner: Owner, tools: TieringTools, counters: PartitionCounters) -> None:
+    def __init__(
+        self, owner: ManifestOwner, tools: TieringTools, counters: PartitionCounters
+    ) -> None:
         self._owner = owner
         self._tools = tools
         self._counters = counters
@@ -152,7 +132,7 @@ class CompactionSteps:
 
     async def _go_on_compacting(self, under_way: CompactionRound) -> bool:
         """One download or one run; whether the round is over."""
-        if await self._owner.is_throttled():
+        if await self._tools.copy_quota.wait_a_step():
             return False
         loop, copies = asyncio.get_running_loop(), self._tools.copies
         call = partial(

@@ -7,11 +7,13 @@ As Kafka's: the rate is measured over a sliding run of windows, and what exceeds
 for by waiting afterwards. A copy is counted when it begins, a read when it ends, so one segment
 goes at full speed and the next one waits for it.
 
-Deciding (`throttle_s`) takes the time and changes nothing but the windows; waiting is the caller's.
+Deciding (`throttle_s`) takes the time and changes nothing but the windows; waiting is the caller's,
+or `wait_a_step`'s.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
 
@@ -19,6 +21,9 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.log_config import LONG_MAX
 from strandline.storage.values import dataclass
+
+# As long as a worker waits for the copy quota at a time; deleting has its turn in between.
+THROTTLE_STEP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,16 @@ class TierQuota:
             )
             excess_bytes = recorded - self.limits.bytes_per_second_max * elapsed_s
             return max(0.0, excess_bytes / self.limits.bytes_per_second_max)
+
+    async def wait_a_step(self) -> bool:
+        """Whether the quota says to wait; waits for a part of it, and others have a turn."""
+        wait_s = self.throttle_s()
+        if wait_s <= 0:
+            return False
+        waited_s = min(wait_s, THROTTLE_STEP_S)
+        self.note_throttled(waited_s)
+        await asyncio.sleep(waited_s)
+        return True
 
     def note_throttled(self, waited_s: float) -> None:
         """Somebody waited, for the metrics `remote-{copy,fetch}-throttle-time-{avg,max}`."""

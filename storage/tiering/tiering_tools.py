@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import TypeVar
 
 from strandline.storage.clock import Clock
 from strandline.storage.metrics import MetricRegistry
@@ -16,6 +19,8 @@ from strandline.storage.tiering.quota import TierQuota
 from strandline.storage.tiering.store_health import StoreHealth
 from strandline.storage.tiering.tail_copy import TailCopier
 from strandline.storage.values import dataclass
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,10 @@ class TieringTools:
     # Ms between two looks at a partition.
     interval_ms: int
     follows: bool = False
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """What `call` returns, in the executor of manifests and other small objects."""
+        return await asyncio.get_running_loop().run_in_executor(self.executor, call)
 
 
 class PartitionCounters:

@@ -11,7 +11,7 @@ import pytest
 from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.model import Isolation
-from strandline.storage.tiering import partition_tiering
+from strandline.storage.tiering import merge_steps
 from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous
 from tests.unit.tiering.test_tiering_pages_and_transactions import Producer
 
@@ -95,7 +95,7 @@ def test_a_reader_whose_segment_is_merged_away_meanwhile_looks_into_the_merged_o
     async def run() -> None:
         async with Rig(tmp_path, merge_target_bytes=MERGE_BYTES) as rig:
             with monkeypatch.context() as patch:
-                patch.setattr(partition_tiering, "choose_run", lambda *_, **__: ())
+                patch.setattr(merge_steps, "choose_run", lambda *_, **__: ())
                 aborted = await archive_and_free(rig)
             before = set(rig.data_keys())
 

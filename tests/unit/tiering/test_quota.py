@@ -8,7 +8,7 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.tiering import partition_tiering
+from strandline.storage.tiering import quota
 from strandline.storage.tiering.quota import QuotaExceeded, QuotaLimits, ReadGate, TierQuota
 from tests.unit.tiering.harness import Rig, asynchronous
 
@@ -60,7 +60,7 @@ async def test_copies_wait_for_their_quota_and_nothing_is_freed_meanwhile(
         rig.manager.copy_quota.limits = QuotaLimits(bytes_per_second_max=size_bytes // 10 + 1)
         rig.produce_segments(2)
         monkeypatch = pytest.MonkeyPatch()
-        monkeypatch.setattr(partition_tiering, "THROTTLE_STEP_S", 0.001)
+        monkeypatch.setattr(quota, "THROTTLE_STEP_S", 0.001)
         copied = []
         for _ in range(4):
             await rig.manager._partitions[rig.log.topic_partition].step()

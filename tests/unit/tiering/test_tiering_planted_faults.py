@@ -19,7 +19,7 @@ from strandline.storage.remote import manifest_store
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.tiering import copier, local_restart, merging, tail_copy
 from strandline.storage.tiering.lifecycle import PartitionView
-from strandline.storage.tiering.partition_tiering import PartitionTiering
+from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.unified_log import UnifiedLog
 from tests.unit.tiering.test_tiering_state_machine import TieredPartition
 
@@ -41,15 +41,15 @@ Patch = pytest.MonkeyPatch
 
 
 def no_reload_after_a_commit_of_unknown_outcome(patch: Patch) -> None:
-    commit = PartitionTiering.commit
+    commit = ManifestOwner.commit
 
-    async def believes(self: PartitionTiering, new: Manifest) -> None:
+    async def believes(self: ManifestOwner, new: Manifest) -> None:
         try:
             await commit(self, new)
         finally:
-            self._in_doubt = False
+            self.in_doubt = False
 
-    patch.setattr(PartitionTiering, "commit", believes)
+    patch.setattr(ManifestOwner, "commit", believes)
 
 
 def a_log_start_in_memory_is_taken_as_durable(patch: Patch) -> None:
@@ -77,10 +77,10 @@ def an_empty_disk_takes_records_before_the_archive_is_known(patch: Patch) -> Non
 
 
 def a_disk_that_is_behind_is_not_begun_anew(patch: Patch) -> None:
-    async def nothing(_self: PartitionTiering) -> None:
+    async def nothing(_self: ManifestOwner) -> None:
         return
 
-    patch.setattr(PartitionTiering, "_restart_local_if_behind", nothing)
+    patch.setattr(ManifestOwner, "_restart_local_if_behind", nothing)
 
 
 def the_open_segment_does_not_come_back(patch: Patch) -> None:

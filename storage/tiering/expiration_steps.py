@@ -1,0 +1,101 @@
+"""Expiration: archived segments below the log start leave the manifest, and later the bucket.
+
+    1 mark the entries below the log start           crash point delete.after-mark
+      ... grace time: readers with an older manifest finish ...
+    2 delete the objects of marks that are due       crash point delete.after-objects
+    3 drop these marks
+
+The log start is durable in the manifest before 1 (`copy_steps.py`). After 1 no reader finds the
+entry. A crash between 2 and 3 deletes absent objects once more, which is fine. What was merged or
+compacted away comes to 2 by its marks. Kafka has RemoteLogManager.RLMExpirationTask for this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from strandline.storage.crash_points import DELETE_AFTER_MARK, DELETE_AFTER_OBJECTS, crash_point
+from strandline.storage.remote.manifest_entries import DeletedEntry, SegmentEntry
+from strandline.storage.tiering.grace_times import GraceTimes
+from strandline.storage.tiering.manifest_owner import ManifestOwner
+from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
+
+log = logging.getLogger(__name__)
+
+# One commit marks, and one request deletes, at most this many segments: 1000 keys is what S3 takes.
+SEGMENTS_PER_DELETE_MAX = 500
+
+
+class ExpirationSteps:
+    """See the top of this file. Used on the event loop only."""
+
+    def __init__(
+        self, owner: ManifestOwner, tools: TieringTools, counters: PartitionCounters
+    ) -> None:
+        self._owner = owner
+        self._tools = tools
+        self._counters = counters
+        self._grace_times: GraceTimes[DeletedEntry] = GraceTimes(
+            tools.clock, grace_ms=tools.delete_grace_ms
+        )
+
+    async def step(self) -> bool:
+        """Marks, and deletes what was marked long enough ago; True if there is more to mark.
+
+        Raises StorageError.
+        """
+        if self._owner.remote.manifest is None:
+            return False
+        more = await self._mark_below_log_start()  # 1
+        await self._delete_marked()  # 2, 3
+        return more
+
+    async def _mark_below_log_start(self) -> bool:
+        """Takes entries that nobody may read any more out of the manifest.
+
+        As many as there is room for: the others are no burden to a commit where they are.
+        """
+        manifest = self._owner.remote.manifest
+        assert manifest is not None
+        entries: list[SegmentEntry] = []
+        count_max = min(SEGMENTS_PER_DELETE_MAX, manifest.marks_left)
+        if manifest.first_offset >= manifest.log_start_offset or not count_max:
+            return False
+        async for entry in self._owner.remote.entries_from(0):
+            is_below = entry.end_offset <= manifest.log_start_offset
+            if not is_below or len(entries) == count_max:
+                break
+            entries.append(entry)
+        if entries:
+            now_ms = self._tools.clock.now_ms()
+            await self._owner.commit(
+                self._owner.owned(manifest).with_deleting(entries, marked_ms=now_ms)
+            )
+            crash_point(DELETE_AFTER_MARK)
+            log.info(
+                "archived segments are let go",
+                extra={
+                    "fields": {
+                        "partition": str(self._owner.log.topic_partition),
+                        "segments": len(entries),
+                        "log_start_offset": manifest.log_start_offset,
+                    }
+                },
+            )
+        return len(entries) == count_max
+
+    async def _delete_marked(self) -> None:
+        """Deletes the objects whose grace time is over, and then their marks."""
+        manifest = self._owner.remote.manifest
+        assert manifest is not None
+        waiting = ((mark, mark.marked_ms) for mark in manifest.deleting)
+        due = self._grace_times.over(waiting)[:SEGMENTS_PER_DELETE_MAX]
+        if not due:
+            return
+        keys = [key for mark in due for key in mark.keys]
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._tools.deletes, self._tools.store.delete, keys)
+        crash_point(DELETE_AFTER_OBJECTS)
+        await self._owner.commit(self._owner.owned(manifest).without_deleting(due))
+        self._counters.deleted_segments.add(sum(mark.log_key != mark.meta_key for mark in due))

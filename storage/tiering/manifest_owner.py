@@ -1,0 +1,245 @@
+"""The manifest of one partition: whose it is, what of it is known, and the commits that change it.
+
+    unknown ──load──> known ──commit──> in doubt ──its outcome──> known
+                        ▲                  │ any failure
+                        └──── load again ──┘
+
+Every commit is a compare-and-swap. If its outcome is not known the manifest is read again before
+anything else is done. A commit that had gone through after all is recognised by what the manifest
+says.
+
+A disk that has nothing the bucket has not claims the manifest under its own leader epoch before it
+takes records; one that is behind the bucket goes on behind it (`local_restart.py`). While it is not
+known whose the archive is, neither is done: the manifest is read and nobody writes.
+
+The steps of the partition (`copy_steps.py`, `merge_steps.py`, `compaction_steps.py`,
+`expiration_steps.py`) decide what is committed; `PartitionTiering` calls them one at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from strandline.storage.model import Epoch, TopicIdPartition
+from strandline.storage.remote import manifest_store
+from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest import Manifest, new_generation
+from strandline.storage.remote.manifest_store import StoredManifest
+from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.tiering.local_restart import restart_behind
+from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.tiering_tools import TieringTools
+from strandline.storage.tiering.topic_registration import TopicRegistration
+from strandline.storage.tiering.unified_log import UnifiedLog
+
+log = logging.getLogger(__name__)
+
+
+class ManifestOwner:
+    """See the top of this file. Used on the event loop only, under the partition's lock."""
+
+    def __init__(
+        self,
+        unified_log: UnifiedLog,
+        remote: RemoteLog,
+        *,
+        topic: TopicRegistration,
+        leader_epoch: Epoch,
+        tools: TieringTools,
+        past_generation: str,
+    ) -> None:
+        """`past_generation` is that of an archive that the partition had before; empty: unknown."""
+        self.log = unified_log
+        self.remote = remote
+        self.topic = topic
+        self.leader_epoch = leader_epoch
+        self._tools = tools
+        self._past_generation = past_generation
+        # Nothing may be committed any more.
+        self.is_detached = False
+        # The bucket may have another manifest than the one that is held.
+        self.in_doubt = False
+        # The manifest is held to be read, and is not claimed although it must be.
+        self._is_unclaimed = False
+
+    def lead(self, leader_epoch: Epoch) -> None:
+        """Owns the manifest under this epoch from now on, if nobody has a higher one."""
+        self.leader_epoch = leader_epoch
+        self.remote.outrun = False
+        self.in_doubt = True
+
+    @property
+    def generation(self) -> str:
+        """That of its archive, or of the one before while there is none."""
+        manifest = self.remote.manifest
+        return self._past_generation if manifest is None else manifest.generation
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the manifest is known, and a commit of this broker has a chance."""
+        remote = self.remote
+        is_settled = remote.settled and not self.in_doubt and not remote.fenced
+        return is_settled and not self.is_detached and self._tools.health.is_up
+
+    # --- loading -----------------------------------------------------------------------------
+
+    async def load_if_needed(self) -> None:
+        """Reads the manifest if it is not known, or in doubt; takes it over, or only reads by it.
+
+        Raises StorageError: then nothing was taken over that is not durable.
+        """
+        if self.remote.known and not self.in_doubt:
+            return
+        stored = await self._tools.run(
+            partial(self._loader(), self._tools.store, self.remote.partition)
+        )
+        self.remote.refuse_regress(stored)
+        if not self.remote.ownership.is_ours and stored is not None:
+            must_claim = self._must_claim(stored.manifest)
+            if must_claim or self._is_behind(stored.manifest):
+                self._only_read(stored)
+                return
+        if stored is not None and self._must_claim(stored.manifest):
+            stored = await self._tools.run(
+                partial(
+                    manifest_store.commit, self._tools.store, stored, self.owned(stored.manifest)
+                )
+            )
+        self.in_doubt = self._is_unclaimed = False
+        self.remote.adopt(stored)
+        if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
+            self._note_fenced(stored.manifest)
+        await self._restart_local_if_behind()
+        if not self.is_detached:
+            self.log.adopt_remote_log_start()
+
+    async def adopt_newest(self) -> None:
+        """For an archive that somebody else writes: takes over what he wrote last."""
+        held = self.remote.stored
+        key = manifest_key(self.remote.partition)
+        if held is not None:
+            in_bucket = await self._tools.run(partial(self._tools.store.head, key))
+            if in_bucket.etag == held.etag:
+                return
+        self.in_doubt = True
+        await self.load_if_needed()
+
+    def _is_behind(self, manifest: Manifest) -> bool:
+        bucket_end = max(manifest.tail_end_offset, manifest.log_start_offset, manifest.end_offset)
+        return self.log.local.end_offset < bucket_end
+
+    def _only_read(self, stored: StoredManifest) -> None:
+        """This disk would have to follow the archive, which may be another broker's.
+
+        What it has all of can be read until that is known; what lies ahead of it cannot even be
+        offered. In either case nobody writes.
+        """
+        self.log.is_restarting = self.in_doubt = True
+        if self._is_behind(stored.manifest):
+            return
+        self._is_unclaimed = True
+        self.remote.adopt(stored)
+        self.log.adopt_remote_log_start()
+
+    def _loader(self) -> Callable[[ObjectStore, TopicIdPartition], StoredManifest | None]:
+        """Without a manifest the log begins where this disk does: not for one wrong answer."""
+        local = self.log.local
+        is_all_here = local.start_offset == 0 and local.end_offset > 0
+        is_believed = self.remote.known or self._tools.follows or is_all_here
+        return manifest_store.load if is_believed else manifest_store.load_or_refuse
+
+    def _must_claim(self, manifest: Manifest) -> bool:
+        """Whether this disk has nothing that the bucket has not: it may be another one.
+
+        Then offsets are given out once more, and a commit of the broker before, still on its way,
+        would bury the new records. After the claim it cannot be done any more.
+        """
+        is_claimed = self.remote.known and not self._is_unclaimed
+        if is_claimed or self._tools.follows or self.is_detached:
+            return False
+        bucket_end = max(manifest.tail_end_offset, manifest.log_start_offset)
+        is_all_there = self.log.local.end_offset <= bucket_end
+        return is_all_there and manifest.leader_epoch < self.leader_epoch
+
+    def _note_fenced(self, manifest: Manifest) -> None:
+        if not self.remote.outrun:
+            self.remote.outrun = True
+            log.warning(
+                "another broker owns the archive of the partition, copying stops",
+                extra={
+                    "fields": {
+                        "partition": str(self.log.topic_partition),
+                        "leader_epoch": self.leader_epoch,
+                        "manifest_leader_epoch": manifest.leader_epoch,
+                    }
+                },
+            )
+
+    # --- committing --------------------------------------------------------------------------
+
+    async def commit(self, new: Manifest) -> None:
+        """Writes `new` and takes it over. After any failure the manifest is read again first."""
+        self.in_doubt = True
+        stored = await self._tools.run(
+            partial(
+                manifest_store.commit,
+                self._tools.store,
+                self.remote.stored,
+                new,
+                now_ms=self._tools.clock.now_ms(),
+            )
+        )
+        self.in_doubt = False
+        self.remote.adopt(stored)
+
+    async def ensure_manifest(self) -> None:
+        """Returns when the bucket has topic and manifest, which come before any other object.
+
+        So an object without a manifest says that the manifest was lost. And the only commit that
+        could be done after a purge, because it wants nothing to be there, names nothing.
+        """
+        await self.topic.ensure()
+        if self.remote.manifest is None and not self.is_detached:
+            await self.commit(self.owned(self.manifest()))
+
+    def manifest(self) -> Manifest:
+        """The committed one, or an empty one to begin with."""
+        partition = self.remote.partition
+        return self.remote.manifest or Manifest(
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
+            generation=new_generation(self._tools.clock.now_ms(), after=self._past_generation),
+        ).with_log_start(self.log.log_start_offset)
+
+    def owned(self, manifest: Manifest) -> Manifest:
+        """The same under this broker's epoch. Raises ValueError if a higher one owns it."""
+        return manifest.with_leader_epoch(self.leader_epoch)
+
+    # --- the disk behind the archive ---------------------------------------------------------
+
+    async def _restart_local_if_behind(self) -> None:
+        """If this disk lost what the archive has, goes on behind the archive.
+
+        Otherwise offsets that the archive knows would be given to other records.
+        """
+        manifest = self.remote.manifest
+        if manifest is None or self.is_detached:
+            return
+        # If it fails, it is begun again by the next step, and until then nobody appends.
+        self.log.is_restarting = self.in_doubt = True
+        await restart_behind(
+            self.log,
+            self.remote,
+            manifest,
+            tools=self._tools,
+            is_detached=lambda: self.is_detached,
+        )
+        if self._tools.follows and not manifest.is_empty:
+            self.log.drop_archived(manifest.end_offset)
+        self.log.is_restarting = self.in_doubt = False
+
+    def __repr__(self) -> str:
+        return f"<ManifestOwner {self.remote!r} epoch={self.leader_epoch}>"
