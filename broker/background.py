@@ -26,7 +26,8 @@ from strandline.broker.workers import SYNC_THREADS, Workers
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_dir import LogDirs, RevivedLog
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_revival import RevivedLog
 from strandline.storage.model import TopicId
 
 log = logging.getLogger(__name__)

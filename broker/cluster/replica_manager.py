@@ -28,7 +28,8 @@ from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_dir import LogDirs, RevivedLog
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_revival import RevivedLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 

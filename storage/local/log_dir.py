@@ -41,39 +41,24 @@ from strandline.storage.local import checkpoint, closed_log
 from strandline.storage.local.closed_log import ClosedLog
 from strandline.storage.local.folder_names import DELETE_SUFFIX, put_aside
 from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_creation import create_logs, spread
 from strandline.storage.local.log_folder import (
+    SYNC_THREADS,
     LogDir,
     agree_on_identity,
     forget,
     lock_directory,
-    probe,
     read_state,
     write_checkpoints,
     write_cleaned_offsets,
 )
 from strandline.storage.local.log_loading import ConfigFor, load_logs
+from strandline.storage.local.log_revival import RevivedLog, reopen_logs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
-
-# Each log is synced by itself, and a file system writes what several threads wait for in one go:
-# creating or closing 2,000 logs takes a fraction of the time.
-SYNC_THREADS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class RevivedLog:
-    """A log that was stopped, and the one that was opened in its place."""
-
-    old: LocalLog
-    new: LocalLog
-
-    @property
-    def lost_records(self) -> bool:
-        """Whether the log ends before the offset that it had reached."""
-        return self.new.end_offset < self.old.end_offset
 
 
 @dataclass(slots=True)
@@ -202,15 +187,8 @@ class LogDirs:
             }
         for directory in self.directories:
             # What is not opened is gone for good, and must not come back through a checkpoint.
-            for offsets in (
-                directory.recovery_points,
-                directory.log_starts,
-                directory.high_watermarks,
-                directory.cleaned_offsets,
-            ):
-                for key in [key for key in offsets if key not in directory.logs]:
-                    del offsets[key]
-                    directory.forgotten.add(key)
+            for key in directory.known_keys - directory.logs.keys():
+                directory.forget_state(key)
         return self.logs
 
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
@@ -249,12 +227,7 @@ class LogDirs:
             if directory.failure is None or not directory.is_loaded:
                 continue
             try:
-                directory.check_present()
-                probe(directory.path)
-                opened = [
-                    RevivedLog(old, self._reopen(directory, old))
-                    for old in list(directory.logs.values())
-                ]
+                opened = reopen_logs(directory, clock=self._clock)
             except DiskError as error:
                 log.debug(
                     "log folder stays offline",
@@ -273,23 +246,6 @@ class LogDirs:
             )
         return revived
 
-    def _reopen(self, directory: LogDir, old: LocalLog) -> LocalLog:
-        if not old.directory.is_dir():
-            raise DiskError(f"{old.directory} is gone")
-        opened = LocalLog.open(
-            old.directory,
-            topic_partition=old.topic_partition,
-            topic_id=old.topic_id,
-            config=old.config,
-            clock=self._clock,
-            recovery_point=old.recovery_point,
-            log_start_offset=old.log_start_offset,
-            clean_shutdown=False,
-            was_compacted=old.topic_partition in directory.cleaned_offsets,
-        )
-        opened.on_segment_closed = old.on_segment_closed
-        return opened
-
     # --- logs come and go ------------------------------------------------------------------------
 
     def create_log(
@@ -307,10 +263,25 @@ class LogDirs:
         """New, empty logs of a topic, each in the folder that holds the fewest; they are durable.
 
             1 forget what the checkpoints say of deleted partitions of these names
-            2 each partition's folder, its topic id and files   3 sync the folders that hold them
+            2 make them, see log_creation.py
 
         One that cannot be made is an error in its place, and nothing is left of it. Blocks.
         """
+        usable = self._usable()
+        if not usable:
+            return [DiskError("every log folder is offline")] * len(topic_partitions)
+        targets = spread(usable, len(topic_partitions))
+        try:
+            self.forget(targets, topic_partitions)
+        except DiskError as error:
+            return [error] * len(topic_partitions)
+        created = create_logs(targets, topic_partitions, topic_id, config, clock=self._clock)
+        for directory, new in zip(targets, created, strict=True):
+            if isinstance(new, LocalLog):
+                directory.logs[new.topic_partition] = self._watched(directory, new)
+        return created
+
+    def _usable(self) -> list[LogDir]:
         usable = []
         for directory in self.directories:
             if directory.failure is not None:
@@ -321,45 +292,7 @@ class LogDirs:
                 self._take_offline(directory, error)
             else:
                 usable.append(directory)
-        if not usable:
-            return [DiskError("every log folder is offline")] * len(topic_partitions)
-        counts = {directory: len(directory.logs) for directory in usable}
-        targets: list[LogDir] = []
-        for _ in topic_partitions:
-            target = min(usable, key=counts.__getitem__)
-            counts[target] += 1
-            targets.append(target)
-        try:
-            self.forget(targets, topic_partitions)
-        except DiskError as error:
-            return [error] * len(topic_partitions)
-
-        def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
-            try:
-                return self._create_folder(directory, topic_partition, topic_id, config)
-            except DiskError as error:
-                return error
-
-        with ThreadPoolExecutor(SYNC_THREADS, "create") as pool:
-            created = list(pool.map(create, targets, topic_partitions))
-        unsynced: dict[LogDir, DiskError] = {}
-        for directory in dict.fromkeys(targets):
-            try:
-                files.sync_directory(directory.path)
-            except DiskError as error:
-                unsynced[directory] = error
-        settled: list[LocalLog | DiskError] = []
-        for directory, new in zip(targets, created, strict=True):
-            if isinstance(new, DiskError):
-                settled.append(new)
-            elif directory in unsynced:
-                new.close()
-                _discard(new.directory)
-                settled.append(unsynced[directory])
-            else:
-                directory.logs[new.topic_partition] = self._watched(directory, new)
-                settled.append(new)
-        return settled
+        return usable
 
     def forget(
         self, directories: Iterable[LogDir], topic_partitions: Sequence[TopicPartition]
@@ -372,33 +305,6 @@ class LogDirs:
             for directory in dict.fromkeys(directories):
                 forget(directory, topic_partitions)
 
-    def _create_folder(
-        self,
-        directory: LogDir,
-        topic_partition: TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-    ) -> LocalLog:
-        path = directory.path / str(topic_partition)
-        if path.exists():
-            raise DiskError(f"{path} exists already")
-        try:
-            files.make_directory(path, sync=False)
-            checkpoint.write_topic_id(path, topic_id)
-            return LocalLog.open(
-                path,
-                topic_partition=topic_partition,
-                topic_id=topic_id,
-                config=config,
-                clock=self._clock,
-                recovery_point=0,
-                log_start_offset=0,
-                clean_shutdown=True,
-            )
-        except DiskError:
-            _discard(path)
-            raise
-
     def delete_log(self, deleted: LocalLog) -> None:
         """Takes a log away: its folder is renamed now and purged after file.delete.delay.ms.
 
@@ -410,14 +316,7 @@ class LogDirs:
         deleted.on_failure = None
         deleted.stop(DiskError(f"{key} was deleted"))
         del directory.logs[key]
-        for offsets in (
-            directory.recovery_points,
-            directory.log_starts,
-            directory.high_watermarks,
-            directory.cleaned_offsets,
-        ):
-            offsets.pop(key, None)
-        directory.forgotten.add(key)
+        directory.forget_state(key)
         self._put_aside(deleted, sync=True)
 
     def replace_log(self, old: LocalLog, new: LocalLog) -> None:
@@ -433,13 +332,11 @@ class LogDirs:
         old.on_failure = None
         del directory.logs[key]
         target.logs[key] = self._watched(target, new)
-        for offsets in (directory.recovery_points, directory.log_starts, directory.high_watermarks):
-            offsets.pop(key, None)
-        directory.forgotten.add(key)
         if key in directory.cleaned_offsets:
-            target.cleaned_offsets[key] = directory.cleaned_offsets.pop(key)
+            target.cleaned_offsets[key] = directory.cleaned_offsets[key]
             target.is_cleaning_noted = directory.is_cleaning_noted = False
             new.cleaned_offset = old.cleaned_offset
+        directory.forget_state(key)
         self._put_aside(old, sync=False)
 
     def _put_aside(self, removed: LocalLog, *, sync: bool) -> None:
@@ -557,9 +454,3 @@ class LogDirs:
 def _close(opened: LocalLog) -> ClosedLog | None:
     opened.close()
     return closed_log.describe(opened)
-
-
-def _discard(path: Path) -> None:
-    """Half a folder would be in the way of the next attempt."""
-    with suppress(DiskError):
-        files.remove_tree(path)

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 PROBE_FILE = ".strandline-probe"
+# Each log is synced by itself, and a file system writes what several threads wait for in one go:
+# creating or closing 2,000 logs takes a fraction of the time.
+SYNC_THREADS = 8
 ALL_CHECKPOINTS = (
     checkpoint.RECOVERY_POINTS,
     checkpoint.LOG_STARTS,
@@ -54,6 +57,21 @@ class LogDir:
         # Whether the last checkpoint found no room; only so that it is said once.
         self.is_full = False
         self._lock_descriptor = lock_descriptor
+
+    @property
+    def _offsets(self) -> tuple[dict[TopicPartition, int], ...]:
+        return self.recovery_points, self.log_starts, self.high_watermarks, self.cleaned_offsets
+
+    @property
+    def known_keys(self) -> set[TopicPartition]:
+        """Of what partitions the checkpoints spoke when they were read."""
+        return set().union(*self._offsets)
+
+    def forget_state(self, key: TopicPartition) -> None:
+        """What the checkpoints said of a log that is gone; `forget` makes it durable."""
+        for offsets in self._offsets:
+            offsets.pop(key, None)
+        self.forgotten.add(key)
 
     def check_present(self) -> None:
         """Raises DiskError if this is not the folder that was locked at the start.

@@ -1,0 +1,107 @@
+"""New logs: which folder of `log.dirs` each goes to, and the steps that make them durable.
+
+    1 each partition's folder, its topic id and files (several threads)
+    2 sync the folders that hold them
+
+Before 1 the caller makes the checkpoints forget earlier logs of these names: after a kill a new
+one would begin where the earlier one did (`log_folder.forget`). A log that cannot be made is an
+error in its place, and nothing is left of it; the others are made all the same. As with Kafka's
+LogManager, a new log goes to the folder with the fewest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.clock import Clock
+from strandline.storage.errors import DiskError
+from strandline.storage.local import checkpoint
+from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_folder import SYNC_THREADS, LogDir
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicId, TopicPartition
+
+
+def spread(usable: Sequence[LogDir], log_count: int) -> list[LogDir]:
+    """For each of so many new logs the folder that holds the fewest, the new ones counted."""
+    counts = {directory: len(directory.logs) for directory in usable}
+    targets: list[LogDir] = []
+    for _ in range(log_count):
+        target = min(usable, key=counts.__getitem__)
+        counts[target] += 1
+        targets.append(target)
+    return targets
+
+
+def create_logs(
+    targets: Sequence[LogDir],
+    topic_partitions: Sequence[TopicPartition],
+    topic_id: TopicId,
+    config: LogConfig,
+    *,
+    clock: Clock,
+) -> list[LocalLog | DiskError]:
+    """New, empty logs, each in the folder of its place in `targets`; they are durable. Blocks."""
+
+    def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
+        try:
+            return _create_log(directory, topic_partition, topic_id, config, clock=clock)
+        except DiskError as error:
+            return error
+
+    with ThreadPoolExecutor(SYNC_THREADS, "create") as pool:
+        created = list(pool.map(create, targets, topic_partitions))
+    unsynced: dict[LogDir, DiskError] = {}
+    for directory in dict.fromkeys(targets):
+        try:
+            files.sync_directory(directory.path)
+        except DiskError as error:
+            unsynced[directory] = error
+    settled: list[LocalLog | DiskError] = []
+    for directory, new in zip(targets, created, strict=True):
+        if directory in unsynced and isinstance(new, LocalLog):
+            new.close()
+            _discard(new.directory)
+            settled.append(unsynced[directory])
+        else:
+            settled.append(new)
+    return settled
+
+
+def _create_log(
+    directory: LogDir,
+    topic_partition: TopicPartition,
+    topic_id: TopicId,
+    config: LogConfig,
+    *,
+    clock: Clock,
+) -> LocalLog:
+    path = directory.path / str(topic_partition)
+    if path.exists():
+        raise DiskError(f"{path} exists already")
+    try:
+        files.make_directory(path, sync=False)
+        checkpoint.write_topic_id(path, topic_id)
+        return LocalLog.open(
+            path,
+            topic_partition=topic_partition,
+            topic_id=topic_id,
+            config=config,
+            clock=clock,
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=True,
+        )
+    except DiskError:
+        _discard(path)
+        raise
+
+
+def _discard(path: Path) -> None:
+    """Half a folder would be in the way of the next attempt."""
+    with suppress(DiskError):
+        files.remove_tree(path)
