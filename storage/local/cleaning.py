@@ -27,9 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
-from strandline.storage.files import OpenFile
-from strandline.storage.local.cleaned_batch import empty_batch, modern_batch, rewritten_batch
+from strandline.storage.errors import DiskError
+from strandline.storage.local.cleaned_batch import empty_batch, rewritten_batch
 from strandline.storage.local.cleaned_segment import CleanedFacts, CleanedSegment
 from strandline.storage.local.cleaner_plan import SegmentFacts, group_segments
 from strandline.storage.local.cleaner_transactions import CleanedTransactions
@@ -39,6 +38,7 @@ from strandline.storage.local.cleaning_messages import (
     CleaningStatistics,
     SegmentWanted,
 )
+from strandline.storage.local.cleaning_windows import BatchWindow, read_windows
 from strandline.storage.local.producer_state import read_marker
 from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
@@ -49,9 +49,7 @@ from strandline.storage.local.segment_names import (
 from strandline.storage.model import Buffer
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records import vectorised
-from strandline.storage.records.any_batch import iter_batches
 from strandline.storage.records.batch import read_header
-from strandline.storage.records.compression import Codec, decompress
 from strandline.storage.records.key_index import (
     CompiledKeyIndex,
     KeyIndex,
@@ -63,19 +61,9 @@ from strandline.storage.records.vectorised import BatchRow
 
 # A delete horizon this far away never comes, and timestamps relative to it still fit in 64 bits.
 HORIZON_MS_MAX = 2**62
-WINDOW_BYTES_MIN = 64 * 1024
 
 _EPOCH_FIELD = struct.Struct(">h")
 _PRODUCER_EPOCH_POSITION = 51
-
-
-class _Window(NamedTuple):
-    """A piece of a segment file with whole batches."""
-
-    content: bytes
-    rows: list[BatchRow]
-    source_bytes: int
-    is_modernised: bool = False
 
 
 class Cleaning:
@@ -100,7 +88,7 @@ class Cleaning:
         self._compiled = compiled
         self._keys = self._make_keys()
         # The last batch of the group of which nothing stayed.
-        self._dropped: list[tuple[_Window, BatchRow]] = []
+        self._dropped: list[tuple[BatchWindow, BatchRow]] = []
         self._producers = {producer.producer_id: producer for producer in request.producers}
         self.statistics = CleaningStatistics(next_dirty_offset=request.first_dirty_offset)
 
@@ -142,73 +130,17 @@ class Cleaning:
                 sizes_bytes.append(path.stat().st_size)
         return max(sizes_bytes)
 
-    # --- reading -----------------------------------------------------------------------------
-
-    def _windows(self, segment: SegmentFacts) -> Iterator[_Window]:
+    def _windows(self, segment: SegmentFacts) -> Iterator[BatchWindow]:
         """The batches of a segment, in pieces. Raises CorruptRecords, DiskError."""
         if self._request.asks_for_segments:
             self._fetch(SegmentWanted(base_offset=segment.base_offset))
-        path = self._request.directory / file_name(segment.base_offset, LOG_SUFFIX)
-        file = OpenFile(path, writable=False)
-        window_bytes = max(self._request.io_bytes, WINDOW_BYTES_MIN)
-        position, wanted_bytes = 0, window_bytes
-        try:
-            while position < segment.size_bytes:
-                left_bytes = segment.size_bytes - position
-                content = file.read_at(position, min(wanted_bytes, left_bytes))
-                rows = self._rows(content)
-                if rows:
-                    self._spend(rows[-1].end_position)
-                    position += rows[-1].end_position
-                    wanted_bytes = window_bytes
-                    yield self._modern(_Window(content, rows, rows[-1].end_position))
-                    continue
-                # Not even one batch fits, or the file ends inside of one.
-                if len(content) < batch_format.LOG_OVERHEAD_BYTES:
-                    raise CorruptRecords(f"{path} ends inside a batch header at {position}")
-                _, length = batch_format.LOG_OVERHEAD.unpack_from(content)
-                wanted_bytes = batch_format.LOG_OVERHEAD_BYTES + length
-                if wanted_bytes > left_bytes or len(content) >= wanted_bytes:
-                    raise CorruptRecords(f"{path} ends inside the batch at {position}")
-        finally:
-            file.close()
-
-    def _rows(self, content: bytes) -> list[BatchRow]:
-        if self._compiled:
-            return list(vectorised.scan_batches(content))
-        return [
-            BatchRow(
-                position,
-                header.size_bytes,
-                header.base_offset,
-                header.last_offset_delta,
-                header.attributes | (vectorised.OLD_MESSAGE_BIT if header.magic < 2 else 0),
-                header.base_timestamp_ms,
-                header.max_timestamp_ms,
-                header.producer_id,
-                header.record_count,
-                header.crc,
-            )
-            for position, header in ((b.position, b.header) for b in iter_batches(content))
-        ]
-
-    def _modern(self, window: _Window) -> _Window:
-        """The window with messages of formats 0 and 1 as batches of v2.
-
-        So a log is in one format once it was cleaned, and only there can a tombstone have a delete
-        horizon. Kafka keeps the old format and goes by the age of the file.
-        """
-        if not any(row.is_old for row in window.rows):
-            return window
-        parts: list[Buffer] = []
-        for row in window.rows:
-            if row.is_old:
-                vectorised.check_crc(window.content, row)
-                parts.append(modern_batch(window.content, row.position))
-            else:
-                parts.append(memoryview(window.content)[row.position : row.end_position])
-        content = b"".join(parts)
-        return _Window(content, self._rows(content), window.source_bytes, is_modernised=True)
+        return read_windows(
+            self._request.directory / file_name(segment.base_offset, LOG_SUFFIX),
+            segment.size_bytes,
+            io_bytes=self._request.io_bytes,
+            compiled=self._compiled,
+            spend=self._spend,
+        )
 
     # --- first pass --------------------------------------------------------------------------
 
@@ -229,7 +161,7 @@ class Cleaning:
             # Compaction may have taken the last offsets of the segment earlier.
             keys.latest_offset = segment.end_offset - 1
 
-    def _index_window(self, window: _Window, transactions: CleanedTransactions) -> bool:
+    def _index_window(self, window: BatchWindow, transactions: CleanedTransactions) -> bool:
         """Adds the keys of a window; True if there is no room for more."""
         keys, start_offset = self._keys, self._request.first_dirty_offset
         run: list[Payload] = []
@@ -249,7 +181,7 @@ class Cleaning:
                     return True
                 run.clear()
                 keys.latest_offset = max(keys.latest_offset, last_offset)
-                content = _decompressed(window, row)
+                content = window.decompressed(row)
                 if content is not None and keys.add(
                     content, [_payload(row, len(content))], start_offset
                 ):
@@ -261,7 +193,7 @@ class Cleaning:
         return False
 
     def _is_left_out(
-        self, window: _Window, row: BatchRow, transactions: CleanedTransactions
+        self, window: BatchWindow, row: BatchRow, transactions: CleanedTransactions
     ) -> bool:
         """Whether a batch says nothing about keys: markers, and what was aborted."""
         if row.is_control:
@@ -299,8 +231,8 @@ class Cleaning:
             target.abandon()
             raise
 
-    def _keep_last_header(self, target: CleanedSegment, window: _Window, row: BatchRow) -> None:
-        original = memoryview(window.content)[row.position : row.end_position]
+    def _keep_last_header(self, target: CleanedSegment, window: BatchWindow, row: BatchRow) -> None:
+        original = window.batch(row)
         target.append(empty_batch(original), row.last_offset, row.max_timestamp_ms)
 
     def _modified_ns(self, segment: SegmentFacts) -> int:
@@ -311,7 +243,7 @@ class Cleaning:
             raise DiskError(f"cannot look at {path}: {error.strerror}") from error
 
     def _copy_window(
-        self, window: _Window, target: CleanedSegment, transactions: CleanedTransactions
+        self, window: BatchWindow, target: CleanedSegment, transactions: CleanedTransactions
     ) -> bool:
         """Copies what stays of a window; whether anything of it changed."""
         for row in window.rows:
@@ -336,7 +268,7 @@ class Cleaning:
         self._spend(written_bytes)
         return is_changed
 
-    def _goes(self, window: _Window, row: BatchRow, transactions: CleanedTransactions) -> _Goes:
+    def _goes(self, window: BatchWindow, row: BatchRow, transactions: CleanedTransactions) -> _Goes:
         """What the transactions say of a batch."""
         if not row.attributes & _NEEDS_TRANSACTIONS:
             return _STAYS
@@ -359,7 +291,7 @@ class Cleaning:
             and row.last_offset < self._request.horizon_end_offset
         )
 
-    def _retain(self, window: _Window, goes: Sequence[_Goes]) -> list[Retained | None]:
+    def _retain(self, window: BatchWindow, goes: Sequence[_Goes]) -> list[Retained | None]:
         """The records of data batches that stay; None for batches whose records are not asked."""
         retained: list[Retained | None] = [None] * len(window.rows)
         run: list[Payload] = []
@@ -372,7 +304,7 @@ class Cleaning:
                 run.append(_payload(row, drop_tombstones=drop))
                 places.append(place)
                 continue
-            content = _decompressed(window, row)
+            content = window.decompressed(row)
             if content is not None:
                 payload = _payload(row, len(content), drop_tombstones=drop)
                 (retained[place],) = self._keys.retain(content, [payload])
@@ -382,10 +314,10 @@ class Cleaning:
         return retained
 
     def _remains(
-        self, window: _Window, row: BatchRow, gone: _Goes, kept: Retained | None
+        self, window: BatchWindow, row: BatchRow, gone: _Goes, kept: Retained | None
     ) -> _Remains | None:
         """The batch as it is written; None if nothing of it is."""
-        original = memoryview(window.content)[row.position : row.end_position]
+        original = window.batch(row)
         if gone.all_records or not row.record_count:
             return self._emptied(window, row, original)
         if row.is_control:
@@ -421,7 +353,7 @@ class Cleaning:
         )
         return _Remains(content, kept.record_count, max_timestamp_ms, True)
 
-    def _emptied(self, window: _Window, row: BatchRow, original: memoryview) -> _Remains | None:
+    def _emptied(self, window: BatchWindow, row: BatchRow, original: memoryview) -> _Remains | None:
         """A batch without records: its header alone, if somebody still needs that."""
         if not self._is_needed_empty(window, row):
             return None
@@ -429,7 +361,7 @@ class Cleaning:
             return _Remains(original, 0, row.max_timestamp_ms, False)
         return _Remains(empty_batch(original), 0, row.max_timestamp_ms, True)
 
-    def _is_needed_empty(self, window: _Window, row: BatchRow) -> bool:
+    def _is_needed_empty(self, window: BatchWindow, row: BatchRow) -> bool:
         if row.last_offset + 1 == self._request.first_uncleanable_offset:
             return True
         producer = self._producers.get(row.producer_id)
@@ -469,7 +401,7 @@ def _horizon_ms(row: BatchRow) -> int | None:
     return None
 
 
-def _take_marker(window: _Window, row: BatchRow, transactions: CleanedTransactions) -> bool:
+def _take_marker(window: BatchWindow, row: BatchRow, transactions: CleanedTransactions) -> bool:
     """Tells the transactions of a control batch; whether it may go."""
     is_empty = not row.record_count
     marker = None
@@ -496,12 +428,3 @@ def _payload(
         row.last_offset_delta,
         drop_tombstones,
     )
-
-
-def _decompressed(window: _Window, row: BatchRow) -> Buffer | None:
-    """The records of a compressed batch; None if they do not decompress."""
-    start = row.position + batch_format.HEADER_BYTES
-    try:
-        return decompress(Codec(row.codec), memoryview(window.content)[start : row.end_position])
-    except (CorruptRecords, UnsupportedCodec, ValueError):
-        return None
