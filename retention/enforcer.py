@@ -37,7 +37,8 @@ from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import UNLIMITED
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
-from strandline.storage.tiering.unified_log import UnifiedLog, newest_ms
+from strandline.storage.tiering.segment_views import newest_ms
+from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)

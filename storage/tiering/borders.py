@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandline.storage.model import Offset, TimestampMs
-from strandline.storage.tiering.unified_log import UnifiedLog, newest_ms
+from strandline.storage.tiering.segment_views import newest_ms
+from strandline.storage.tiering.unified_log import UnifiedLog
 
 # Larger than any time: what the log holds is never newer.
 _END_OF_TIME_MS = 2**63 - 1

@@ -18,7 +18,6 @@ and what `read_committed` sees.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
@@ -38,11 +37,11 @@ from strandline.storage.model import (
     TopicId,
     TopicPartition,
 )
-from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.tiering import cold_read, lifecycle
+from strandline.storage.tiering import cold_read, lifecycle, timestamp_lookup
 from strandline.storage.tiering.cold_read import RemoteRead
-from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView, SegmentView
+from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView
 from strandline.storage.tiering.remote_log import RemoteLog
+from strandline.storage.tiering.segment_views import segment_views
 from strandline.storage.values import dataclass
 
 # DeleteRecords up to the high watermark.
@@ -282,59 +281,38 @@ class UnifiedLog:
     # --- looking up --------------------------------------------------------------------------
 
     async def find_timestamp(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
-        """The first record, in order of offsets, at or after that time; None if there is none."""
-        found = await self._find_timestamp_remotely(timestamp_ms)
-        if found is not None:
-            return found
+        """The first record, in order of offsets, at or after that time; None if there is none.
+
+        Raises TierError if it may be archived and the archive cannot be read now.
+        """
+        if self.local.start_offset > self.log_start_offset:
+            remote = self._remote_for(self.log_start_offset)
+            archived = await timestamp_lookup.find_timestamp(self, remote, timestamp_ms)
+            if archived is not None:
+                return archived
         lookup = partial(
             self.local.find_timestamp, timestamp_ms, start_offset=self.local_start_offset
         )
         return await self._run(lookup)
 
+    async def max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the highest timestamp of the whole log (ListOffsets -3).
+
+        Raises TierError if it is archived and the archive cannot be read now.
+        """
+        local = await self._run(self.local.max_timestamp)
+        if self.remote is None or self.local.start_offset <= self.log_start_offset:
+            return local
+        higher_than_ms = -1 if local is None else local.timestamp_ms
+        archived = await timestamp_lookup.max_timestamp(
+            self, self.remote, higher_than_ms=higher_than_ms
+        )
+        return archived or local
+
     async def _run(self, lookup: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
         if self._executor is None:
             return lookup()
         return await asyncio.get_running_loop().run_in_executor(self._executor, lookup)
-
-    async def _find_timestamp_remotely(self, timestamp_ms: TimestampMs) -> TimestampOffset | None:
-        """Looks through the entries below the local start; the manifest rules most of them out."""
-        if self.local.start_offset <= self.log_start_offset:
-            return None
-        remote = self._remote_for(self.log_start_offset)
-
-        async def search() -> TimestampOffset | None:
-            start = self.log_start_offset
-            async for entry in remote.entries_from(start, max_timestamp_from_ms=timestamp_ms):
-                if entry.base_offset >= self.local.start_offset:
-                    return None
-                looking = remote.find_timestamp(entry, timestamp_ms, start_offset=start)
-                found = await cold_read.of_segment(entry, looking)
-                if found is not None:
-                    return found
-            return None
-
-        return await cold_read.in_newest(self, remote, search)
-
-    async def max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the highest timestamp of the whole log (ListOffsets -3)."""
-        remote = self.remote
-        local = await self._run(self.local.max_timestamp)
-        if remote is None or self.local.start_offset <= self.log_start_offset:
-            return local
-        higher_than_ms = -1 if local is None else local.timestamp_ms
-
-        async def search() -> TimestampOffset | None:
-            start = self.log_start_offset
-            best: SegmentEntry | None = None
-            async for entry in remote.entries_from(start, max_timestamp_from_ms=higher_than_ms):
-                if best is None or entry.max_timestamp_ms > best.max_timestamp_ms:
-                    best = entry
-            if best is None:
-                return None
-            looking = remote.find_timestamp(best, best.max_timestamp_ms, start_offset=start)
-            return await cold_read.of_segment(best, looking)
-
-        return await cold_read.in_newest(self, remote, search) or local
 
     def offset_for_epoch(self, epoch: int) -> EpochStart:
         """The largest epoch <= `epoch` and where it ended; (-1, -1) if unknown."""
@@ -395,7 +373,7 @@ class UnifiedLog:
         lag_ms, lag_bytes = config.effective_copy_lag_ms, config.effective_copy_lag_bytes
         may_wait = lag_ms != 0 and lag_bytes != 0
         return PartitionView(
-            segments=_views(self.local.segments, with_times=may_wait),
+            segments=segment_views(self.local.segments, with_times=may_wait),
             log_start_offset=self.log_start_offset,
             durable_log_start_offset=self.durable_log_start_offset,
             last_stable_offset=self.local.last_stable_offset,
@@ -469,38 +447,3 @@ class UnifiedLog:
             f"local={self.local.start_offset} remote_end={self.highest_remote_offset + 1} "
             f"end={self.local.end_offset}>"
         )
-
-
-def _views(segments: Sequence[LogSegment], *, with_times: bool) -> list[SegmentView]:
-    """The segments; one of which compaction left nothing is the beginning of the next one.
-
-    Times are looked for only where somebody asks: that may open the files of old segments.
-    """
-    views: list[SegmentView] = []
-    base_offset: Offset | None = None
-    for segment in segments:
-        if base_offset is None:
-            base_offset = segment.base_offset
-        if not segment.size_bytes and not segment.is_active:
-            continue
-        views.append(
-            SegmentView(
-                base_offset=base_offset,
-                end_offset=segment.end_offset,
-                size_bytes=segment.size_bytes,
-                is_active=segment.is_active,
-                newest_ms=newest_ms(segment) if with_times else -1,
-            )
-        )
-        base_offset = None
-    return views
-
-
-def newest_ms(segment: LogSegment) -> TimestampMs:
-    """The largest record timestamp; for records without one, when the file was last written.
-
-    A closed segment of which compaction left nothing has no age that others would wait for.
-    """
-    if segment.max_timestamp_ms >= 0 or not (segment.size_bytes or segment.is_active):
-        return segment.max_timestamp_ms
-    return os.fstat(segment.log.fileno()).st_mtime_ns // 1_000_000
