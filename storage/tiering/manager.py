@@ -21,34 +21,28 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Epoch, TopicId, TopicIdPartition, TopicPartition
-from strandline.storage.remote.keys import TOPICS_PREFIX
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
-from strandline.storage.tiering.archive_compaction import ArchiveCompactor
-from strandline.storage.tiering.copier import SegmentCopier
-from strandline.storage.tiering.copy_pipeline import CopySlots
+from strandline.storage.tiering.housekeeping import Housekeeping
 from strandline.storage.tiering.inspector import SegmentInspector
-from strandline.storage.tiering.merging import SegmentMerger
-from strandline.storage.tiering.orphans import delete_safe_orphans
 from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.partition_tiering import PartitionTiering
 from strandline.storage.tiering.quota import ReadGate, TierQuota
 from strandline.storage.tiering.remote_log import RemoteLog
-from strandline.storage.tiering.store_health import PROBE_WAIT_S_FIRST, StoreHealth
-from strandline.storage.tiering.tail_copy import TailCopier
+from strandline.storage.tiering.store_health import PROBE_WAIT_S_FIRST
 from strandline.storage.tiering.tail_timer import tail_check_ms
 from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
-from strandline.storage.tiering.tiering_tools import TieringTools
+from strandline.storage.tiering.tiering_tools import make_tools
 from strandline.storage.tiering.topic_purge import TopicPurge
 from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -60,11 +54,8 @@ log = logging.getLogger(__name__)
 
 # Manifests are small; this many at a time load a thousand partitions in seconds.
 PARALLEL_LOADS_MAX = 16
-# Parts of uploads that died with a process cost money until somebody aborts them.
-ABORT_UPLOADS_INTERVAL_S = 24 * 3600.0
 HOUSEKEEPING_INTERVAL_S = 15.0
 
-T = TypeVar("T")
 # A partition that is tiered, or a topic that is purged.
 WorkKey: TypeAlias = TopicPartition | TopicId
 
@@ -105,50 +96,22 @@ class TieringManager:
         self._executors = executors
         self._clock = clock
         self._config = config
-        self._inspector = inspector or SegmentInspector(clock)
         self._on_topic_purged = on_topic_purged
         self._pages = ManifestPages(store)
-        self.copy_quota = TierQuota(config.copy_quota, clock)
         self._gate = ReadGate(
             reads_max=config.reads_max, quota=TierQuota(config.fetch_quota, clock)
         )
-        self._health = StoreHealth(store, executor=executors.metadata, clock=clock)
-        merger = SegmentMerger(
-            store, inspector=self._inspector, clock=clock, timeout_ms=config.copy_timeout_ms
-        )
-        self._compactor = ArchiveCompactor(
+        self._tools = make_tools(
             store,
-            merger=merger,
-            process=cleaner or CleanerProcess(clock),
-            clock=clock,
-            key_bytes_max=config.compaction_key_bytes_max,
-        )
-        self._tools = TieringTools(
-            store=store,
-            copier=SegmentCopier(
-                store,
-                inspector=self._inspector,
-                executor=executors.copies,
-                clock=clock,
-                timeout_ms=config.copy_timeout_ms,
-            ),
-            copy_slots=CopySlots(config.workers),
-            executor=executors.metadata,
-            deletes=executors.deletes or executors.metadata,
+            executors,
+            config,
             clock=clock,
             metrics=metrics or MetricRegistry(),
-            retry=config.retry,
-            health=self._health,
-            delete_grace_ms=config.delete_grace_ms,
-            copy_quota=self.copy_quota,
-            follows=config.follows,
-            tails=TailCopier(store, executor=executors.copies, clock=clock),
-            interval_ms=config.task_interval_ms,
-            merger=merger,
-            compactor=self._compactor,
-            copies=executors.copies,
-            merge_target_bytes=config.merge_target_bytes,
+            inspector=inspector or SegmentInspector(clock),
+            cleaner=cleaner or CleanerProcess(clock),
         )
+        self._health = self._tools.health
+        self._housekeeping = Housekeeping(self._tools, config, self._ownership)
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}
         self._purges: dict[TopicId, TopicPurge] = {}
@@ -163,9 +126,6 @@ class TieringManager:
         self._queue: WorkQueue[WorkKey] = WorkQueue()
         self._crew = WorkCrew(config.workers, self._queue, self._step)
         self._tombstones_read = False
-        self._abort_uploads_s = 0.0
-        # Not at the start, when there is enough to do.
-        self._orphans_s = clock.monotonic_s() + config.orphan_interval_ms / 1000
 
     # --- which partitions there are ----------------------------------------------------------
 
@@ -399,10 +359,7 @@ class TieringManager:
         while True:
             if self._health.is_up and not self._tombstones_read:
                 await self._read_tombstones()
-            await self._abort_old_uploads()
-            await self._delete_orphans()
-            await self._run(self._inspector.close_if_idle)
-            await self._run(self._compactor.end_if_idle)
+            await self._housekeeping.step()
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     def _add_all(self) -> None:
@@ -440,12 +397,12 @@ class TieringManager:
         keys: list[WorkKey] = [*self._partitions, *self._purges]
         return any([await self._step(key) for key in keys])
 
-    # --- housekeeping ------------------------------------------------------------------------
+    # --- purges of an earlier run -------------------------------------------------------------
 
     async def _read_tombstones(self) -> bool:
         """Goes on with purges that a crash interrupted; False if the store does not answer."""
         try:
-            topics = await self._run(partial(list_topics, self._store))
+            topics = await self._tools.run(partial(list_topics, self._store))
         except TierUnavailable as error:
             self._health.failed(error)
             return False
@@ -462,56 +419,16 @@ class TieringManager:
                 self._go_on_with_purge(info)
         return True
 
-    @property
-    def _may_keep_house(self) -> bool:
-        return self._health.is_up and self._ownership.is_ours
-
-    async def _abort_old_uploads(self) -> None:
-        now_s = self._clock.monotonic_s()
-        if now_s < self._abort_uploads_s or not self._may_keep_house:
-            return
-        self._abort_uploads_s = now_s + ABORT_UPLOADS_INTERVAL_S
-        older_than_ms = 2 * self._config.copy_timeout_ms
-        call = partial(self._store.abort_uploads, TOPICS_PREFIX, older_than_ms=older_than_ms)
-        try:
-            aborted = await self._run(call)
-        except StorageError as error:
-            log.info("old uploads not aborted", extra={"fields": {"reason": str(error)}})
-            return
-        if aborted:
-            log.info("old uploads aborted", extra={"fields": {"uploads": aborted}})
-
-    async def _delete_orphans(self) -> None:
-        """Deletes what dead uploads left behind, in folders whose manifest could be read."""
-        now_s = self._clock.monotonic_s()
-        if now_s < self._orphans_s or not self._may_keep_house:
-            return
-        self._orphans_s = now_s + self._config.orphan_interval_ms / 1000
-        # An upload may be committed until its deadline, and read until its grace time is over.
-        grace_ms = max(
-            self._config.orphan_grace_ms,
-            2 * self._config.copy_timeout_ms + self._config.delete_grace_ms,
-        )
-        call = partial(
-            delete_safe_orphans, self._store, now_ms=self._clock.now_ms(), grace_ms=grace_ms
-        )
-        try:
-            deleted = await self._run(call)
-        except StorageError as error:
-            log.info("orphans not deleted", extra={"fields": {"reason": str(error)}})
-            return
-        if deleted:
-            log.info("orphans deleted", extra={"fields": {"objects": deleted}})
-
-    async def _run(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executors.metadata, call)
-
     def close(self) -> None:
         """Ends the inspection process; blocks for as long as an inspection runs."""
-        self._inspector.close()
-        self._compactor.close()
+        self._tools.inspector.close()
+        self._tools.compactor.close()
 
     # --- what an operator sees ---------------------------------------------------------------
+
+    @property
+    def copy_quota(self) -> TierQuota:
+        return self._tools.copy_quota
 
     @property
     def fetch_quota(self) -> TierQuota:

@@ -8,16 +8,19 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from strandline.storage.clock import Clock
+from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.tiering.archive_compaction import ArchiveCompactor
 from strandline.storage.tiering.copier import SegmentCopier
 from strandline.storage.tiering.copy_pipeline import CopySlots
 from strandline.storage.tiering.failures import RetryPolicy
+from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.merging import SegmentMerger
 from strandline.storage.tiering.quota import TierQuota
 from strandline.storage.tiering.store_health import StoreHealth
 from strandline.storage.tiering.tail_copy import TailCopier
+from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
 from strandline.storage.values import dataclass
 
 T = TypeVar("T")
@@ -43,6 +46,7 @@ class TieringTools:
     copies: Executor
     merge_target_bytes: int
     compactor: ArchiveCompactor
+    inspector: SegmentInspector
     # Ms between two looks at a partition.
     interval_ms: int
     follows: bool = False
@@ -50,6 +54,55 @@ class TieringTools:
     async def run(self, call: Callable[[], T]) -> T:
         """What `call` returns, in the executor of manifests and other small objects."""
         return await asyncio.get_running_loop().run_in_executor(self.executor, call)
+
+
+def make_tools(
+    store: ObjectStore,
+    executors: TieringExecutors,
+    config: TieringConfig,
+    *,
+    clock: Clock,
+    metrics: MetricRegistry,
+    inspector: SegmentInspector,
+    cleaner: CleanerProcess,
+) -> TieringTools:
+    """The tools of all partitions of one broker; `inspector` and `compactor` have to be closed."""
+    merger = SegmentMerger(
+        store, inspector=inspector, clock=clock, timeout_ms=config.copy_timeout_ms
+    )
+    return TieringTools(
+        store=store,
+        copier=SegmentCopier(
+            store,
+            inspector=inspector,
+            executor=executors.copies,
+            clock=clock,
+            timeout_ms=config.copy_timeout_ms,
+        ),
+        copy_slots=CopySlots(config.workers),
+        executor=executors.metadata,
+        deletes=executors.deletes or executors.metadata,
+        clock=clock,
+        metrics=metrics,
+        retry=config.retry,
+        health=StoreHealth(store, executor=executors.metadata, clock=clock),
+        delete_grace_ms=config.delete_grace_ms,
+        copy_quota=TierQuota(config.copy_quota, clock),
+        follows=config.follows,
+        tails=TailCopier(store, executor=executors.copies, clock=clock),
+        interval_ms=config.task_interval_ms,
+        merger=merger,
+        compactor=ArchiveCompactor(
+            store,
+            merger=merger,
+            process=cleaner,
+            clock=clock,
+            key_bytes_max=config.compaction_key_bytes_max,
+        ),
+        inspector=inspector,
+        copies=executors.copies,
+        merge_target_bytes=config.merge_target_bytes,
+    )
 
 
 class PartitionCounters:
