@@ -9,8 +9,9 @@ import logging
 from collections.abc import Mapping
 
 from strandline.broker.listeners import CannotListen, parse_metrics_listener
-from strandline.broker.telemetry.collector import Collector, Sources
+from strandline.broker.telemetry.collector import Collector
 from strandline.broker.telemetry.http_server import MetricsServer, Readiness
+from strandline.broker.telemetry.sources import Sources
 from strandline.storage.remote.object_store import ObjectStore
 
 __all__ = ["Sources", "serve_metrics", "store_requests"]

@@ -12,6 +12,9 @@ from strandline.broker.telemetry.families import FAMILIES
 # hold up clients.
 LOOKED_UP_PER_TURN = 5
 
+# The value of label `topic` in the sum over all of them.
+ALL_TOPICS = ""
+
 Row: TypeAlias = tuple[Family, Iterable[Sample]]
 # A family with its samples, or None: so much was looked up, let others run.
 Step: TypeAlias = Row | None

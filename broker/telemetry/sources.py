@@ -1,0 +1,47 @@
+"""The parts of a broker that are asked when a metrics page is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from strandline.broker.cluster.metadata import Metadata
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.coordination.runtime import GroupCoordinator
+from strandline.broker.network.server import Server
+from strandline.broker.quotas.cold_pace import ColdPace
+from strandline.broker.resizable_pool import ResizablePool
+from strandline.broker.telemetry.requests import RequestTraffic
+from strandline.broker.telemetry.sessions import SessionFigures
+from strandline.storage.clock import Clock
+from strandline.storage.local.cleaner_metrics import CleanerFigures
+from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.metrics import MetricRegistry
+from strandline.storage.values import dataclass, field
+
+if TYPE_CHECKING:
+    from strandline.storage.remote.reader import ColdReader
+    from strandline.storage.tiering.manager import TieringManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """The parts of a broker that are asked. Without an object store the last four are None."""
+
+    clock: Clock
+    requests: RequestTraffic
+    server: Server
+    metadata: Metadata
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+    sessions: SessionFigures
+    parked_fetches: Callable[[], int]
+    log_dirs: LogDirs
+    partitions_max: int
+    tiering: TieringManager | None = None
+    tiering_counters: MetricRegistry | None = None
+    cold_reader: ColdReader | None = None
+    cold_pace: ColdPace | None = None
+    store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
+    remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
+    cleaner: CleanerFigures | None = None

@@ -1,0 +1,190 @@
+"""The remote tier as rows of the metrics page: what waits and fails, and how cold reads are served.
+
+Without an object store there are none of these families.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.resizable_pool import ResizablePool
+from strandline.broker.telemetry.exposition import Sample
+from strandline.broker.telemetry.rows import (
+    ALL_TOPICS,
+    LOOKED_UP_PER_TURN,
+    Row,
+    Step,
+    row_of,
+    single,
+)
+from strandline.broker.telemetry.sources import Sources
+from strandline.storage.tiering.partition_statistics import PartitionStatistics
+
+# Counters of the tiering, by the name under which Kafka has them.
+_TIERING_COUNTERS = {
+    "strandline_remote_copy_bytes_total": "remotecopybytes",
+    "strandline_remote_copy_segments_total": "remotecopyrequests",
+    "strandline_remote_copy_errors_total": "remotecopyerrors",
+    "strandline_remote_delete_segments_total": "remotedeleterequests",
+    "strandline_remote_delete_errors_total": "remotedeleteerrors",
+}
+_TIER_GAUGES: Mapping[str, Callable[[PartitionStatistics], int]] = {
+    "remotecopylagbytes": lambda s: s.copy_lag_bytes,
+    "remotecopylagsegments": lambda s: s.copy_lag_segments,
+    "remotedeletelagbytes": lambda s: s.deleting_bytes,
+    "remotedeletelagsegments": lambda s: s.deleting_segments,
+    "remotelogsizebytes": lambda s: s.remote_bytes,
+    "remotelogmetadatacount": lambda s: s.remote_segments,
+}
+
+
+def tier_rows(
+    sources: Sources,
+    partitions: Sequence[Partition],
+    *,
+    topics: Sequence[str],
+    left_out: Counter[str],
+) -> Iterator[Step]:
+    """The families of the remote tier, of these topics; what is not shown is counted in `left_out`.
+
+    Sums are over all `partitions`.
+    """
+    if sources.tiering is None:
+        return
+    yield from _tiering_counters(sources, topics)
+    tiered: list[PartitionStatistics] = []
+    for number, partition in enumerate(partitions):
+        statistics = sources.tiering.statistics_of(partition.topic_partition)
+        if statistics is not None:
+            tiered.append(statistics)
+        if number % LOOKED_UP_PER_TURN == 0:
+            yield None
+    prefix = "kafka_server_brokertopicmetrics_"
+    for name, read in _TIER_GAUGES.items():
+        yield row_of(prefix + name, _by_topic(tiered, read, topics))
+    now_ms = sources.clock.now_ms()
+    for name, failures in (
+        ("copy", [(s.topic_partition, s.copy_failure) for s in tiered]),
+        ("delete", [(s.topic_partition, s.delete_failure) for s in tiered]),
+    ):
+        failing = [(where, failure) for where, failure in failures if failure is not None]
+        left_out[f"{name} failures"] = max(0, len(failing) - sources.partitions_max)
+        yield row_of(
+            f"strandline_remote_{name}_failing_seconds",
+            [
+                Sample(
+                    max(0, now_ms - failure.since_ms) / 1000,
+                    (where.topic, str(where.partition), failure.kind),
+                )
+                for where, failure in failing[: sources.partitions_max]
+            ],
+        )
+    yield single("strandline_remote_up", int(sources.tiering.store_is_up))
+    quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
+    yield row_of(
+        "strandline_remote_throttled_seconds_total",
+        [Sample(quota.statistics().throttled_s, (what,)) for what, quota in quotas],
+    )
+    yield from _store_requests(sources)
+    yield from _cold_reads(sources)
+
+
+def _tiering_counters(sources: Sources, topics: Sequence[str]) -> Iterator[Row]:
+    by_name: dict[str, dict[str, float]] = defaultdict(dict)
+    for counter in sources.tiering_counters or ():
+        by_name[counter.name][dict(counter.labels).get("topic", ALL_TOPICS)] = counter.value
+    shown = set(topics)
+    for ours, kafkas in _TIERING_COUNTERS.items():
+        counts = by_name.get(ours, {})
+        yield row_of(
+            f"kafka_server_brokertopicmetrics_{kafkas}_total",
+            [
+                Sample(sum(counts.values()), (ALL_TOPICS,)),
+                *(Sample(counts[topic], (topic,)) for topic in sorted(counts.keys() & shown)),
+            ],
+        )
+
+
+def _by_topic(
+    tiered: Sequence[PartitionStatistics],
+    read: Callable[[PartitionStatistics], int],
+    topics: Sequence[str],
+) -> Iterator[Sample]:
+    sums: Counter[str] = Counter()
+    for statistics in tiered:
+        sums[statistics.topic_partition.topic] += read(statistics)
+    yield Sample(sum(sums.values()), (ALL_TOPICS,))
+    for topic in topics:
+        if topic in sums:
+            yield Sample(sums[topic], (topic,))
+
+
+def _pools(pools: Mapping[str, ResizablePool], *, running_downloads: int) -> Iterator[Row]:
+    if not pools:
+        return
+    reader = pools["reader"]
+    yield single(
+        "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
+        pools["copier"].idle_part,
+    )
+    yield single(
+        "kafka_log_remote_remotestoragethreadpool_remotelogreadertaskqueuesize",
+        reader.waiting_count,
+    )
+    yield single(
+        "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
+        # Most downloads have a thread in another process, and none in this pool.
+        min(reader.idle_part, max(0.0, 1 - running_downloads / reader.size)),
+    )
+    yield row_of(
+        "strandline_remote_pool_size",
+        [Sample(pool.size, (name,)) for name, pool in pools.items()],
+    )
+
+
+def _store_requests(sources: Sources) -> Iterator[Row]:
+    requests = sources.store_requests()
+    if requests is not None:
+        by_operation, failed = requests
+        yield row_of(
+            "strandline_remote_requests_total",
+            [Sample(count, (name,)) for name, count in sorted(by_operation.items())],
+        )
+        yield single("strandline_remote_failed_attempts_total", failed)
+
+
+def _cold_reads(sources: Sources) -> Iterator[Row]:
+    if sources.cold_reader is None:
+        return
+    reads = sources.cold_reader.statistics()
+    yield from _pools(sources.remote_pools, running_downloads=reads.running_downloads_now)
+    yield single("strandline_cold_cache_bytes", reads.live_bytes_now)
+    yield single("strandline_cold_running_downloads", reads.running_downloads_now)
+    yield single("strandline_cold_index_bytes", reads.index_bytes_now)
+    yield single("strandline_cold_index_evictions_total", reads.evicted_indexes)
+    yield row_of(
+        "strandline_cold_chunks_total",
+        [
+            Sample(reads.memory_hits, ("memory",)),
+            Sample(reads.joined_downloads, ("underway",)),
+            Sample(reads.disk_hits, ("disk",)),
+            Sample(reads.downloads, ("store",)),
+        ],
+    )
+    yield single("strandline_cold_downloaded_bytes_total", reads.downloaded_bytes)
+    yield row_of(
+        "strandline_cold_failures_total",
+        [
+            Sample(reads.failed_downloads, ("failed",)),
+            Sample(reads.corrupt_chunks, ("corrupt",)),
+        ],
+    )
+    if sources.cold_pace is not None:
+        pace = sources.cold_pace.statistics(sources.clock.monotonic_s())
+        yield single("strandline_cold_limit_bytes_per_second", pace.limit_bytes_per_s)
+        yield single("strandline_cold_lateness_seconds_max", pace.lateness_s_max)
+        yield single("strandline_cold_held_answers", pace.waiting_answers)
+        yield single("strandline_cold_held_seconds_total", pace.held_s_total)
+        yield single("strandline_cold_limit_cuts_total", pace.cuts_total)
