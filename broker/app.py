@@ -33,7 +33,7 @@ from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.consumer_values import MemberTimes
 from strandline.broker.coordination.runtime import GroupCoordinator
-from strandline.broker.folder_marks import METADATA_FOLDER, check_not_interrupted
+from strandline.broker.folder_marks import METADATA_FOLDER
 from strandline.broker.group_configs import member_times
 from strandline.broker.handlers.dispatch import Dispatcher
 from strandline.broker.handlers.fetch import FetchHandler
@@ -48,7 +48,9 @@ from strandline.broker.opening import (
     ArchiveUnknown,
     load_logs,
     make_cold_reader,
+    make_tiering,
     open_archive,
+    open_log_dirs,
     warn_of_unreachable_archive,
 )
 from strandline.broker.part_settings import (
@@ -135,7 +137,9 @@ class Broker:
         """Everything up to the ready line. Raises StrandlineError."""
         check_sasl(self._config)
         config, clock = self._config, self._clock
-        self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 1
+        self._log_dirs = await self._in(
+            self._workers.disk, partial(open_log_dirs, config, clock)
+        )  # 1
         self._store = open_archive(config, clock)  # 2
         if self._store is not None:
             from strandline.broker.archive_upkeep import CLAIM_WAIT_S, ArchiveClaim
@@ -258,17 +262,7 @@ class Broker:
             )
         await self._replicas.follow(image)
 
-    def _open_log_dirs(self) -> LogDirs:
-        check_not_interrupted(self._config.log_dirs)
-        return LogDirs.open(
-            self._config.log_dirs,
-            node_id=self._config.node_id,
-            cluster_id=None,
-            clock=self._clock,
-        )
-
     def _make_tiers(self) -> Tiers:
-        config = self._config
         local = LocalTier(
             self._log_dirs.log_start_offsets,
             lookups=self._workers.lookups,
@@ -276,29 +270,19 @@ class Broker:
         )
         if self._store is None:
             return local
-        self._tiering = self._make_manager(self._store, tiering_config(config))
+        self._tiering = self._make_manager(self._store, tiering_config(self._config))
         return BothTiers(local, self._tiering)
 
     def _make_manager(self, store: ObjectStore, tiering: TieringConfig) -> TieringManager:
-        from strandline.storage.tiering.manager import TieringManager
-        from strandline.storage.tiering.ownership import Ownership, OwnershipState
-        from strandline.storage.tiering.tiering_config import TieringExecutors
-
         self._cold_reader = make_cold_reader(store, self._config, self._workers, self._cold_pace)
-        return TieringManager(
+        return make_tiering(
             store,
+            tiering,
+            self._workers,
             reader=self._cold_reader,
-            executors=TieringExecutors(
-                copies=self._workers.copier,
-                metadata=self._workers.manifests,
-                deletes=self._workers.expiration,
-            ),
             clock=self._clock,
-            config=tiering,
             metrics=self._tiering_counters,
-            on_topic_purged=lambda info: self._purges.add(info.topic_id),
-            # Who follows changes nothing, whosever it is.
-            ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
+            on_topic_purged=self._purges.add,
         )
 
     # --- running -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What start-up opens: the archive's store, the logs that the metadata knows, the cold reader.
+"""What start-up opens: the log folders and their logs, the archive's store, what works on it.
 
 Each function takes the configuration and gives the part; `app.py` says in which order.
 """
@@ -6,11 +6,13 @@ Each function takes the configuration and gives the part; `app.py` says in which
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.tiers import is_tiered
 from strandline.broker.config import BrokerConfig
+from strandline.broker.folder_marks import check_not_interrupted
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.workers import Workers
 from strandline.storage.clock import Clock
@@ -18,11 +20,14 @@ from strandline.storage.errors import StrandlineError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
+from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.object_store import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from strandline.storage.remote.reader import ColdReader
+    from strandline.storage.tiering.manager import TieringManager
+    from strandline.storage.tiering.tiering_config import TieringConfig
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +46,12 @@ def open_archive(config: BrokerConfig, clock: Clock) -> ObjectStore | None:
         region=config.remote_s3_region,
         clock=clock,
     )
+
+
+def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
+    """The log folders, locked; blocks. Raises RestoreRefused, StorageError."""
+    check_not_interrupted(config.log_dirs)
+    return LogDirs.open(config.log_dirs, node_id=config.node_id, cluster_id=None, clock=clock)
 
 
 def load_logs(
@@ -82,6 +93,36 @@ def make_cold_reader(
         disk_bytes_max=config.remote_cache_disk_bytes,
         disk_directory=config.remote_cache_directory if config.remote_cache_disk_bytes else None,
         pace=pace,
+    )
+
+
+def make_tiering(
+    store: ObjectStore,
+    config: TieringConfig,
+    workers: Workers,
+    *,
+    reader: ColdReader,
+    clock: Clock,
+    metrics: MetricRegistry,
+    on_topic_purged: Callable[[TopicId], None],
+) -> TieringManager:
+    """Who copies to the archive and deletes there, and says which topics are gone for good."""
+    from strandline.storage.tiering.manager import TieringManager
+    from strandline.storage.tiering.ownership import Ownership, OwnershipState
+    from strandline.storage.tiering.tiering_config import TieringExecutors
+
+    return TieringManager(
+        store,
+        reader=reader,
+        executors=TieringExecutors(
+            copies=workers.copier, metadata=workers.manifests, deletes=workers.expiration
+        ),
+        clock=clock,
+        config=config,
+        metrics=metrics,
+        on_topic_purged=lambda info: on_topic_purged(info.topic_id),
+        # Who follows changes nothing, whosever it is.
+        ownership=Ownership(OwnershipState.OURS if config.follows else OwnershipState.UNKNOWN),
     )
 
 
