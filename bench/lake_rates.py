@@ -401,7 +401,8 @@ def _produced(broker: BrokerProcess, topic: str, endpoint: str, total_bytes: int
 def _manifest(topic: str, endpoint: str) -> Manifest | None:
     from strandline.spark_lake.catalog import Catalog
     from strandline.spark_lake.objects import ObjectReader
-    from strandline.spark_lake.options import S3Options, Subscribe
+    from strandline.spark_lake.options import S3Options
+    from strandline.spark_lake.selection_options import Subscribe
     from strandline.storage.errors import StrandlineError
 
     reader = ObjectReader(

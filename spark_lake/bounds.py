@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from strandline.spark_lake.bound_options import AtTimestamp, Bounds
 from strandline.spark_lake.catalog import PARALLEL_READS, ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import AtTimestamp, Bounds, LakeOptions
+from strandline.spark_lake.options import LakeOptions
 from strandline.spark_lake.planner import OffsetRange, archived_range, explicit_offset
 from strandline.spark_lake.segments import LogReader, SegmentMeta, chunk_ranges, whole_segment
 from strandline.spark_lake.splits import ChunkRange, OpenPiece

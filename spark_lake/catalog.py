@@ -23,8 +23,8 @@ from typing import TypeVar
 
 from strandline.spark_lake.objects import ObjectReader, naming_later_formats
 from strandline.spark_lake.open_segment import with_open_segment
-from strandline.spark_lake.options import Assign, Selection, Subscribe, SubscribePattern
 from strandline.spark_lake.planner import OffsetRange
+from strandline.spark_lake.selection_options import Assign, Selection, Subscribe, SubscribePattern
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, InvalidConfig, ObjectNotFound
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition

@@ -10,27 +10,28 @@ A starting timestamp means the *offset* of the first record at or after it, as i
 records with smaller timestamps are still read. A filter on column `timestamp` is exact per row.
 
 Ours are `path`, `columns`, `value*`, `schemaRegistry.*`, `splitBytes`, `isolationLevel`,
-`includeOpenSegment`, `scanReport`, `engine`, `urlExpiry`, and `s3.*`. Pure: opens nothing.
+`includeOpenSegment`, `scanReport`, `engine`, `urlExpiry`, and `s3.*`. Which topics, where to begin
+and end, and how values are read are groups with files of their own (`selection_options.py`,
+`bound_options.py`, `value_options.py`). Pure: opens nothing.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from strandline.spark_lake.bound_options import Bounds, Edge, is_behind, parse_bounds
 from strandline.spark_lake.given_options import (
     GivenOptions,
     duration_ms,
-    integer,
-    json_object,
     nearest,
 )
+from strandline.spark_lake.selection_options import Selection, parse_selection
+from strandline.spark_lake.value_options import ValueErrors, ValueOptions, parse_values
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.model import Isolation, TopicPartition
+from strandline.storage.model import Isolation
 
 # One split is one Spark task: large enough to outweigh starting it (some 50 ms), small enough to
 # spread over executors and to be repeated cheaply.
@@ -49,27 +50,6 @@ URL_EXPIRY_S_MAX = 7 * 24 * 3600
 SPLITS_MAX = 1_000_000
 
 
-class Edge(Enum):
-    """An end of what a partition has; the values are Kafka's numbers in JSON options."""
-
-    LATEST = -1
-    EARLIEST = -2
-
-
-@dataclass(frozen=True, slots=True)
-class AtOffset:
-    """At this very offset."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class AtTimestamp:
-    """At the offset of the first record whose timestamp is at least this."""
-
-    timestamp_ms: int
-
-
 class Mode(Enum):
     """How the options are used; ANY is while Spark asks for the schema and does not say."""
 
@@ -78,104 +58,12 @@ class Mode(Enum):
     ANY = "any"
 
 
-Bound: TypeAlias = Edge | AtOffset | AtTimestamp
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Where to begin (or end) in each partition. `named` holds all partitions, or none."""
-
-    option: str
-    default: Bound
-    named: Mapping[TopicPartition, Bound] = field(default_factory=dict)
-
-    def of(self, partition: TopicPartition) -> Bound:
-        """Raises InvalidConfig if partitions are named and this is not among them."""
-        if not self.named:
-            return self.default
-        if partition not in self.named:
-            raise InvalidConfig(
-                f"option {self.option} must name every partition that is read;"
-                f" {partition.topic} partition {partition.partition} is missing"
-            )
-        return self.named[partition]
-
-    def check_names(self, partitions: Collection[TopicPartition]) -> None:
-        """Raises InvalidConfig for a name that is not among `partitions`, those that are read.
-
-        Other topics may be named: one option can serve several queries.
-        """
-        topics = {one.topic for one in partitions}
-        for other in sorted(self.named.keys() - set(partitions)):
-            if other.topic in topics:
-                raise InvalidConfig(
-                    f"option {self.option} names {other.topic} partition {other.partition}, which"
-                    " is not read: it must name the partitions that are, and no others"
-                )
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """All partitions of these topics."""
-
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribePattern:
-    """All partitions of the topics in whose name the pattern is found."""
-
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """These partitions."""
-
-    partitions: Mapping[str, tuple[int, ...]]
-
-
-Selection: TypeAlias = Subscribe | SubscribePattern | Assign
-
-
 class Engine(Enum):
     """What decodes in Spark's tasks; the values are those of option engine."""
 
     AUTO = "auto"
     JVM = "jvm"
     PYTHON = "python"
-
-
-class ValueFormat(Enum):
-    """What values are decoded from; the values are those of option valueFormat."""
-
-    RAW = "raw"
-    STRING = "string"
-    JSON = "json"
-    AVRO = "avro"
-    PROTOBUF = "protobuf"
-
-
-class ValueErrors(Enum):
-    """What becomes of a value that does not parse."""
-
-    FAIL = "fail"
-    NULL = "null"
-    CORRUPT = "corrupt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValueOptions:
-    """How values become columns; see `values/plan.py` for what goes with which format."""
-
-    format: ValueFormat = ValueFormat.RAW
-    errors: ValueErrors = ValueErrors.FAIL
-    schema: str | None = None
-    descriptors: str | None = None
-    message: str | None = None
-    subject: str | None = None
-    registry_url: str | None = None
-    registry_auth: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,12 +122,12 @@ class LakeOptions:
         """Raises InvalidConfig for a partition that would end before it begins."""
         for partition, start in self.start.named.items():
             end = self.end.named.get(partition)
-            if _is_behind(start, end):
+            if is_behind(start, end):
                 raise InvalidConfig(
                     f"options {self.start.option} and {self.end.option}: {partition.topic}"
                     f" partition {partition.partition} would end before it begins"
                 )
-        if _is_behind(self.start.default, self.end.default):
+        if is_behind(self.start.default, self.end.default):
             raise InvalidConfig(
                 f"options {self.start.option} and {self.end.option}: the query would end before it"
                 " begins"
@@ -258,14 +146,16 @@ class LakeOptions:
         first = Edge.LATEST if mode is Mode.STREAM else Edge.EARLIEST
         return cls(
             url=_url(given),
-            selection=_selection(given),
+            selection=parse_selection(given),
             # As in Spark's Kafka source, a stream begins at the end if nothing else is said.
-            start=_bounds(given, "starting", first, Edge.LATEST if mode is Mode.BATCH else None),
-            end=_bounds(given, "ending", Edge.LATEST, Edge.EARLIEST),
+            start=parse_bounds(
+                given, "starting", first, Edge.LATEST if mode is Mode.BATCH else None
+            ),
+            end=parse_bounds(given, "ending", Edge.LATEST, Edge.EARLIEST),
             fail_without_match=given.one_of(
                 "startingOffsetsByTimestampStrategy", {"error": True, "latest": False}, "error"
             ),
-            values=_values(given),
+            values=parse_values(given),
             columns=_columns(given),
             fail_on_data_loss=given.boolean("failOnDataLoss", default=True),
             isolation=given.one_of(
@@ -307,16 +197,6 @@ _STREAM_ONLY = (
 _BATCH_ONLY = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 
-def _is_behind(start: Bound, end: Bound | None) -> bool:
-    """Whether nothing can be between them; offsets and times cannot be compared."""
-    match start, end:
-        case AtOffset(first), AtOffset(last):
-            return first > last
-        case AtTimestamp(first), AtTimestamp(last):
-            return first > last
-    return False
-
-
 # --- the parts --------------------------------------------------------------------------------
 
 
@@ -346,41 +226,9 @@ def _trigger(given: GivenOptions) -> TriggerLimits:
     return limits
 
 
-def _values(given: GivenOptions) -> ValueOptions:
-    options = ValueOptions(
-        format=given.one_of("valueFormat", {one.value: one for one in ValueFormat}, "raw"),
-        errors=given.one_of("valueErrors", {one.value: one for one in ValueErrors}, "fail"),
-        schema=given.text("valueSchema"),
-        descriptors=given.text("valueDescriptors"),
-        message=given.text("valueMessage"),
-        subject=given.text("valueSubject"),
-        registry_url=given.text("schemaRegistry.url"),
-        registry_auth=given.text("schemaRegistry.auth"),
-    )
-    for name, formats in _FORMATS_WITH.items():
-        if given.text(name) is not None and options.format not in formats:
-            raise InvalidConfig(
-                f"option {name} means nothing with valueFormat={options.format.value}; it goes with"
-                f" {' or '.join(one.value for one in formats)}"
-            )
-    return options
-
-
-_REGISTERED = (ValueFormat.JSON, ValueFormat.AVRO, ValueFormat.PROTOBUF)
-_FORMATS_WITH = {
-    "valueSchema": (ValueFormat.JSON, ValueFormat.AVRO),
-    "valueErrors": (ValueFormat.STRING, *_REGISTERED),
-    "valueDescriptors": (ValueFormat.PROTOBUF,),
-    "valueMessage": (ValueFormat.PROTOBUF,),
-    "valueSubject": _REGISTERED,
-    "schemaRegistry.url": _REGISTERED,
-    "schemaRegistry.auth": _REGISTERED,
-}
-
-
 def _columns(given: GivenOptions) -> tuple[str, ...]:
     with_headers = given.boolean("includeHeaders", default=False)
-    corrupt = (CORRUPT_COLUMN,) if _values(given).errors is ValueErrors.CORRUPT else ()
+    corrupt = (CORRUPT_COLUMN,) if parse_values(given).errors is ValueErrors.CORRUPT else ()
     known = (*COLUMNS, HEADERS_COLUMN, *corrupt)
     text = given.text("columns")
     if text is None:
@@ -416,27 +264,6 @@ def _url(given: GivenOptions) -> str:
     )
 
 
-def _selection(given: GivenOptions) -> Selection:
-    names = [
-        name for name in ("subscribe", "subscribePattern", "assign") if given.text(name) is not None
-    ]
-    if len(names) != 1:
-        raise InvalidConfig(
-            "exactly one of the options subscribe, subscribePattern and assign says what is read;"
-            f" given: {', '.join(names) or 'none'}"
-        )
-    if names == ["subscribe"]:
-        named = [topic.strip() for topic in (given.text("subscribe") or "").split(",")]
-        # Empty names are passed over, as Spark's Kafka source does.
-        topics = dict.fromkeys(topic for topic in named if topic)
-        if not topics:
-            raise InvalidConfig("option subscribe names no topic between its commas")
-        return Subscribe(tuple(topics))
-    if names == ["subscribePattern"]:
-        return SubscribePattern(_pattern(given.text("subscribePattern") or ""))
-    return Assign(_assignment(given.text("assign") or ""))
-
-
 def _url_expiry_s(given: GivenOptions) -> int:
     text = given.text("urlExpiry")
     if text is None:
@@ -445,79 +272,3 @@ def _url_expiry_s(given: GivenOptions) -> int:
     if not URL_EXPIRY_S_MIN <= seconds <= URL_EXPIRY_S_MAX:
         raise InvalidConfig(f"option urlExpiry is {text!r}, it must be from 1m to 7d")
     return seconds
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise InvalidConfig(f"option subscribePattern is no regular expression: {error}") from error
-    return text
-
-
-def _assignment(text: str) -> dict[str, tuple[int, ...]]:
-    example = '{"topic": [0, 1]}'
-    partitions_by_topic: dict[str, tuple[int, ...]] = {}
-    for topic, partitions in json_object("assign", text, example).items():
-        if not isinstance(partitions, list) or not all(
-            type(partition) is int and partition >= 0 for partition in partitions
-        ):
-            raise InvalidConfig(f"option assign for {topic} is {partitions!r}, expected {example}")
-        if not partitions:
-            raise InvalidConfig(
-                f"option assign names no partition of {topic}: leave the topic out, or subscribe it"
-            )
-        partitions_by_topic[topic] = tuple(dict.fromkeys(partitions))
-    if not partitions_by_topic:
-        raise InvalidConfig(f"option assign names no topic, expected {example}")
-    return partitions_by_topic
-
-
-def _bounds(given: GivenOptions, which: str, default: Edge, refused: Edge | None) -> Bounds:
-    """The bounds of one end; `refused` is the edge that would leave nothing to read."""
-    name = f"{which}Timestamp"
-    if (text := given.text(name)) is not None:
-        return Bounds(option=name, default=AtTimestamp(integer(name, text)))
-    name = f"{which}OffsetsByTimestamp"
-    if (text := given.text(name)) is not None:
-        return Bounds(option=name, default=default, named=_named(name, text, AtTimestamp))
-    name = f"{which}Offsets"
-    text = given.text(name) or default.name.lower()
-    for edge in Edge:
-        if text.lower() != edge.name.lower():
-            continue
-        if edge is refused:
-            raise InvalidConfig(f"option {name} may not be {text.lower()} in a batch query")
-        return Bounds(option=name, default=edge)
-
-    def bound(offset: int) -> Bound:
-        for edge in Edge:
-            if offset != edge.value:
-                continue
-            if edge is refused:
-                raise InvalidConfig(
-                    f"option {name} may not hold {offset} ({edge.name.lower()}) in a batch query"
-                )
-            return edge
-        if offset < 0:
-            raise InvalidConfig(f"option {name} holds the offset {offset}")
-        return AtOffset(offset)
-
-    return Bounds(option=name, default=default, named=_named(name, text, bound))
-
-
-def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPartition, Bound]:
-    example = '{"topic": {"0": 23, "1": 42}}'
-    named: dict[TopicPartition, Bound] = {}
-    for topic, numbers in json_object(name, text, example).items():
-        if not isinstance(numbers, dict):
-            raise InvalidConfig(f"option {name} for {topic} is {numbers!r}, expected {example}")
-        for partition, number in numbers.items():
-            if not partition.isdecimal() or type(number) is not int:
-                raise InvalidConfig(
-                    f"option {name} for {topic} holds {partition!r}: {number!r}, expected {example}"
-                )
-            named[TopicPartition(topic, int(partition))] = bound(number)
-    if not named:
-        raise InvalidConfig(f"option {name} names no partition, expected {example}")
-    return named

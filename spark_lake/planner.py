@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from strandline.spark_lake.options import SPLIT_BYTES_MIN, AtOffset, Bound, Edge
+from strandline.spark_lake.bound_options import AtOffset, Bound, Edge
+from strandline.spark_lake.options import SPLIT_BYTES_MIN
 from strandline.spark_lake.splits import Candidate, Split, SplitSizes, cut
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition

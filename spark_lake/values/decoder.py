@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from strandline.spark_lake.options import CORRUPT_COLUMN, ValueErrors
+from strandline.spark_lake.options import CORRUPT_COLUMN
+from strandline.spark_lake.value_options import ValueErrors
 from strandline.storage.errors import CorruptRecords
 
 

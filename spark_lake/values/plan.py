@@ -8,14 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.spark_lake.options import (
-    Assign,
-    Selection,
-    Subscribe,
-    ValueErrors,
-    ValueFormat,
-    ValueOptions,
-)
+from strandline.spark_lake.selection_options import Assign, Selection, Subscribe
+from strandline.spark_lake.value_options import ValueErrors, ValueFormat, ValueOptions
 from strandline.spark_lake.values.avro_values import AvroValues
 from strandline.spark_lake.values.ddl import parse_columns
 from strandline.spark_lake.values.decoder import ValueDecoder

@@ -15,8 +15,9 @@ import pytest
 from strandline.spark_lake import objects, scan
 from strandline.spark_lake.catalog import Catalog
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import S3Options, Subscribe
+from strandline.spark_lake.options import S3Options
 from strandline.spark_lake.report import read_scan_reports
+from strandline.spark_lake.selection_options import Subscribe
 from strandline.spark_lake.source import StrandlineDataSource
 from strandline.storage.errors import (
     AccessDenied,

@@ -8,20 +8,11 @@ import sys
 import pytest
 
 from strandline.spark_lake.arrow_scan import make_query
+from strandline.spark_lake.bound_options import AtOffset, AtTimestamp, Edge
 from strandline.spark_lake.given_options import OPTION_NAMES
 from strandline.spark_lake.objects import _s3_arguments
-from strandline.spark_lake.options import (
-    SPLIT_BYTES,
-    Assign,
-    AtOffset,
-    AtTimestamp,
-    Edge,
-    LakeOptions,
-    Mode,
-    S3Options,
-    Subscribe,
-    SubscribePattern,
-)
+from strandline.spark_lake.options import SPLIT_BYTES, LakeOptions, Mode, S3Options
+from strandline.spark_lake.selection_options import Assign, Subscribe, SubscribePattern
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Isolation, TopicPartition
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from strandline.spark_lake.options import AtOffset, AtTimestamp, Edge
+from strandline.spark_lake.bound_options import AtOffset, AtTimestamp, Edge
 from strandline.spark_lake.planner import (
     OffsetRange,
     PartitionScan,
