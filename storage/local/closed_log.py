@@ -37,14 +37,12 @@ from strandline.storage.local.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.producer_state import ProducerState
 from strandline.storage.local.recovery import LateOpener, LoadedLog
 from strandline.storage.local.recovery_report import RecoveryReport
-from strandline.storage.local.segment import (
+from strandline.storage.local.segment import LogSegment, SegmentEnd, UnopenedSegment
+from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    LogSegment,
-    SegmentEnd,
-    UnopenedSegment,
     file_name,
 )
 from strandline.storage.log_config import LogConfig

@@ -25,7 +25,7 @@ from strandline.storage.local.index import (
 )
 from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.local.scan import ScannedBatch, scan_batches
-from strandline.storage.local.segment import (
+from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,

@@ -24,7 +24,7 @@ from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.files import TEMPORARY_SUFFIX, OpenFile
 from strandline.storage.local import checkpoint
 from strandline.storage.local.scan import scan_batches
-from strandline.storage.local.segment import (
+from strandline.storage.local.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,

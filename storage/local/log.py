@@ -44,7 +44,8 @@ from strandline.storage.local.append_rules import (
 from strandline.storage.local.closed_log import ClosedLog, resume_log
 from strandline.storage.local.producer_state import TransactionMarker
 from strandline.storage.local.recovery import aborted_entry, load_log
-from strandline.storage.local.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
+from strandline.storage.local.segment import RELATIVE_OFFSET_MAX, LogSegment
+from strandline.storage.local.segment_reader import LocalRead
 from strandline.storage.local.segmented_log import LogStatistics, SegmentedLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import (

@@ -17,7 +17,8 @@ from strandline.storage.errors import CorruptFile, CorruptRecords, UnsupportedFo
 from strandline.storage.local import folder
 from strandline.storage.local.producer_state import ProducerState
 from strandline.storage.local.recovery_report import RecoveryReport
-from strandline.storage.local.segment import SNAPSHOT_SUFFIX, LogSegment, file_name
+from strandline.storage.local.segment import LogSegment
+from strandline.storage.local.segment_names import SNAPSHOT_SUFFIX, file_name
 
 
 def reload_producers(

@@ -42,14 +42,12 @@ from strandline.storage.local.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.producer_state import CompletedTransaction, ProducerState
 from strandline.storage.local.recovery_report import RecoveryReport
 from strandline.storage.local.scan import ScannedBatch, scan_batches
-from strandline.storage.local.segment import (
+from strandline.storage.local.segment import RELATIVE_OFFSET_MAX, LogSegment, UnopenedSegment
+from strandline.storage.local.segment_names import (
     LOG_SUFFIX,
-    RELATIVE_OFFSET_MAX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     TXN_INDEX_SUFFIX,
-    LogSegment,
-    UnopenedSegment,
     file_name,
 )
 from strandline.storage.local.txn_index import TxnIndex

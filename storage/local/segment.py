@@ -33,19 +33,11 @@ from strandline.storage.files import OpenFile
 from strandline.storage.local.index import LOADED, TimeEntry, TimeIndex
 from strandline.storage.local.open_segments import OPEN_SEALED
 from strandline.storage.local.segment_names import (
-    INDEX_SUFFIX,
     LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     file_name,
 )
 from strandline.storage.local.segment_reader import (
-    BatchPosition,
-    LocalRead,
     SegmentReader,
-    WalkedBatch,
 )
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import NO_TIMESTAMP, Buffer
@@ -53,32 +45,14 @@ from strandline.storage.records.any_batch import BATCH_BYTES_MIN
 
 log = logging.getLogger(__name__)
 
-__all__ = [
-    "INDEX_SUFFIX",
-    "LOG_SUFFIX",
-    "NEVER_MS",
-    "RELATIVE_OFFSET_MAX",
-    "SEGMENT_SUFFIXES",
-    "SNAPSHOT_SUFFIX",
-    "TIME_INDEX_SUFFIX",
-    "TXN_INDEX_SUFFIX",
-    "BatchPosition",
-    "LocalRead",
-    "LogSegment",
-    "SegmentEnd",
-    "UnopenedSegment",
-    "WalkedBatch",
-    "file_name",
-]
-
 # Indexes hold offsets relative to the base, and positions, as Kafka does: in 31 bits.
 RELATIVE_OFFSET_MAX = 2**31 - 1
 NEVER_MS = 2**63 - 1
 
-# What a segment that was found by its name takes over from one that was opened.
 # Held while a segment gets its file or gives it up: two threads that did both halves at once would
 # leave one that says it has a file and has none. Opening a file takes 10 us.
 _SWITCHING = threading.Lock()
+# What a segment that was found by its name takes over from one that was opened.
 _FROM_FILES = (
     "size_bytes",
     "created_ms",

@@ -28,13 +28,9 @@ from strandline.storage.local.cleaned_segment import CleanedFacts
 from strandline.storage.local.producer_snapshots import reload_producers
 from strandline.storage.local.recovery import LoadedLog
 from strandline.storage.local.recovery_report import RecoveryReport
-from strandline.storage.local.segment import (
-    SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX,
-    LogSegment,
-    file_name,
-)
+from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.segment_list import SegmentList
+from strandline.storage.local.segment_names import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, file_name
 from strandline.storage.local.trash import Trash
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Buffer, EpochStart, TopicId, TopicPartition
