@@ -121,14 +121,23 @@ class LogSegment(SegmentReader):
     def create(
         cls, directory: Path, base_offset: int, *, config: LogConfig, now_ms: int
     ) -> LogSegment:
-        """A new, empty, active segment; its index files exist from the start. Raises DiskError."""
+        """A new, empty, active segment; its index files exist from the start.
+
+        Raises DiskError; nothing of it is left then, or the error condemns the folder. The name of
+        a segment that was never begun would tell a start that the one before it ends there.
+        """
         path = directory / file_name(base_offset, LOG_SUFFIX)
         log = OpenFile(path, writable=True, create=True)
         if log.size_bytes():
             raise DiskError(f"{path} exists and is not empty")
         segment = cls(directory, base_offset, log=log, created_ms=now_ms, active=True)
-        segment.offset_index.create_file()
-        segment.time_index.create_file()
+        try:
+            segment.offset_index.create_file()
+            segment.time_index.create_file()
+        except DiskError:
+            for made in (path, segment.index_path, segment.time_index_path):
+                files.remove(made)
+            raise
         segment.apply_config(config)
         return segment
 

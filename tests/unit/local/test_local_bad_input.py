@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -259,3 +261,28 @@ def test_a_roll_that_fails_leaves_the_log_as_it_was(
     fill(log, 3)
     assert [segment.base_offset for segment in log.segments] == [0, 60]
     assert_dense(log)
+
+
+def test_a_roll_that_fails_half_way_is_no_end_of_the_segment_for_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """A descriptor for the new log is left and none for its index; a smaller batch still fits."""
+    config = LogConfig(segment_bytes=4000)
+    log = open_log(tmp_path, config=config)
+    fill(log, 5)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+    try:
+        with pytest.raises(DiskError, match=r"\.index: Too many open files"):
+            append(log, batch(20, value_bytes=100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    fill(log, 1, record_count=3)
+    fill(log, 5)
+    assert [segment.base_offset for segment in log.segments] == [0, 53]
+    again = open_log(tmp_path, config=config, clean_shutdown=False)
+    assert again.recovery_report.problems == []
+    assert again.end_offset == 103
+    assert_dense(again)
