@@ -9,8 +9,8 @@ it does not grow with every start of the broker for ever.
 
 A new epoch is in memory at once and in the file a little later: replacing a file may wait for the
 device, and after a start every partition begins an epoch with its first append. Until then it can
-be read from the batches themselves, which lie behind the recovery point: `flush` writes the file
-before it moves that.
+be read from the batches themselves, which lie behind the recovery point: `flush` writes the file,
+or syncs one that was only written, before it moves that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
+from strandline.storage import files
 from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.local import checkpoint
 from strandline.storage.model import NO_EPOCH, EpochStart
@@ -36,6 +37,8 @@ class LeaderEpochCache:
         self.latest_epoch = self._starts[-1].epoch if self._starts else NO_EPOCH
         # Whether the file lacks an epoch that was assigned.
         self.is_unwritten = False
+        # Whether the file may go back to an earlier one with the power.
+        self.is_unsynced = False
         # The file is written by worker threads too.
         self._write_lock = threading.Lock()
 
@@ -126,11 +129,21 @@ class LeaderEpochCache:
         """Brings the file up to date. Blocks; may be called from any thread. Raises DiskError."""
         with self._write_lock:
             # First, so that an epoch that comes meanwhile is not taken for written.
-            self.is_unwritten = False
+            self.is_unwritten, self.is_unsynced = False, not sync
             try:
                 checkpoint.write_epochs(self._path, self._starts, sync=sync)
             except DiskError:
-                self.is_unwritten = True
+                self.is_unwritten = self.is_unsynced = True
+                raise
+
+    def sync(self) -> None:
+        """Makes the file durable as it stands; its name is the caller's. Blocks, like `write`."""
+        with self._write_lock:
+            self.is_unsynced = False
+            try:
+                files.sync_file(self.path)
+            except DiskError:
+                self.is_unsynced = True
                 raise
 
     def _replace(self, starts: Iterable[EpochStart]) -> None:

@@ -452,6 +452,9 @@ class _Loader:
         self.epochs.truncate_from_end(self.segments[-1].end_offset)
         if self.epochs.starts != self.epochs_on_disk or not self.epochs_complete:
             self.epochs.write(sync=False)
+        elif not self.report.clean_shutdown and self.epochs.starts:
+            # Somebody wrote it who may have died before the sync.
+            self.epochs.is_unsynced = True
 
     def _problem(self, text: str) -> None:
         self.report.note_problem(self.directory, text)

@@ -271,6 +271,9 @@ class SegmentedLog:
                         segment.sync()
                 if self.leader_epochs.is_unwritten:
                     self.leader_epochs.write(sync=True)
+                elif self.leader_epochs.is_unsynced:
+                    self.leader_epochs.sync()
+                    names_unsynced = True
                 if names_unsynced:
                     files.sync_directory(self.directory)
             except DiskError as error:

@@ -67,6 +67,7 @@ def test_a_flush_syncs_logs_before_their_indexes_and_the_folder(
         first.time_index_path.name,
         first.snapshot_path.name,
         active.log_path.name,
+        "leader-epoch-checkpoint",
         "t-0",
     ]
     log.flush()
@@ -146,6 +147,33 @@ def test_a_new_epoch_is_in_its_file_before_the_recovery_point_passes_it(
     assert LeaderEpochCache.open(path).starts == log.leader_epochs.starts
     log.flush()
     assert points == [0]
+
+
+@pytest.mark.parametrize("written_by", ["this process", "one that was killed"])
+def test_an_epoch_that_was_only_written_is_synced_before_the_recovery_point_passes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_by: str
+) -> None:
+    """The file may otherwise be an earlier one after a loss of power, and is believed."""
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    append(log, batch(2), leader_epoch=1)
+    log.write_epochs()
+    if written_by != "this process":
+        log = open_log(tmp_path / "t-0", config=CONFIG, clean_shutdown=False)
+    points: dict[str, int] = {}
+
+    def note(descriptor: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH119, PTH115
+        points[name] = log.recovery_point
+
+    monkeypatch.setattr(os, "fsync", note)
+    log.flush()
+    assert points["leader-epoch-checkpoint"] == points["t-0"] == 0
+    assert list(points)[-2:] == ["leader-epoch-checkpoint", "t-0"]
+    assert log.recovery_point == 2
+    points.clear()
+    append(log, batch(2), leader_epoch=1)
+    log.flush()
+    assert "leader-epoch-checkpoint" not in points
 
 
 @pytest.mark.parametrize("written", [False, True])
