@@ -3,7 +3,7 @@
     JoinGroup    is a heartbeat that brings the subscription, and what the member still has
     SyncGroup    tells it what it has now
     Heartbeat    says "join again" while the group is ahead of the member
-    LeaveGroup   fences it
+    LeaveGroup   fences it; members of the new protocol too, whom administrators take out with it
 
 Nobody leads and nobody waits: the server assigns, and a join is answered at once. A cooperative
 member gives partitions back between two joins, an eager one comes without any.
@@ -152,6 +152,4 @@ def leaving_member_id(roster: Roster, leaving: LeavingMember) -> str:
     if member_id == NO_MEMBER_ID:
         member_id = roster.static_member_id(instance_id) or NO_MEMBER_ID
     check_identity(roster, member_id, instance_id)
-    if roster.subscriptions[member_id].classic is None:
-        raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
     return member_id

@@ -164,7 +164,7 @@ class ConsumerCoordinator:
     ) -> tuple[LeaveResult, ...]:
         """Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
-        decision = slot.shard.consumers.classic_leave(group, leaving, image)
+        decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
         self._carry_out(slot, group.group_id, decision, now)
         if decision.records:
             await settle(slot)

@@ -264,9 +264,13 @@ class ConsumerGroups:
         return ConsumerDecision(records=tuple(draft.records), join=answer)
 
     def classic_leave(
-        self, group: ConsumerGroup, leaving: Sequence[LeavingMember], image: MetadataImage
+        self,
+        group: ConsumerGroup,
+        leaving: Sequence[LeavingMember],
+        image: MetadataImage,
+        now: Moment,
     ) -> ConsumerDecision:
-        """LeaveGroup; a result for each member in order."""
+        """LeaveGroup, of a member of either protocol; a result for each of them in order."""
         results, gone = [], []
         for member in leaving:
             member_id, code = member.member_id, ErrorCode.NONE
@@ -282,10 +286,11 @@ class ConsumerGroups:
                     error_code=code,
                 )
             )
-        draft = Draft(group.roster)
-        if gone:
-            decisions.fence(draft, dict.fromkeys(gone), image)
-        return ConsumerDecision(records=tuple(draft.records), leave=tuple(results))
+        if not gone:
+            return ConsumerDecision(leave=tuple(results))
+        return replace(
+            self.fence(group, tuple(dict.fromkeys(gone)), image, now), leave=tuple(results)
+        )
 
     # --- offsets -----------------------------------------------------------------------------
 

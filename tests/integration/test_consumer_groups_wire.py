@@ -16,6 +16,11 @@ from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from strandline.broker.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
 from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -31,6 +36,7 @@ UNKNOWN_MEMBER_ID = 25
 UNSUPPORTED_VERSION = 35
 INVALID_REQUEST = 42
 GROUP_ID_NOT_FOUND = 69
+FENCED_INSTANCE_ID = 82
 FENCED_MEMBER_EPOCH = 110
 UNSUPPORTED_ASSIGNOR = 112
 STALE_MEMBER_EPOCH = 113
@@ -75,11 +81,13 @@ def join(
     version: int = 1,
     regex: str | None = None,
     assignor: str | None = None,
+    instance_id: str | None = None,
 ) -> ConsumerGroupHeartbeatResponse:
     request = ConsumerGroupHeartbeatRequest(
         group_id=group_id,
         member_id=uuid.uuid4().hex if member_id is None else member_id,
         member_epoch=0,
+        instance_id=instance_id,
         rebalance_timeout_ms=10_000,
         subscribed_topic_names=topics,
         subscribed_topic_regex=regex,
@@ -230,3 +238,30 @@ def test_a_classic_member_is_served_in_a_group_of_the_new_protocol(
         assert left.error_code == 0
     finally:
         classic.close()
+
+
+def test_an_administrator_takes_members_of_the_new_protocol_out_with_leave_group(
+    client: WireClient, topic: str, group_id: str
+) -> None:
+    """Admin.removeMembersFromConsumerGroup names members by id, and static ones by instance."""
+    join(client, group_id, [topic], member_id="m")
+    join(client, group_id, [topic], member_id="s", instance_id="i")
+
+    def take_out(member_id: str, instance_id: str | None, *, version: int = 5) -> int:
+        request = LeaveGroupRequest(
+            group_id=group_id,
+            member_id=member_id,
+            members=[MemberIdentity(member_id=member_id, group_instance_id=instance_id)],
+        )
+        answer = client.ask(request, LeaveGroupResponse, version)
+        return answer.members[0].error_code if version >= 3 else answer.error_code
+
+    assert take_out("nobody", None) == UNKNOWN_MEMBER_ID
+    assert take_out("", "j") == UNKNOWN_MEMBER_ID
+    assert take_out("m", "i") == FENCED_INSTANCE_ID
+    assert len(describe_consumers(client, group_id).members) == 2
+    assert take_out("", "i") == 0
+    assert beat(client, group_id, "s", 2).error_code == UNKNOWN_MEMBER_ID
+    assert take_out("m", None, version=0) == 0
+    assert beat(client, group_id, "m", 1).error_code == UNKNOWN_MEMBER_ID
+    assert describe_consumers(client, group_id).group_state == "Empty"

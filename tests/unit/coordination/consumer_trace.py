@@ -414,7 +414,7 @@ class ConsumerTrace:
     def classic_leave(self, who: str) -> None:
         self.clients.pop(who, None)
         decision = self.shard.consumers.classic_leave(
-            self.group, [LeavingMember(member_id=who)], self.image
+            self.group, [LeavingMember(member_id=who)], self.image, self.now
         )
         self._carry_out(decision)
         self._note(f"classic leave {who} {decision.leave[0].error_code.name}")

@@ -79,6 +79,15 @@ def test_the_group_is_classic_again_when_its_last_member_of_the_new_protocol_lea
     assert group.next_deadline_ms is not None
 
 
+def test_the_group_is_classic_again_when_that_member_is_taken_out_with_leave_group() -> None:
+    trace = ConsumerTrace()
+    trace.classic_group_of({"a": "t:0,1", "b": "t:2,3"})
+    trace.join("n")
+    trace.classic_leave("n")
+    assert trace.shard.consumers.get("g") is None
+    assert [member.member_id for member in trace.classic_group.members] == ["a", "b"]
+
+
 def test_members_of_a_group_that_went_back_may_commit_what_they_have_until_they_joined() -> None:
     trace = ConsumerTrace()
     trace.classic_group_of({"a": "t:0,1", "b": "t:2,3"})
@@ -177,7 +186,7 @@ def test_a_classic_member_joins_a_group_of_the_new_protocol() -> None:
     trace.classic_beat("id-1")
     trace.classic_join("id-1")
     trace.classic_sync("id-1")
-    trace.classic_leave("n")
+    trace.classic_leave("nobody")
     trace.classic_leave("id-1")
     trace.shows("""
         join n               n: epoch 1 has t:0-3
@@ -190,7 +199,7 @@ def test_a_classic_member_joins_a_group_of_the_new_protocol() -> None:
         classic beat id-1    join again
         classic join id-1    id-1: generation 2
         classic sync id-1    id-1: has t:2-3
-        classic leave n      UNKNOWN_MEMBER_ID
+        classic leave nobody UNKNOWN_MEMBER_ID
         classic leave id-1   NONE
     """)
 
