@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from bench.librdkafka import (
     clock_gettime,
     rd_consume,
-    rd_consume_batch,
+    rd_consume_callback,
     rd_flush,
     rd_message_destroy,
     rd_outstanding,
@@ -27,6 +27,13 @@ from bench.librdkafka import (
 # rd_kafka_message_t in words.
 MESSAGE_WORDS = 9
 MESSAGE_ERROR, MESSAGE_PARTITION, MESSAGE_PAYLOAD, MESSAGE_LENGTH, MESSAGE_OFFSET = 0, 2, 3, 4, 7
+# What a consumer took, in words: how many records of how many, their bytes, what was wrong, and the
+# offset that is due next in each partition.
+TAKEN_COUNT, TAKEN_COUNT_MAX, TAKEN_BYTES, TAKEN_IS_CONTIGUOUS = 0, 1, 2, 3
+TAKEN_ERROR, TAKEN_OFFSET, TAKEN_EXPECTED, TAKEN_NEXT_OFFSETS = 4, 5, 6, 7
+# In the place of an error code of librdkafka's, which are negative or Kafka's.
+ERROR_OF_OFFSET = 1 << 20
+_WAIT_MS = 200
 _LOW_32_BITS = 0xFFFFFFFF
 _FLAG_COPY = 2
 # librdkafka itself gives a record up after five minutes.
@@ -108,35 +115,43 @@ def produce_loop(
     return sent
 
 
+@numba.cfunc("void(uintp, uintp)")
+def take_message(message_address, state_address):
+    """Checks and counts one record; see TAKEN_* for the state. Compiled code calls it."""
+    state, message = words_at(state_address), words_at(message_address)
+    if state[TAKEN_ERROR] != 0 or state[TAKEN_COUNT] >= state[TAKEN_COUNT_MAX]:
+        return
+    error = np.int32(message[MESSAGE_ERROR] & _LOW_32_BITS)
+    if error != 0:
+        state[TAKEN_ERROR] = error
+        return
+    partition = TAKEN_NEXT_OFFSETS + (message[MESSAGE_PARTITION] & _LOW_32_BITS)
+    offset, expected = message[MESSAGE_OFFSET], state[partition]
+    if offset < expected or (state[TAKEN_IS_CONTIGUOUS] != 0 and offset != expected):
+        state[TAKEN_ERROR] = ERROR_OF_OFFSET
+        state[TAKEN_OFFSET], state[TAKEN_EXPECTED] = offset, expected
+        return
+    state[partition] = offset + 1
+    state[TAKEN_COUNT] += 1
+    state[TAKEN_BYTES] += message[MESSAGE_LENGTH]
+
+
 @numba.njit(nogil=True)
-def consume_loop(queue, pointers, next_offsets, sums, count, idle_ms_max, contiguous):
-    """Takes `count` records off a queue. Returns an error code, 0 when all is well."""
-    got = value_bytes = idle_ms = 0
-    while got < count:
-        number = rd_consume_batch(queue, 200, pointers.ctypes.data, min(pointers.size, count - got))
-        if number <= 0:
-            idle_ms += 200
-            if idle_ms > idle_ms_max:
-                break
+def consume_loop(queue, take, state, idle_ms_max):
+    """Takes records off a queue until the state has its count, or an error.
+
+    All that lie ready are taken with one look at the queue's lock. `consume_batch_queue` takes it
+    for each of them, and frees each at once: then the client's two threads wait for each other the
+    more, the less the broker leaves them to wait for.
+    """
+    idle_ms = 0
+    while state[TAKEN_COUNT] < state[TAKEN_COUNT_MAX] and state[TAKEN_ERROR] == 0:
+        if rd_consume_callback(queue, _WAIT_MS, take, state.ctypes.data) > 0:
+            idle_ms = 0
             continue
-        idle_ms = 0
-        for i in range(number):
-            message = words_at(pointers[i])
-            error = np.int32(message[MESSAGE_ERROR] & _LOW_32_BITS)
-            if error != 0:
-                sums[0], sums[1] = got, value_bytes
-                return error
-            partition = message[MESSAGE_PARTITION] & _LOW_32_BITS
-            offset, expected = message[MESSAGE_OFFSET], next_offsets[partition]
-            if offset < expected or (contiguous and offset != expected):
-                sums[0], sums[1], sums[2], sums[3] = got, value_bytes, offset, expected
-                return 1
-            next_offsets[partition] = offset + 1
-            value_bytes += message[MESSAGE_LENGTH]
-            rd_message_destroy(pointers[i])
-        got += number
-    sums[0], sums[1] = got, value_bytes
-    return 0
+        idle_ms += _WAIT_MS
+        if idle_ms > idle_ms_max:
+            break
 
 
 @numba.njit(nogil=True)

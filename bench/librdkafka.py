@@ -63,9 +63,7 @@ rd_outstanding = _function("outq_len", _int, _pointer)
 rd_flush = _function("flush", _int, _pointer, _int)
 rd_produce_batch = _function("produce_batch", _int, _pointer, _int32, _int, _pointer, _int)
 rd_consume = _function("consume_queue", _pointer, _pointer, _int)
-rd_consume_batch = _function(
-    "consume_batch_queue", ctypes.c_ssize_t, _pointer, _int, _pointer, _size
-)
+rd_consume_callback = _function("consume_callback_queue", _int, _pointer, _int, _pointer, _pointer)
 rd_message_destroy = _function("message_destroy", None, _pointer)
 
 _libc = ctypes.CDLL(None)

@@ -83,10 +83,13 @@ def await_quiet(pid: int) -> None:
 
 @dataclass(slots=True)
 class Measured:
-    """One timed stretch of work."""
+    """One timed stretch of work, or the sum of several."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
+
+    def __add__(self, other: Measured) -> Measured:
+        return Measured(wall_s=self.wall_s + other.wall_s, cpu_s=self.cpu_s + other.cpu_s)
 
     def mb_per_s(self, byte_count: int) -> float:
         return byte_count / 1e6 / self.wall_s

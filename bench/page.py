@@ -46,6 +46,8 @@ METHOD = """\
   one such client takes more than a gigabyte per second off a broker. It shares the machine's cores
   with the broker it measures, which bounds MB/s; broker CPU is free of it. The row "Kafka's own
   perf tools" uses Java's clients.
+- **Repeated reads.** What was produced is read by one new consumer after the other until a gigabyte
+  has been read, and the figure is of all of them: a small topic is read in a fifth of a second.
 - **Checks.** Every consumer counts the records and follows the offsets of each partition; every
   producer fails on the first delivery that failed. A row that loses a record gives no figure.
 - **Turns.** The brokers of a section are up together. A row is run against one and then the other,

@@ -22,14 +22,24 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.client_loops import (
+    ERROR_OF_OFFSET,
     MESSAGE_LENGTH,
     MESSAGE_PAYLOAD,
     MESSAGE_WORDS,
+    TAKEN_BYTES,
+    TAKEN_COUNT,
+    TAKEN_COUNT_MAX,
+    TAKEN_ERROR,
+    TAKEN_EXPECTED,
+    TAKEN_IS_CONTIGUOUS,
+    TAKEN_NEXT_OFFSETS,
+    TAKEN_OFFSET,
     consume_loop,
     count_failure,
     latency_loop,
     paced_loop,
     produce_loop,
+    take_message,
 )
 from bench.librdkafka import (
     CONSUMER,
@@ -49,7 +59,6 @@ from bench.librdkafka import (
 )
 
 WORD_BYTES = 8
-_CONSUME_BATCH = 4096
 # Bytes that one process keeps in its producers' queues: enough for the requests of many
 # connections in flight, and small beside the memory of a machine that also runs two brokers.
 OUTSTANDING_BYTES = 64 * 1024 * 1024
@@ -221,9 +230,8 @@ class Consumer:
         self._handle = new_handle(CONSUMER, load.client_settings(bootstrap))
         self._topic = new_topic(self._handle, load.topic)
         self._queue = int(rd_queue_new(self._handle))
-        self._pointers = np.zeros(_CONSUME_BATCH, dtype=np.uintp)
         self._started = False
-        self._take(0, 0, np.zeros(4, dtype=np.int64))
+        self._take(0, 0)
         self.latencies_us(0)
 
     def start(self, offsets: Sequence[int] | None = None) -> None:
@@ -239,25 +247,25 @@ class Consumer:
         if not self._started:
             self.start([first_offset] * self._load.partitions if first_offset else None)
         load = self._load
-        sums = np.zeros(4, dtype=np.int64)
-        error = self._take(load.count, first_offset, sums)
-        got, value_bytes, offset, expected = sums.tolist()
-        if error == 1:
+        state = self._take(load.count, first_offset)
+        error = int(state[TAKEN_ERROR])
+        if error == ERROR_OF_OFFSET:
+            offset, expected = int(state[TAKEN_OFFSET]), int(state[TAKEN_EXPECTED])
             raise ClientError(f"offset {offset} came where {expected} was due")
         if error:
             raise ClientError(error_name(error))
+        got = int(state[TAKEN_COUNT])
         if got != load.count:
             raise ClientError(f"{got} of {load.count} records within {load.idle_s} s of quiet")
-        return int(value_bytes)
+        return int(state[TAKEN_BYTES])
 
-    def _take(self, count: int, first_offset: int, sums: np.ndarray) -> int:
+    def _take(self, count: int, first_offset: int) -> np.ndarray:
         load = self._load
-        next_offsets = np.full(load.partitions, first_offset, dtype=np.int64)
-        idle_ms_max = int(load.idle_s * 1000)
-        error = consume_loop(
-            self._queue, self._pointers, next_offsets, sums, count, idle_ms_max, load.contiguous
-        )
-        return int(error)
+        state = np.full(TAKEN_NEXT_OFFSETS + load.partitions, first_offset, dtype=np.int64)
+        state[:TAKEN_NEXT_OFFSETS] = 0
+        state[TAKEN_COUNT_MAX], state[TAKEN_IS_CONTIGUOUS] = count, load.contiguous
+        consume_loop(self._queue, take_message.address, state, int(load.idle_s * 1000))
+        return state
 
     def latencies_us(self, count: int) -> np.ndarray:
         """The ages of the next `count` records, see Pacer."""

@@ -8,6 +8,7 @@ they are what is measured. Consumers check that every record came, in order.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import shutil
@@ -50,6 +51,8 @@ UPLOAD_MB_PER_S = 50
 # At the start of a latency row caches fill and connections settle.
 WARM_UP = 0.1
 REST_S = 5.0
+# Half a second and more, of which a broker computes a fifth.
+CONSUMED_BYTES = 1e9
 FAST_ANSWERS: Mapping[str, str | int] = {"socket.nagle.disable": "true"}
 # As Java's producer has it. librdkafka's own default is a million: it would send each record as a
 # request at once and never form a batch, however far behind the broker is.
@@ -144,6 +147,10 @@ def move(site: Site, row: Row, peer: Peer) -> Figures:
 
     Before, each partition takes one record, and many partitions the whole load once: what a broker
     does for a partition at its first records would be most of what is measured with 1,000 of them.
+
+    The topic is read as often as it takes to have read CONSUMED_BYTES: 100 MB come in a fifth of a
+    second, which says more about what else ran then, and about what a JVM has compiled, than about
+    a broker. Each time by a new consumer, which connects before the clock runs on.
     """
     count = site.count(row)
     rounds = 2 if row.partitions > 1 else 1
@@ -158,11 +165,15 @@ def move(site: Site, row: Row, peer: Peer) -> Figures:
         if row.acks == 0:
             with consumer(peer.bootstrap, load) as ready:
                 ready.run(first_offset=1)
-        consumed = _consume(peer, load, row.consumers, first_offset=1)
-    value_bytes = count * row.record_bytes
+        value_bytes = count * row.record_bytes
+        pass_bytes = value_bytes * rounds * row.consumers
+        passes = math.ceil(CONSUMED_BYTES * site.size / pass_bytes)
+        consumed = Measured()
+        for _ in range(passes):
+            consumed += _consume(peer, load, row.consumers, first_offset=1)
     return {
         **_moved("produce", produced, value_bytes),
-        **_moved("consume", consumed, value_bytes * rounds * row.consumers),
+        **_moved("consume", consumed, pass_bytes * passes),
     }
 
 
