@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster import controller
 from strandline.broker.cluster.metadata import Metadata
@@ -27,8 +28,10 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.local.log_revival import RevivedLog
 from strandline.storage.model import TopicId
+
+if TYPE_CHECKING:
+    from strandline.storage.local.log_revival import RevivedLog
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.image import MetadataImage, PartitionImage, TopicImage
 from strandline.broker.cluster.partition import Partition
@@ -29,9 +30,11 @@ from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.local.log_revival import RevivedLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from strandline.storage.local.log_revival import RevivedLog
 
 log = logging.getLogger(__name__)
 

@@ -33,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.storage import files
 from strandline.storage.clock import Clock
@@ -53,10 +54,12 @@ from strandline.storage.local.log_folder import (
     write_cleaned_offsets,
 )
 from strandline.storage.local.log_loading import ConfigFor, load_logs
-from strandline.storage.local.log_revival import RevivedLog, reopen_logs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.values import dataclass
+
+if TYPE_CHECKING:
+    from strandline.storage.local.log_revival import RevivedLog
 
 log = logging.getLogger(__name__)
 
@@ -222,6 +225,9 @@ class LogDirs:
 
         What was not synced when the folder failed may be lost; every other record is there.
         """
+        # Folders seldom fail: a start does without it.
+        from strandline.storage.local.log_revival import reopen_logs
+
         revived: list[RevivedLog] = []
         for directory in self.directories:
             if directory.failure is None or not directory.is_loaded:

@@ -37,7 +37,7 @@ from strandline.storage.model import (
     TopicId,
     TopicPartition,
 )
-from strandline.storage.tiering import cold_read, lifecycle, timestamp_lookup
+from strandline.storage.tiering import cold_read, lifecycle
 from strandline.storage.tiering.cold_read import RemoteRead
 from strandline.storage.tiering.lifecycle import PartitionVerdict, PartitionView
 from strandline.storage.tiering.remote_log import RemoteLog
@@ -286,6 +286,8 @@ class UnifiedLog:
         Raises TierError if it may be archived and the archive cannot be read now.
         """
         if self.local.start_offset > self.log_start_offset:
+            from strandline.storage.tiering import timestamp_lookup
+
             remote = self._remote_for(self.log_start_offset)
             archived = await timestamp_lookup.find_timestamp(self, remote, timestamp_ms)
             if archived is not None:
@@ -303,6 +305,8 @@ class UnifiedLog:
         local = await self._run(self.local.max_timestamp)
         if self.remote is None or self.local.start_offset <= self.log_start_offset:
             return local
+        from strandline.storage.tiering import timestamp_lookup
+
         higher_than_ms = -1 if local is None else local.timestamp_ms
         archived = await timestamp_lookup.max_timestamp(
             self, self.remote, higher_than_ms=higher_than_ms

@@ -51,9 +51,11 @@ NEVER_AT_START = (
     "strandline.broker.tools.arguments",
     "strandline.spark_lake",
     "strandline.storage.local.cleaning",
+    "strandline.storage.local.log_revival",
     "strandline.storage.remote.chunk_cache",
     "strandline.storage.remote.reader",
     "strandline.storage.tiering.manager",
+    "strandline.storage.tiering.timestamp_lookup",
     "urllib3",
 )
 
