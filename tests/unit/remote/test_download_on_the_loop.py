@@ -35,7 +35,7 @@ from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
-from tests.unit.remote.test_cold_reader import PARTITION, WAIT_S_MAX, read_all, run
+from tests.unit.remote.cold_reading import PARTITION, WAIT_S_MAX, read_all, run
 from tests.unit.remote.test_download_process import (
     KEY,
     LOG,

@@ -28,7 +28,7 @@ from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.broker import eventually
-from tests.unit.remote.test_cold_reader import PARTITION, read_all
+from tests.unit.remote.cold_reading import PARTITION, read_all
 from tests.unit.remote.test_ranged_get import Server, sends
 
 pytestmark = pytest.mark.slow

@@ -39,7 +39,7 @@ from tests.support.archived_segments import (
 )
 from tests.support.old_formats import message_set
 from tests.unit.records.test_old_messages import SHAPES, some_records
-from tests.unit.remote.test_cold_reader import (
+from tests.unit.remote.cold_reading import (
     ALL_BYTES,
     PARTITION,
     eventually,
@@ -48,7 +48,7 @@ from tests.unit.remote.test_cold_reader import (
     run,
 )
 
-# Chunks of about ten batches, as in test_cold_reader.
+# Chunks of about ten batches, as in cold_reading.
 CHUNK_BYTES = 6000
 
 
