@@ -23,6 +23,8 @@ from strandline.broker.running_config import RunningConfig
 from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 from strandline.storage.values import dataclass
 
+HOUR_MS = 3_600_000
+
 
 class ConfigSource(IntEnum):
     """Where a value comes from, as the protocol numbers it."""
@@ -191,13 +193,16 @@ def _topic_row(
     # An empty broker key is an unset one.
     synonyms += [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
     default_name = definition.synonyms[-1] if definition.synonyms else definition.name
-    # The default is shown in the topic property's unit, under the key that would change it.
-    synonyms.append(
-        ConfigSynonym(name=default_name, value=definition.default, source=ConfigSource.DEFAULT)
-    )
+    # The default is shown under the key that would change it, and so in its unit.
+    default = definition.default
+    if default_name.endswith(".hours"):
+        default = str(int(default) // HOUR_MS)
+    synonyms.append(ConfigSynonym(name=default_name, value=default, source=ConfigSource.DEFAULT))
     effective = synonyms[0]
     value = effective.value
-    if effective.source not in (ConfigSource.DYNAMIC_TOPIC, ConfigSource.DEFAULT):
+    if effective.source is ConfigSource.DEFAULT:
+        value = definition.default
+    elif effective.source is not ConfigSource.DYNAMIC_TOPIC:
         # The broker key may count hours where the topic property counts milliseconds.
         value = running.topic_defaults.properties[definition.name]
     return ConfigRow(

@@ -5,6 +5,7 @@ Validation, DescribeConfigs and the generated documentation read it; `LogConfig`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from strandline.storage.config_definition import LONG_MAX, ConfigDef, ConfigType, nearest_name
@@ -31,6 +32,9 @@ STORAGE_CLASSES = (
     "DEEP_ARCHIVE",
 )
 OBJECT_TAGS_MAX = 10
+
+# A partition and a broker.
+_THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 
 def _define(
@@ -149,7 +153,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "follower.replication.throttled.replicas",
             _LIST,
             "",
-            "Replicas whose follower traffic is throttled.",
+            "Replicas whose follower traffic is throttled: * or partition:broker,...",
         ),
         _define(
             "index.interval.bytes",
@@ -163,7 +167,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "leader.replication.throttled.replicas",
             _LIST,
             "",
-            "Replicas whose leader traffic is throttled.",
+            "Replicas whose leader traffic is throttled: * or partition:broker,...",
         ),
         _define(
             "local.retention.bytes",
@@ -242,7 +246,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "min.insync.replicas",
             _I,
             1,
-            "Replicas that must have a record of acks=all.",
+            "Replicas that must have a record of acks=all, of those that there are.",
             "min.insync.replicas",
             minimum=1,
         ),
@@ -396,3 +400,18 @@ def check_topic_properties(properties: Mapping[str, str]) -> None:
         if definition is None:
             raise InvalidConfig(f"unknown topic config {name!r}{nearest_name(name, TOPIC_CONFIGS)}")
         definition.parse(text)
+
+
+def check_throttled_replicas(properties: Mapping[str, str]) -> None:
+    """Raises InvalidConfig unless they are `*` or `partition:broker,...`, as in Kafka.
+
+    For topics that are made or altered alone: here they throttle nothing, so a topic that has
+    something else from before this was looked at is no reason not to start.
+    """
+    for side in ("follower", "leader"):
+        name = f"{side}.replication.throttled.replicas"
+        elements = [part.strip() for part in properties.get(name, "").split(",") if part.strip()]
+        if elements != ["*"] and not all(map(_THROTTLED_REPLICA.fullmatch, elements)):
+            raise InvalidConfig(
+                f"{name}={properties[name]!r}: expected * or partition:broker,partition:broker,..."
+            )

@@ -52,6 +52,7 @@ from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.log_config import LONG_MAX, LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
+from strandline.storage.topic_properties import check_throttled_replicas
 
 # Kafka's bound as well: more than this in one request is a mistake, and a long stop for everybody.
 PARTITIONS_PER_REQUEST_MAX = 10_000
@@ -419,6 +420,7 @@ def set_topic_properties(
 def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) -> None:
     try:
         config = LogConfig.resolve(properties, defaults.properties)
+        check_throttled_replicas(properties)
         if config.remote_storage_enable:
             config.check_local_retention()
     except InvalidConfig as error:

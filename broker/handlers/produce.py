@@ -14,7 +14,8 @@
 One batch per partition, appended in order. The records are a view of the receive buffer: checked,
 stamped in place, written to the segment, never copied. acks=0 is answered by silence, and by
 closing the connection on error: a client that does not listen would not learn of it otherwise.
-acks=all is acks=1 while a partition has one replica; `min.insync.replicas` above 1 refuses it.
+acks=all is acks=1 while a partition has one replica. `min.insync.replicas` refuses nothing then: no
+more replicas can be in sync than there are (Kafka's Partition.effectiveMinIsr).
 
 Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served: what they bring becomes a
 batch of v2. That, and topics whose configuration needs more than the batch header, takes a trip
@@ -387,8 +388,6 @@ class ProduceHandler:
         if request.transactional_id is not None:
             # InitProducerId refuses transactional ids, so no honest client comes here.
             return ErrorCode.INVALID_TXN_STATE
-        if request.acks == ACKS_ALL and partition.log.local.config.min_insync_replicas > 1:
-            return ErrorCode.NOT_ENOUGH_REPLICAS
         return None
 
     async def _answer_after_flush(

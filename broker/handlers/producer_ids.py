@@ -22,6 +22,9 @@ from strandline.broker.protocol.messages.init_producer_id import (
 )
 from strandline.storage.errors import StorageError
 
+# Id and epoch of who has none yet.
+NO_PRODUCER = -1
+
 
 class ProducerIdHandler:
     """Owns the current block."""
@@ -35,6 +38,9 @@ class ProducerIdHandler:
         self, request: InitProducerIdRequest, _context: RequestContext
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
+            return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
+            # As KafkaApis: one without the other names no producer.
             return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
         try:
             producer_id = await self._take()

@@ -171,14 +171,13 @@ class _Page:
         image = sources.metadata.image
         placed = sum(topic.partition_count for topic in image.topics.values())
         served = len(self._all_partitions)
-        short = sum(p.log.local.config.min_insync_replicas > 1 for p in self._all_partitions)
         offline = max(0, placed - served)
         prefix = "kafka_server_replicamanager_"
         yield single(f"{prefix}partitioncount", served)
         yield single(f"{prefix}leadercount", served)
         # One replica each, and it is in sync or offline.
         yield single(f"{prefix}underreplicatedpartitions", 0)
-        yield single(f"{prefix}underminisrpartitioncount", short)
+        yield single(f"{prefix}underminisrpartitioncount", 0)
         yield single(f"{prefix}offlinereplicacount", offline)
         prefix = "kafka_controller_kafkacontroller_"
         yield single(f"{prefix}activecontrollercount", 1)

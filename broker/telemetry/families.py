@@ -307,7 +307,7 @@ REPLICAS = (
     _family(
         "kafka_server_replicamanager_underminisrpartitioncount",
         _G,
-        "Partitions with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+        "Partitions with fewer replicas in sync than they need for acks=all.",
     ),
     _family(
         "kafka_server_replicamanager_offlinereplicacount",

@@ -160,6 +160,18 @@ def test_list_elements_are_appended_once_and_subtracted(client: WireClient, topi
         assert own(client, topic) == {THROTTLED: expected}
 
 
+def test_throttled_replicas_are_all_or_partitions_with_a_broker(
+    client: WireClient, topic: str
+) -> None:
+    for value in ("*", "0:1 , 1:1", "0:1,,1:1", ""):
+        assert alter(client, resource(topic, (THROTTLED, SET, value)))[0].error_code == 0
+    for operation, value in ((SET, "zz"), (APPEND, "1"), (SET, "0:1.5"), (SET, "*,0:1")):
+        (result,) = alter(client, resource(topic, (THROTTLED, operation, value)))
+        assert result.error_code == INVALID_CONFIG, value
+        assert THROTTLED in (result.error_message or "")
+    assert own(client, topic) == {THROTTLED: ""}
+
+
 def test_appending_to_an_inherited_list_begins_with_what_is_inherited(
     client: WireClient, topic: str
 ) -> None:

@@ -206,6 +206,10 @@ def test_a_manual_assignment_must_name_each_partition_once_and_brokers_that_exis
         ("segment.bytes", "1"),
         ("cleanup.policy", "shred"),
         ("min.insync.replicas", "0"),
+        ("leader.replication.throttled.replicas", "none"),
+        ("leader.replication.throttled.replicas", "0:1,*"),
+        ("follower.replication.throttled.replicas", "0:1:2"),
+        ("follower.replication.throttled.replicas", "0:-1"),
         ("remote.storage.enable", "true"),
     ],
 )

@@ -93,6 +93,16 @@ def test_a_producer_that_names_an_id_gets_another_one(client: WireClient, versio
         given.add(response.producer_id)
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_an_id_without_its_epoch_names_no_producer(client: WireClient, version: int) -> None:
+    for producer_id, epoch in ((7, -1), (-1, 7)):
+        request = InitProducerIdRequest(
+            transaction_timeout_ms=0, producer_id=producer_id, producer_epoch=epoch
+        )
+        response = client.ask(request, InitProducerIdResponse, version)
+        assert (response.error_code, response.producer_id) == (INVALID_REQUEST, -1)
+
+
 @pytest.mark.parametrize("version", range(6))
 def test_a_transactional_id_is_refused_while_transactions_are_not_served(
     client: WireClient, version: int

@@ -77,7 +77,7 @@ def test_a_topics_own_property_wins_over_the_brokers_and_the_default() -> None:
     assert [(s.name, s.value, s.source) for s in row.synonyms] == [
         ("retention.ms", "5", ConfigSource.DYNAMIC_TOPIC),
         ("log.retention.hours", "2", ConfigSource.STATIC_BROKER),
-        ("log.retention.hours", "604800000", ConfigSource.DEFAULT),
+        ("log.retention.hours", "168", ConfigSource.DEFAULT),
     ]
 
 
@@ -148,7 +148,7 @@ def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -
     assert [(s.name, s.value) for s in row.synonyms] == [
         ("log.retention.ms", "8"),
         ("log.retention.hours", "2"),
-        ("log.retention.hours", "604800000"),
+        ("log.retention.hours", "168"),
     ]
 
 
