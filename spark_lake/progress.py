@@ -120,12 +120,17 @@ def compare(position: StreamOffsets, archived: Sequence[ArchivedPartition]) -> S
                     f" {available.end_offset}",
                 )
             )
+            # What is written from there on is new, though it has offsets that others had.
+            at = available.end_offset
         offsets[partition] = at
         if at < available.end_offset:
             waiting[partition] = OffsetRange(start_offset=at, end_offset=available.end_offset)
     found = {one.topic_partition for one in archived}
     losses += [
-        DataLoss(partition=partition, detail="the topic or partition is no longer in the archive")
+        DataLoss(
+            partition=partition,
+            detail="the topic or partition is no longer in the archive, or not asked for",
+        )
         for partition in sorted(position.offsets)
         if partition not in found
     ]
@@ -167,12 +172,15 @@ def admitted(
     )
 
 
-def up_to(target: StreamOffsets, standing: Standing) -> Standing:
-    """The same without what lies beyond `target`, or in partitions that it does not have."""
+def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) -> Standing:
+    """The same without what lies beyond `target`, or in partitions that it does not have.
+
+    What the stream knows stays where it stands: left out, it would be taken for new later on.
+    """
     offsets = {
         partition: offset
         for partition, offset in standing.position.offsets.items()
-        if partition in target.offsets
+        if partition in target.offsets or partition in known.offsets
     }
     waiting = {
         partition: OffsetRange(

@@ -7,7 +7,8 @@
 
 Exactly once is Spark's checkpoint and our determinism: archived records never change, so a batch
 between two written offsets has the same rows whenever it is read. What retention deleted before it
-was read is an error, unless `failOnDataLoss` is false.
+was read is an error, unless `failOnDataLoss` is false: then the stream goes on with what there is,
+as Spark's Kafka source does, and where the archive went back it goes back with it.
 
 This is the interface of PySpark 4.2 and later, which lets a source limit a micro-batch.
 """
@@ -50,6 +51,9 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.remote.manifest import Manifest
 
 log = logging.getLogger(__name__)
+
+# How often the archive is looked at before rows are taken for lost.
+LOOKS_MAX = 2
 
 Json = Mapping[str, Mapping[str, object]]
 
@@ -115,13 +119,15 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         Raises StreamDataLost, or what reading manifests raises.
         """
         position = StreamOffsets.from_json(start)
-        _, archived = self._load(self._query.open())
-        standing = compare(position, archived)
-        self._check_losses(standing.losses)
+        for looks_left in reversed(range(LOOKS_MAX)):
+            _, archived = self._load(self._query.open())
+            standing = compare(position, archived)
+            if self._believes(standing.losses, looks_left):
+                break
         manifests = _manifests(archived)
         self._latest = admitted(standing, manifests)
         if self._target is not None:
-            standing = up_to(self._target, standing)
+            standing = up_to(self._target, standing, known=position)
         trigger = self._options.trigger
         if isinstance(limit, ReadAllAvailable):
             return admitted(standing, manifests).to_json()
@@ -147,21 +153,27 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if not ranges:
             return []
         reader = self._query.open()
-        _, archived = self._load(reader)
-        # From `first`, whatever retention has deleted since is missed here, too.
-        standing = compare(
-            StreamOffsets(
-                offsets={partition: one.start_offset for partition, one in ranges.items()},
-                topic_ids=last.topic_ids,
-            ),
-            [one for one in archived if one.topic_partition in ranges],
-        )
-        _check_awaited(ranges, _manifests(archived))
-        self._check_losses((*standing.losses, *_cut_short(ranges, _manifests(archived))))
+        for looks_left in reversed(range(LOOKS_MAX)):
+            _, archived = self._load(reader)
+            # From `first`, whatever retention has deleted since is missed here, too.
+            standing = compare(
+                StreamOffsets(
+                    offsets={partition: one.start_offset for partition, one in ranges.items()},
+                    topic_ids=last.topic_ids,
+                ),
+                [one for one in archived if one.topic_partition in ranges],
+            )
+            manifests = _manifests(archived)
+            _check_awaited(ranges, manifests)
+            losses = (*standing.losses, *_cut_short(ranges, manifests))
+            if self._believes(losses, looks_left):
+                break
         readable = {
             partition: replace(one, start_offset=min(one.end_offset, offset))
             for partition, one in ranges.items()
             if (offset := standing.position.offsets.get(partition)) is not None
+            # A topic that was made anew has other records there: they enter with the next batch.
+            and standing.position.topic_ids[partition.topic] == last.topic_ids[partition.topic]
         }
         plan = self._query.plan_ranges(reader, archived, readable)
         self._query.tell_plan(plan, reader)
@@ -204,9 +216,16 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._triggered_s = now_s
         return False
 
-    def _check_losses(self, losses: Sequence[DataLoss]) -> None:
+    def _believes(self, losses: Sequence[DataLoss], looks_left: int) -> bool:
+        """Whether the archive was looked at often enough: a loss is believed when it is seen again.
+
+        A store that lags would end the stream else, or have it go on where it should not. Raises
+        StreamDataLost.
+        """
         if not losses:
-            return
+            return True
+        if looks_left:
+            return False
         told = "; ".join(str(one) for one in losses)
         if self._options.fail_on_data_loss:
             raise StreamDataLost(
@@ -214,6 +233,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 " checkpointLocation begins anew"
             )
         log.warning("records are gone before they were read", extra={"fields": {"losses": told}})
+        return True
 
 
 def _manifests(archived: Sequence[ArchivedPartition]) -> dict[TopicPartition, Manifest]:

@@ -3,8 +3,10 @@
     the archive   records are written; pieces of the open segment go up, grow together, go away;
                   segments are closed, archived later, merged, compressed anew, put into pages;
                   retention moves the log start up to what was read; the topic gets partitions
-    the stream    triggers with and without limits, runs over what is available now, restarts,
-                  crashes after the offsets were written and after the rows were
+    the stream    triggers with and without limits, runs over what is available now, restarts with
+                  other options, crashes after the offsets were written and after the rows were
+    the store     lies now and then: what is there does not exist, manifests are older ones, names
+                  are left out of lists
 
 What is replaced is deleted at once: a batch that was planned before it either has the same rows or
 fails, and is planned again, as Spark does it after a restart.
@@ -22,9 +24,10 @@ from typing import Any
 import pytest
 
 from strandline.spark_lake import scan
+from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.source import StrandlineDataSource
-from strandline.spark_lake.stream import StrandlineStreamReader
-from strandline.storage.errors import ObjectNotFound, TierUnavailable
+from strandline.spark_lake.stream import StrandlineStreamReader, StreamDataLost
+from strandline.storage.errors import InvalidConfig, ObjectNotFound, TierUnavailable
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.keys import tail_key
 from strandline.storage.remote.manifest import Manifest
@@ -198,19 +201,68 @@ def record(partition: int, offset: int) -> Any:
     return make_records(1, base_offset=offset, seed=partition + 1)[0]
 
 
+# What a stream may end with when the store lies, and nothing else.
+LIES = (StreamDataLost, ObjectNotFound, InvalidConfig)
+
+
+class LyingStore:
+    """What readers are told while `lies` is true: now and then not what there is."""
+
+    def __init__(self, source: random.Random, patch: pytest.MonkeyPatch) -> None:
+        self.random = source
+        self.lies = False
+        self.told = 0
+        self._older: dict[str, list[bytes]] = {}
+        self._get = ObjectReader.get
+        self._list = ObjectReader.list_folders
+
+        def get(reader: ObjectReader, key: str) -> bytes:
+            return self.get(reader, key)
+
+        def list_folders(reader: ObjectReader, prefix: str) -> list[str]:
+            return self.names(reader, prefix)
+
+        patch.setattr(ObjectReader, "get", get)
+        patch.setattr(ObjectReader, "list_folders", list_folders)
+
+    def get(self, reader: ObjectReader, key: str) -> bytes:
+        if self._lies():
+            raise ObjectNotFound(key, "read", "a lie")
+        content = self._get(reader, key)
+        if not key.endswith(("manifest.json", "topic.json")):
+            return content
+        older = self._older.setdefault(key, [])
+        if older and self._lies():
+            return self.random.choice(older)
+        older[:] = [*older, content][-5:]
+        return content
+
+    def names(self, reader: ObjectReader, at: str) -> list[str]:
+        names = self._list(reader, at)
+        return [name for name in names if not self._lies()]
+
+    def _lies(self) -> bool:
+        told = self.lies and self.random.random() < 0.04
+        self.told += told
+        return told
+
+
 class Stream:
     """A stream as Spark runs it: offsets are written, then rows, then the commit."""
 
-    def __init__(self, broker: Broker, source: random.Random) -> None:
+    def __init__(
+        self, broker: Broker, source: random.Random, store: LyingStore | None = None
+    ) -> None:
         self.broker = broker
         self.random = source
+        self.store = store
         self.reader = self.opened()
         self.at = through_json(self.reader.initialOffset())
         self.planned: Json | None = None  # written to the checkpoint and not committed
         self.seen: list[Row] | None = None  # rows of that batch that reached the sink
         self.rows: list[Row] = []
 
-    def opened(self) -> StrandlineStreamReader:
+    def opened(self, **more: str) -> StrandlineStreamReader:
         options = {"path": self.broker.archive.url, "subscribe": "t"}
         options["startingOffsets"] = "earliest"
         match self.random.randrange(4):
@@ -218,7 +270,14 @@ class Stream:
                 options["maxOffsetsPerTrigger"] = str(self.random.randint(1, 60))
             case 1:
                 options["maxBytesPerTrigger"] = str(self.random.randint(1, 4000))
-        source = StrandlineDataSource(options)
+        match self.random.randrange(6):
+            case 0:
+                options["minPartitions"] = "3"
+            case 1:
+                options["maxRecordsPerPartition"] = str(self.random.randint(1, 40))
+            case 2:
+                options["includeOpenSegment"] = "false"
+        source = StrandlineDataSource({**options, **more})
         reader = source.streamReader(source.schema())
         assert isinstance(reader, StrandlineStreamReader)
         return reader
@@ -226,10 +285,14 @@ class Stream:
     def step(self) -> None:
         if self.random.random() < 0.3:
             self.reader = self.opened()  # a restart
-        if self.random.random() < 0.3:
-            self.run_over_what_is_available()
-        else:
-            self.batch()
+        try:
+            if self.random.random() < 0.3:
+                self.run_over_what_is_available()
+            else:
+                self.batch()
+        except LIES:
+            assert self.store is not None
+            self.reader = self.opened()  # the query ended with an error, and is started again
 
     def run_over_what_is_available(self) -> None:
         reader = self.reader = self.opened()
@@ -300,15 +363,34 @@ def expected(partition: int, start: int, end: int) -> list[Row]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_each_record_comes_once_whatever_happens_to_the_archive(tmp_path: Path, seed: int) -> None:
+    live(tmp_path, random.Random(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_each_record_comes_once_whatever_the_store_says(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = random.Random(seed)
-    broker = Broker(tmp_path, source)
+    store = LyingStore(source, monkeypatch)
+    live(tmp_path, source, store)
+    assert store.told > 20
+
+
+def live(folder: Path, source: random.Random, store: LyingStore | None = None) -> None:
+    """One history, to its end, where everything has come once."""
+    broker = Broker(folder, source)
     for _ in range(5):
         broker.step()
-    stream = Stream(broker, source)
+    stream = Stream(broker, source, store)
     for _ in range(STEPS):
         broker.step()
         if source.random() < 0.6:
+            if store is not None:
+                store.lies = True
             stream.step()
+            if store is not None:
+                store.lies = False
         if source.random() < 0.1:
             table = scan(broker.archive.url, "t", columns=["partition", "offset", "value"])
             found = [tuple(row.values()) for row in table.read_all().to_pylist()]
@@ -317,6 +399,7 @@ def test_each_record_comes_once_whatever_happens_to_the_archive(tmp_path: Path, 
     for partition, log in broker.logs.items():
         while log.closed:
             broker.archive_next(partition)
+    stream.reader = stream.opened(includeOpenSegment="true")
     source.random = lambda: 0.5  # type: ignore[method-assign]  # no more crashes
     broker.step = lambda: None  # type: ignore[method-assign]
     for _ in range(BATCHES_MAX):

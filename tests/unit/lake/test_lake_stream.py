@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
 )
 
+from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.source import StrandlineDataSource
 from strandline.spark_lake.stream import StrandlineStreamReader, StreamDataLost
 from strandline.storage.errors import CorruptFile, InvalidConfig
+from strandline.storage.remote.keys import manifest_key
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 Json = dict[str, Any]
@@ -223,6 +226,89 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(archive: ArchiveBuilder)
     lossy = opened(archive, failOnDataLoss="false")
     _, entered = step(lossy, at)
     assert step(lossy, entered)[0] == [(0, n) for n in range(7)]
+
+
+def test_a_topic_made_anew_under_a_batch_gives_its_records_once(archive: ArchiveBuilder) -> None:
+    reader = opened(archive, failOnDataLoss="false")
+    start = through_json(reader.initialOffset())
+    end = through_json(reader.latestOffset(start, ReadAllAvailable()))
+    old = archive.topics["t"].info
+    archive.object_path(old.key).write_bytes(replace(old, deleted_ms=1).encode())
+    archive.add_topic("t", partitions=1)
+    add(archive, 0, 7)
+    # Between the offsets of a planned batch lie other records now.
+    assert rows(reader, start, end) == []
+    _, entered = step(reader, end)
+    assert step(reader, entered)[0] == [(0, n) for n in range(7)]
+
+
+def test_a_stream_goes_back_with_its_archive_if_loss_is_accepted(archive: ArchiveBuilder) -> None:
+    """As Spark's Kafka source does: what comes at offsets that it had already is new."""
+    reader = opened(archive, failOnDataLoss="false")
+    before = archive.manifest("t")
+    add(archive, 100, 30)
+    _, at = step(reader, through_json(reader.initialOffset()))
+    archive.save(before)  # as after a restore
+    with pytest.raises(StreamDataLost, match="t-0: the stream stands at offset 130, the archive"):
+        step(opened(archive), at)
+    nothing, at = step(reader, at)
+    assert (nothing, at["offsets"]["t"]["0"]) == ([], 100)
+    add(archive, 100, 40)
+    assert step(reader, at)[0] == [(0, n) for n in range(100, 140)]
+
+
+def stale_once(
+    monkeypatch: pytest.MonkeyPatch, old: Mapping[str, bytes], *, times: int = 1
+) -> None:
+    """The store answers with these older objects, so often each."""
+    left = dict.fromkeys(old, times)
+    get = ObjectReader.get
+
+    def stale(reader: ObjectReader, key: str) -> bytes:
+        if left.get(key, 0):
+            left[key] -= 1
+            return old[key]
+        return get(reader, key)
+
+    monkeypatch.setattr(ObjectReader, "get", stale)
+
+
+@pytest.mark.parametrize("accepts_loss", ["true", "false"])
+def test_a_loss_is_believed_when_it_is_seen_twice(
+    archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, accepts_loss: str
+) -> None:
+    reader = opened(archive, failOnDataLoss=accepts_loss)
+    key = manifest_key(archive.partition_id("t"))
+    old = {key: archive.object_path(key).read_bytes()}
+    add(archive, 100, 30)
+    start = through_json(reader.initialOffset())
+    found, at = step(reader, start)
+    assert len(found) == 150
+    for attempt in (
+        lambda: reader.latestOffset(at, ReadAllAvailable()) == at,
+        lambda: rows(reader, start, at) == found,
+    ):
+        with monkeypatch.context() as patch:
+            stale_once(patch, old)
+            assert attempt()
+
+
+def test_a_run_that_sees_too_few_partitions_forgets_none(
+    archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = opened(archive)
+    _, at = step(reader, through_json(reader.initialOffset()))
+    info = archive.topics["t"].info
+    with monkeypatch.context() as patch:
+        stale_once(patch, {info.key: replace(info, partition_count=1).encode()})
+        reader.prepareForTriggerAvailableNow()
+    add(archive, 100, 5)
+    add(archive, 20, 5, partition=1)
+    assert reader.latestOffset(at, ReadAllAvailable()) == at
+    assert sorted(step(opened(archive), at)[0]) == [
+        *[(0, n) for n in range(100, 105)],
+        *[(1, n) for n in range(20, 25)],
+    ]
 
 
 def test_a_checkpoint_of_another_source_is_refused(archive: ArchiveBuilder) -> None:
