@@ -50,11 +50,8 @@ NO_LIMITS = RetentionLimits(retention_ms=UNLIMITED, retention_bytes=UNLIMITED)
 class RetentionRound:
     """What one round did."""
 
-    rolled_segments: int
-    moved_log_starts: int
     freed_segments: int
     freed_bytes: int
-    failed_logs: int
 
 
 class RetentionEnforcer:
@@ -94,14 +91,12 @@ class RetentionEnforcer:
     async def run_once(self) -> RetentionRound:
         """One round over all logs; a log that fails is noted and does not stop the others."""
         now_ms = self._guard.now_ms()
-        rolled = freed_segments = freed_bytes = 0
-        moved: list[UnifiedLog] = []
+        freed_segments = freed_bytes = 0
         failed: set[TopicPartition] = set()
         for unified_log in tuple(self._logs()):
             try:
-                rolled += self._roll_if_outlived(unified_log, now_ms)  # 1
-                if await self._move_log_start(unified_log, now_ms):  # 2
-                    moved.append(unified_log)
+                self._roll_if_outlived(unified_log, now_ms)  # 1
+                await self._move_log_start(unified_log, now_ms)  # 2
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
@@ -119,40 +114,32 @@ class RetentionEnforcer:
             await asyncio.sleep(0)
         await self._unlink()  # 5
         self._failing = {tp: why for tp, why in self._failing.items() if tp in failed}
-        return RetentionRound(
-            rolled_segments=rolled,
-            moved_log_starts=len(moved),
-            freed_segments=freed_segments,
-            freed_bytes=freed_bytes,
-            failed_logs=len(failed),
-        )
+        return RetentionRound(freed_segments=freed_segments, freed_bytes=freed_bytes)
 
     # --- 1 roll ------------------------------------------------------------------------------
 
-    def _roll_if_outlived(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> int:
+    def _roll_if_outlived(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
         if unified_log.local.roll_if_expired(self._clock.now_ms()):
-            return 1
+            return
         if unified_log.is_tiered and _has_backlog(unified_log):
             # The archive is not waiting for this one; closing it now makes small objects, and
             # with the store away one more for each round.
-            return 0
+            return
         active = [LocalUnit(unified_log.local.active_segment)]
         verdicts = [
             judge(active, limits, now_ms=now_ms, log_start_offset=0)
             for limits in (_total_limits(unified_log), _local_limits(unified_log))
         ]
-        if not any(verdict.roll_active for verdict in verdicts):
-            return 0
-        unified_log.local.roll()
-        return 1
+        if any(verdict.roll_active for verdict in verdicts):
+            unified_log.local.roll()
 
     # --- 2 move ------------------------------------------------------------------------------
 
-    async def _move_log_start(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> bool:
+    async def _move_log_start(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
         verdict = await self._judge_total(unified_log, now_ms)
         offset = verdict.end_offset
         if offset is None or offset <= unified_log.log_start_offset:
-            return False
+            return
         unified_log.move_log_start(offset)
         self._wake_tiering(unified_log.topic_partition)
         log.info(
@@ -165,7 +152,6 @@ class RetentionEnforcer:
                 }
             },
         )
-        return True
 
     async def _judge_total(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> RetentionVerdict:
         """The verdict over both tiers; of sealed pages only the one at the border is read."""

@@ -92,16 +92,6 @@ class LeaderEpochCache:
             return EpochStart(epoch, self._starts[0].start_offset)
         return EpochStart(self._starts[found - 1].epoch, self._starts[found].start_offset)
 
-    def range_starts(self, start_offset: int, end_offset: int) -> tuple[EpochStart, ...]:
-        """The lineage of [start_offset, end_offset), its first start moved up to `start_offset`."""
-        inside = [
-            EpochStart(start.epoch, max(start.start_offset, start_offset))
-            for start, following in zip(self._starts, [*self._starts[1:], None], strict=True)
-            if start.start_offset < end_offset
-            and (following is None or following.start_offset > start_offset)
-        ]
-        return tuple(inside)
-
     def truncate_from_start(self, start_offset: int) -> None:
         """Forgets what was written before `start_offset`; the file follows with `write`.
 

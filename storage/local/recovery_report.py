@@ -19,7 +19,6 @@ class RecoveryReport:
     was_resumed: bool = False
     segments_checked: int = 0
     batches_checked: int = 0
-    bytes_checked: int = 0
     bytes_cut: int = 0
     segments_removed: int = 0
     indexes_rebuilt: int = 0

@@ -278,14 +278,6 @@ def test_truncating_the_start_forgets_epochs_that_end_there(
     )
 
 
-def test_a_range_of_offsets_has_its_part_of_the_lineage(tmp_path: Path) -> None:
-    cache = lineage(tmp_path)
-    assert cache.range_starts(0, 100) == (EpochStart(0, 0),)
-    assert cache.range_starts(50, 130) == (EpochStart(0, 50), EpochStart(3, 120))
-    assert cache.range_starts(120, 200) == (EpochStart(3, 120),)
-    assert cache.range_starts(300, 400) == (EpochStart(4, 300),)
-
-
 def test_a_lineage_that_goes_back_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     path.write_text("0\n2\n3 100\n2 200\n")
