@@ -19,7 +19,8 @@ from collections.abc import Callable
 from strandline.spark_lake import scan
 from strandline.storage.remote.topic_info import list_topics
 from tests.integration.calls import EARLIEST, LATEST, offset_at
-from tests.soak.clients import LIBRARIES, Reader, Row
+from tests.soak.clients import Reader
+from tests.soak.libraries import LIBRARIES, Row
 from tests.soak.model import PartitionModel
 from tests.soak.story import SETTLE_S_MAX, Story
 from tests.soak.table import TableModel

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from tests.integration.calls import batch, delete_records
 from tests.soak.brokers import ask_to_move
-from tests.soak.clients import LIBRARIES, KeenProducer, Member, Probe, Reader
+from tests.soak.clients import KeenProducer, Member, Probe, Reader
 from tests.soak.keyed_producer import KeyedProducer
+from tests.soak.libraries import LIBRARIES
 from tests.soak.model import GroupProgress, PartitionModel
 from tests.soak.plan import Event, Step
 from tests.soak.world import CHURN, MAIN, PROBE, SWITCHED, TABLE, World
