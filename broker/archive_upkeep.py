@@ -75,18 +75,18 @@ class ArchiveClaim:
         try:
             async with asyncio.timeout(wait_s):
                 # Not in the metadata thread: while the store hangs, topics can still be created.
-                found = await loop.run_in_executor(self._workers.manifests, claim)
+                theirs = await loop.run_in_executor(self._workers.manifests, claim)
         except TimeoutError:
             self._note_failure(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
             return False
         except TierError as error:
             self._note_failure(error)
             return False
-        if found.cluster_id != self._ours.cluster_id:
+        if theirs.cluster_id != self._ours.cluster_id:
             raise WrongArchive(
-                f"{self._store.url} belongs to cluster {found.cluster_id}, the log folders to "
+                f"{self._store.url} belongs to cluster {theirs.cluster_id}, the log folders to "
                 f"{self._ours.cluster_id}: point strandline.remote.url at an empty prefix, or "
-                f"log.dirs at the folders of {found.cluster_id}. If those are lost: "
+                f"log.dirs at the folders of {theirs.cluster_id}. If those are lost: "
                 "`strandline restore`"
             )
         self._is_ours = True

@@ -152,7 +152,7 @@ class ReplicaBroker(Broker):
         while True:
             await asyncio.sleep(self._config.remote_replica_poll_ms / 1000)
             try:
-                await self._following.look()
+                await self._following.refresh()
             except StorageError as error:
                 state.failed(error)
             else:

@@ -190,14 +190,14 @@ def _holds(test: Comparison, value: str | int) -> bool:
     wanted = test.value
     match test.operator:
         case Operator.EQUAL:
-            found = value == wanted
+            holds = value == wanted
         case Operator.IN:
             assert isinstance(wanted, list | tuple), test
-            found = value in wanted
+            holds = value in wanted
         case operator if isinstance(value, str):
             assert isinstance(wanted, str), test
-            found = _TEXTS[operator](value, wanted)
+            holds = _TEXTS[operator](value, wanted)
         case operator:
             assert isinstance(wanted, int), test
-            found = _ORDERS[operator](value, wanted)
-    return found != test.negated
+            holds = _ORDERS[operator](value, wanted)
+    return holds != test.negated

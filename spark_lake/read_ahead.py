@@ -50,7 +50,7 @@ class ReadAhead:
         self._next = None
         return taken
 
-    def look(self) -> None:
+    def fetch_next(self) -> None:
         """Finds the next range and has its first window fetched."""
         if self._next is not None or self._error is not None:
             return

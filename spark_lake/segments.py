@@ -74,20 +74,20 @@ class SegmentMeta:
             raise self._corrupt("has no statistics")
         try:
             with naming_later_formats(self._reader.url):
-                found = SegmentStatistics.decode(content, source=self._entry.meta_key)
+                statistics = SegmentStatistics.decode(content, source=self._entry.meta_key)
         except CorruptFile as error:
             raise self._corrupt(str(error)) from error
-        chunks = found.chunks
+        chunks = statistics.chunks
         if (
             not chunks
-            or found.record_count != self._entry.record_count
+            or statistics.record_count != self._entry.record_count
             or sum(chunk.record_count for chunk in chunks) != self._entry.record_count
             or chunks[0].base_offset < self._entry.base_offset
             or chunks[-1].base_offset >= self._entry.end_offset
             or chunks[-1].position >= self._entry.size_bytes
         ):
             raise self._corrupt("has statistics that do not fit the manifest")
-        return found
+        return statistics
 
     def key_filter(self) -> KeyFilter | None:
         """None for a segment that has none, as those of earlier releases. Raises ObjectCorrupt."""

@@ -138,7 +138,7 @@ class SplitScan:
             yield from self._open_piece(one, one.entry, todo)
             return
         self._count(one)
-        for block in one.log.blocks(one.part, first=one.first, then=todo.look):
+        for block in one.log.blocks(one.part, first=one.first, then=todo.fetch_next):
             yield from self._encoded(one.entry, block, one.aborted)
 
     def _count(self, one: LogRange) -> None:
@@ -151,7 +151,7 @@ class SplitScan:
     def _open_piece(self, one: LogRange, piece: OpenPiece, todo: ReadAhead) -> Iterator[Any]:
         try:
             # All of it is in memory and checked before the first row is given out.
-            blocks = list(one.log.blocks(one.part, first=one.first, then=todo.look))
+            blocks = list(one.log.blocks(one.part, first=one.first, then=todo.fetch_next))
         except ObjectNotFound as error:
             yield from self._replaced(piece, error)
             return

@@ -148,7 +148,7 @@ class FollowingMetadata(Metadata):
             await self._take_over()
             return decision
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Asks the bucket what the origin has changed. Raises StorageError if it cannot be read."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._origin.catch_up)

@@ -243,17 +243,17 @@ class ReplicaManager:
         """A new log for each; None where no folder can be written: `follow` tries again."""
         keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
         created: list[LocalLog | None] = []
-        for key, found in zip(
+        for key, outcome in zip(
             keys, self._log_dirs.create_logs(keys, topic.topic_id, config), strict=True
         ):
-            if isinstance(found, DiskError):
+            if isinstance(outcome, DiskError):
                 log.error(
                     "partition not created",
-                    extra={"fields": {"partition": str(key), "reason": str(found)}},
+                    extra={"fields": {"partition": str(key), "reason": str(outcome)}},
                 )
                 created.append(None)
             else:
-                created.append(found)
+                created.append(outcome)
         return created
 
     def _serve(

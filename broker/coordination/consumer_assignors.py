@@ -223,16 +223,16 @@ def assign_range(
     for member in in_order:
         for topic_id in member.topic_ids:
             readers[topic_id].append(member.member_id)
-    found: dict[str, dict[TopicId, set[int]]] = {member.member_id: {} for member in members}
+    assigned: dict[str, dict[TopicId, set[int]]] = {member.member_id: {} for member in members}
     for topic_id, member_ids in readers.items():
         quota, extra = divmod(counts[topic_id], len(member_ids))
         start = 0
         for position, member_id in enumerate(member_ids):
             end = start + quota + (position < extra)
             if start < end:
-                found[member_id][topic_id] = set(range(start, end))
+                assigned[member_id][topic_id] = set(range(start, end))
             start = end
-    return {member_id: _frozen(partitions) for member_id, partitions in found.items()}
+    return {member_id: _frozen(partitions) for member_id, partitions in assigned.items()}
 
 
 ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(

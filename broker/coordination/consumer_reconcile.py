@@ -68,13 +68,13 @@ def _has_any(owned: Partitions | None, wanted: Partitions) -> bool:
 
 def _shrink(current: CurrentAssignment, goal: Goal, owned: Partitions | None) -> CurrentAssignment:
     """Takes away topics that the member does not subscribe to any more, without a new target."""
-    gone = {t: found for t, found in current.assigned.items() if t not in goal.topic_ids}
+    gone = {t: partitions for t, partitions in current.assigned.items() if t not in goal.topic_ids}
     if not gone:
         return current
-    assigned = {t: found for t, found in current.assigned.items() if t not in gone}
+    assigned = {t: partitions for t, partitions in current.assigned.items() if t not in gone}
     revoking = dict(current.revoking)
-    for topic_id, found in gone.items():
-        revoking[topic_id] = revoking.get(topic_id, frozenset()) | found
+    for topic_id, partitions in gone.items():
+        revoking[topic_id] = revoking.get(topic_id, frozenset()) | partitions
     if _has_any(owned, revoking):
         return _moved(current, current.epoch, MemberState.UNREVOKED, assigned, revoking)
     return _moved(current, current.epoch, current.state, assigned, current.revoking)

@@ -28,7 +28,7 @@ class OffsetForgetting:
         self._interval_ms = interval_ms
         self._next_expiry_ms = now.monotonic_ms + interval_ms
         # Deleted while a partition was not loaded; until all are.
-        self._missed: set[str] = set()
+        self._deleted_while_loading: set[str] = set()
 
     def expire_if_due(self, now: Moment) -> None:
         """Forgets what is past `offsets.retention.minutes`, once per interval."""
@@ -49,7 +49,7 @@ class OffsetForgetting:
             if slot.is_loaded:
                 _write_tombstones(slot, slot.shard.forget_topics(topics), now)
             else:
-                self._missed |= topics
+                self._deleted_while_loading |= topics
 
     def note_loaded(self, slot: Slot, topics: Container[str], now: Moment) -> None:
         """Forgets what was deleted meanwhile; `topics` are those that there are.
@@ -58,10 +58,12 @@ class OffsetForgetting:
         nobody can commit to a partition that is not loaded.
         """
         known = slot.shard.committed_topics()
-        gone = {topic for topic in known if topic in self._missed or topic not in topics}
+        gone = {
+            topic for topic in known if topic in self._deleted_while_loading or topic not in topics
+        }
         _write_tombstones(slot, slot.shard.forget_topics(gone), now)
         if all(other.is_loaded for other in self._slots.all()):
-            self._missed.clear()
+            self._deleted_while_loading.clear()
 
 
 def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:

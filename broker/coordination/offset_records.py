@@ -107,10 +107,10 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> Chunk:
 
     Raises StorageError, CorruptRecords; CorruptFile for a record that is not in Kafka's format.
     """
-    found = log.read(offset, bytes_max=CHUNK_BYTES)
-    if found is None or found.range is None:
+    chunk = log.read(offset, bytes_max=CHUNK_BYTES)
+    if chunk is None or chunk.range is None:
         raise CorruptFile(f"{log.topic_partition}: nothing at {offset}, before its end")
-    buffer = found.range.read()
+    buffer = chunk.range.read()
     records: list[LoadedRecord] = []
     skipped_count = 0
     for batch in iter_batches(buffer):
@@ -132,7 +132,7 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> Chunk:
                 records.append(decoded)
     return Chunk(
         records=tuple(records),
-        next_offset=min(found.next_offset, end_offset),
+        next_offset=min(chunk.next_offset, end_offset),
         skipped_count=skipped_count,
     )
 

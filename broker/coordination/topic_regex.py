@@ -64,12 +64,14 @@ def find_topics(regexes: Iterable[str], names: Iterable[str]) -> dict[str, froze
     import re2
 
     known = tuple(names)
-    found: dict[str, frozenset[str]] = {}
+    topics_by_regex: dict[str, frozenset[str]] = {}
     for regex in regexes:
         try:
             pattern = re2.compile(regex, _options())
         except re2.error:
-            found[regex] = frozenset()
+            topics_by_regex[regex] = frozenset()
             continue
-        found[regex] = frozenset(name for name in known if pattern.fullmatch(name) is not None)
-    return found
+        topics_by_regex[regex] = frozenset(
+            name for name in known if pattern.fullmatch(name) is not None
+        )
+    return topics_by_regex

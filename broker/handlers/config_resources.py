@@ -38,17 +38,18 @@ class ConfigResourceHandler:
         wanted = set(request.resource_types) or known
         if not wanted <= known:
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-        found = []
+        resources = []
         if ConfigResourceType.TOPIC in wanted:
-            found += [(name, ConfigResourceType.TOPIC) for name in self._metadata.image.topics]
+            resources += [(name, ConfigResourceType.TOPIC) for name in self._metadata.image.topics]
         if ConfigResourceType.BROKER in wanted:
-            found.append((str(self._node_id), ConfigResourceType.BROKER))
+            resources.append((str(self._node_id), ConfigResourceType.BROKER))
         if ConfigResourceType.GROUP in wanted:
-            found += [
+            resources += [
                 (name, ConfigResourceType.GROUP) for name in self._metadata.image.group_properties
             ]
         return ListConfigResourcesResponse(
             config_resources=[
-                ListedConfigResource(resource_name=name, resource_type=kind) for name, kind in found
+                ListedConfigResource(resource_name=name, resource_type=kind)
+                for name, kind in resources
             ]
         )

@@ -96,14 +96,14 @@ class ConsumerGroupHandlers:
 
     def _describe(self, group_id: str, operations: int) -> DescribedConsumerGroup:
         try:
-            found = self._coordinator.describe_consumers(group_id)
+            description = self._coordinator.describe_consumers(group_id)
         except CoordinatorFault as fault:
             return DescribedConsumerGroup(
                 group_id=group_id,
                 error_code=fault.error_code,
                 error_message=clipped(fault.message or fault.error_code.message),
             )
-        return _described(found, self._metadata.image, operations)
+        return _described(description, self._metadata.image, operations)
 
 
 def _heartbeat_of(

@@ -131,7 +131,7 @@ class LogDirHandler:
     ) -> dict[TopicPartition, DescribeLogDirsPartition]:
         """What is to be in this folder and is asked for: the copy in the making, and later ones."""
         move, waiting = self._moves.current(), self._moves.waiting()
-        found = {}
+        futures = {}
         for served in (served for some in by_folder.values() for served in some):
             key = served.topic_partition
             if move is not None and (key, path) == (
@@ -143,21 +143,21 @@ class LogDirHandler:
                 size_bytes, offset_lag = 0, served.log.end_offset
             else:
                 continue
-            found[key] = DescribeLogDirsPartition(
+            futures[key] = DescribeLogDirsPartition(
                 partition_index=key.partition,
                 partition_size=size_bytes,
                 offset_lag=offset_lag,
                 is_future_key=True,
             )
-        return found
+        return futures
 
     def _by_folder(self, wanted: Mapping[str, set[int]] | None) -> dict[Path, list[Partition]]:
-        found: dict[Path, list[Partition]] = {}
+        by_folder: dict[Path, list[Partition]] = {}
         for served in self._replicas.partitions():
             key = served.topic_partition
             if wanted is None or key.partition in wanted.get(key.topic, ()):
-                found.setdefault(served.log.local.directory.parent, []).append(served)
-        return found
+                by_folder.setdefault(served.log.local.directory.parent, []).append(served)
+        return by_folder
 
 
 def _topics(

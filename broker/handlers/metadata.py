@@ -224,13 +224,13 @@ class MetadataHandlers:
         coordinators = [self._coordinator(key, request.key_type, context.listener) for key in keys]
         if batched:
             return FindCoordinatorResponse(coordinators=coordinators)
-        found = coordinators[0]
+        coordinator = coordinators[0]
         return FindCoordinatorResponse(
-            error_code=found.error_code,
-            error_message=found.error_message,
-            node_id=found.node_id,
-            host=found.host,
-            port=found.port,
+            error_code=coordinator.error_code,
+            error_message=coordinator.error_message,
+            node_id=coordinator.node_id,
+            host=coordinator.host,
+            port=coordinator.port,
         )
 
     def _coordinator(self, key: str, key_type: int, listener: str) -> Coordinator:

@@ -243,7 +243,7 @@ class OffsetHandlers:
         KAFKA_STORAGE_ERROR, and the client asks again.
         """
         refuse_partition_flood(topic.partitions for topic in request.topics)
-        found = [
+        results_by_topic = [
             [self._delete(topic.name, wanted) for wanted in topic.partitions]
             for topic in request.topics
         ]
@@ -254,7 +254,7 @@ class OffsetHandlers:
                     name=topic.name,
                     partitions=[self._durably(topic.name, result, failed) for result in results],
                 )
-                for topic, results in zip(request.topics, found, strict=True)
+                for topic, results in zip(request.topics, results_by_topic, strict=True)
             ]
         )
 

@@ -202,14 +202,14 @@ def encode_key(key: OffsetCommitKey | GroupMetadataKey) -> bytes:
 
 def decode_offset_commit(value: Buffer) -> OffsetCommitValue:
     """The value of an `OffsetCommitKey`. Raises UnreadableRecord."""
-    found = _read_value(_OffsetCommitWire, value)
+    decoded = _read_value(_OffsetCommitWire, value)
     return OffsetCommitValue(
-        offset=found.offset,
-        leader_epoch=found.leader_epoch,
-        metadata=found.metadata,
-        commit_timestamp_ms=found.commit_timestamp_ms,
-        expire_timestamp_ms=found.expire_timestamp_ms,
-        topic_id=found.topic_id,
+        offset=decoded.offset,
+        leader_epoch=decoded.leader_epoch,
+        metadata=decoded.metadata,
+        commit_timestamp_ms=decoded.commit_timestamp_ms,
+        expire_timestamp_ms=decoded.expire_timestamp_ms,
+        topic_id=decoded.topic_id,
     )
 
 
@@ -240,14 +240,14 @@ def _version_for(commit: OffsetCommitValue) -> int:
 
 def decode_group_metadata(value: Buffer) -> GroupMetadataValue:
     """The value of a `GroupMetadataKey`. Raises UnreadableRecord."""
-    found = _read_value(_GroupMetadataWire, value)
+    decoded = _read_value(_GroupMetadataWire, value)
     return GroupMetadataValue(
-        protocol_type=found.protocol_type,
-        generation=found.generation,
-        protocol=found.protocol,
-        leader=found.leader,
-        current_state_timestamp_ms=found.current_state_timestamp_ms,
-        members=tuple(_member(row) for row in found.members),
+        protocol_type=decoded.protocol_type,
+        generation=decoded.generation,
+        protocol=decoded.protocol,
+        leader=decoded.leader,
+        current_state_timestamp_ms=decoded.current_state_timestamp_ms,
+        members=tuple(_member(row) for row in decoded.members),
     )
 
 

@@ -130,7 +130,7 @@ class ColdPace:
         self._cut_s = 0.0
         self._quiet_lateness_s = 0.0
         self._pause_began_s: float | None = None
-        self._look_began_s: float | None = None
+        self._measuring_began_s: float | None = None
         self._next_pause_s = 0.0
         self._held_s = 0.0
         self._cuts_total = 0
@@ -157,7 +157,7 @@ class ColdPace:
         """A tick came `lateness_s` after its time, while cold answers were on their way."""
         settings = self._settings()
         if self._pause_began_s is not None:
-            self._look(lateness_s, now_s, settings)
+            self._measure_quiet(lateness_s, now_s, settings)
             return
         floor = settings.floor_bytes_per_s
         if lateness_s > self._late_s(settings):
@@ -176,14 +176,14 @@ class ColdPace:
         usual_s = min(RATIO * self._quiet_lateness_s, LATE_S_MAX)
         return max(settings.lateness_s_max, usual_s)
 
-    def _look(self, lateness_s: float, now_s: float, settings: PaceSettings) -> None:
+    def _measure_quiet(self, lateness_s: float, now_s: float, settings: PaceSettings) -> None:
         """Cold stands still: how late are ticks without it?"""
         assert self._pause_began_s is not None
         paused_s = now_s - self._pause_began_s
-        if self._look_began_s is None:
+        if self._measuring_began_s is None:
             if not self._running_downloads:
                 # The next tick is the first that is due with nothing cold under way.
-                self._look_began_s = now_s
+                self._measuring_began_s = now_s
             elif paused_s > DRAIN_S_MAX:
                 self._end_pause(now_s)
             return
@@ -193,14 +193,14 @@ class ColdPace:
             self._quiet_lateness_s = min(lateness_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
         else:
             self._quiet_lateness_s = max(known_s * (1 - QUIET_UP / 100), least_s)
-        if now_s - self._look_began_s >= QUIET_S:
+        if now_s - self._measuring_began_s >= QUIET_S:
             self._end_pause(now_s)
 
     def _end_pause(self, now_s: float) -> None:
         assert self._pause_began_s is not None
         paused_s = now_s - self._pause_began_s
         self._next_pause_s = now_s + (QUIET_PART - 1) * paused_s
-        self._pause_began_s = self._look_began_s = None
+        self._pause_began_s = self._measuring_began_s = None
 
     def is_idle(self, now_s: float) -> bool:
         """Whether there is no cold read that ticks would be worth their time for."""

@@ -119,14 +119,14 @@ class ScramExchange:
         self._user = match["user"].replace("=2C", ",").replace("=3D", "=")
         if match["authzid"] not in (None, "", match["user"]):
             raise AuthenticationFailed("one user cannot log in as another")
-        found = self._find(self._user)
-        if found is None:
+        credential = self._find(self._user)
+        if credential is None:
             raise AuthenticationFailed("no such user, or none with a password of this mechanism")
-        self._credential = found
+        self._credential = credential
         self._gs2 = match["gs2"]
         self._nonce = match["nonce"] + self._server_nonce
-        salt = base64.b64encode(found.salt).decode()
-        answer = f"r={self._nonce},s={salt},i={found.iterations}"
+        salt = base64.b64encode(credential.salt).decode()
+        answer = f"r={self._nonce},s={salt},i={credential.iterations}"
         self._messages = f"{match['bare']},{answer}"
         return Step(answer=answer.encode())
 

@@ -231,7 +231,7 @@ _paths: dict[type, tuple[bool, Sequence[str]]] = {}
 def count_errors(response: Response, traffic: ApiTraffic) -> None:
     """Adds the error codes that an answer has anywhere, up to ERRORS_LOOKED_AT_MAX elements."""
     left = ERRORS_LOOKED_AT_MAX
-    found = False
+    has_error = False
     pending: list[object] = [response]
     while pending and left > 0:
         value = pending.pop()
@@ -241,14 +241,14 @@ def count_errors(response: Response, traffic: ApiTraffic) -> None:
             code: int = getattr(value, ERROR_FIELD)
             if code != NO_ERROR:
                 traffic.errors[code] += 1
-                found = True
+                has_error = True
         for name in inner:
             nested = getattr(value, name)
             if isinstance(nested, list | tuple):
                 pending.extend(nested[:left])
             elif nested is not None:
                 pending.append(nested)
-    traffic.failed_answers += found
+    traffic.failed_answers += has_error
 
 
 def _paths_of(cls: type) -> tuple[bool, Sequence[str]]:

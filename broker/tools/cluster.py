@@ -270,13 +270,13 @@ class Cluster:
     def group(self, name: str) -> GroupView:
         """A group that does not exist has the state DEAD, as everywhere in Kafka."""
         futures = self._admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
-        found = _result(futures[name], f"cannot describe group {name!r}")
-        coordinator = found.coordinator
+        description = _result(futures[name], f"cannot describe group {name!r}")
+        coordinator = description.coordinator
         return GroupView(
             group=name,
-            state=_word(found.state),
-            kind=_word(found.type),
-            assignor=found.partition_assignor or "",
+            state=_word(description.state),
+            kind=_word(description.type),
+            assignor=description.partition_assignor or "",
             coordinator=f"{coordinator.host}:{coordinator.port}" if coordinator else "",
             members=tuple(
                 MemberView(
@@ -288,7 +288,7 @@ class Cluster:
                         sorted((p.topic, p.partition) for p in _assigned(member.assignment))
                     ),
                 )
-                for member in found.members
+                for member in description.members
             ),
         )
 
@@ -300,13 +300,13 @@ class Cluster:
             [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_SECONDS_MAX
         )
         what = f"cannot read the offsets of group {group!r}"
-        found = _result(futures[group], what)
-        for place in found.topic_partitions:
+        group_offsets = _result(futures[group], what)
+        for place in group_offsets.topic_partitions:
             if place.error is not None:
                 raise _failure(place.error, what)
         return {
             (place.topic, place.partition): place.offset
-            for place in found.topic_partitions
+            for place in group_offsets.topic_partitions
             if place.offset >= 0
         }
 

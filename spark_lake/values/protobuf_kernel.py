@@ -280,37 +280,37 @@ def decode_protobuf(
                 return row
             if stop < 0 or stop > end:
                 return row
-            found = first
-            while found < last and fields[found, NUMBER] != number:
-                found += 1
-            if found == last:  # of a newer schema
+            field = first
+            while field < last and fields[field, NUMBER] != number:
+                field += 1
+            if field == last:  # of a newer schema
                 # Protobuf's parser takes an entry of a map with such a field for unknown itself.
                 if frame_op[depth] < 0:
                     return row
                 position = stop
                 continue
-            kind = int(fields[found, KIND])
-            wire = int(fields[found, WIRE])
-            at = int(fields[found, FIELD_OP])
+            kind = int(fields[field, KIND])
+            wire = int(fields[field, WIRE])
+            at = int(fields[field, FIELD_OP])
             is_list = kind in (REPEATED, MAP)
             if not is_list:
-                if seen[depth, found - first] != 0:
+                if seen[depth, field - first] != 0:
                     return row
-                if fields[found, ONEOF] >= 0:
+                if fields[field, ONEOF] >= 0:
                     for other in range(first, last):
                         if (
-                            fields[other, ONEOF] == fields[found, ONEOF]
+                            fields[other, ONEOF] == fields[field, ONEOF]
                             and seen[depth, other - first] != 0
                         ):
                             return row
-            seen[depth, found - first] = 1
+            seen[depth, field - first] = 1
             list_column = int(program[at, COLUMN]) if is_list else -1
             if wire == MESSAGE:
                 if wire_type != _WIRE_LENGTH or depth + 1 == DEPTH_MAX:
                     return row
                 depth += 1
                 frame_end[depth] = stop
-                frame_message[depth] = fields[found, CHILD]
+                frame_message[depth] = fields[field, CHILD]
                 frame_op[depth] = -1 if kind == MAP else (at + 1 if is_list else at)
                 frame_list[depth] = list_column
                 seen[depth] = 0

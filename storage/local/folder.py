@@ -132,12 +132,14 @@ def _offsets(names: Sequence[str], suffix: str) -> set[int]:
 
 
 def _offsets_by_suffix(names: Sequence[str]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {suffix: set() for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)}
+    offsets: dict[str, set[int]] = {
+        suffix: set() for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+    }
     for name in names:
         match = _NAME.fullmatch(name)
         if match and not match[3]:
-            found[match[2]].add(int(match[1]))
-    return found
+            offsets[match[2]].add(int(match[1]))
+    return offsets
 
 
 def _complete_swaps(folder: Path) -> int:

@@ -93,9 +93,9 @@ class SparseIndex:
         except DiskError as error:
             log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
             content = b""
-        return self._take(content)
+        return self._adopt(content)
 
-    def _take(self, content: bytes) -> tuple[array[int], array[int]]:
+    def _adopt(self, content: bytes) -> tuple[array[int], array[int]]:
         keys, values = self._decode(content[: len(content) // self.ENTRY_BYTES * self.ENTRY_BYTES])
         self._keys, self._values = keys, values
         return keys, values
@@ -134,7 +134,7 @@ class SparseIndex:
         except DiskError as error:
             log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
             content = None
-        self._take(content or b"")
+        self._adopt(content or b"")
         return -1 if content is None else len(content)
 
     def resume(self) -> None:
@@ -149,7 +149,7 @@ class SparseIndex:
 
     def resume_with(self, content: bytes) -> None:
         """Makes `content`, which is what the file holds, that of an active index."""
-        keys, _ = self._take(content)
+        keys, _ = self._adopt(content)
         self._written = len(keys)
 
     def size_on_disk(self) -> int:
@@ -264,14 +264,14 @@ class OffsetIndex(SparseIndex):
         The batch that holds the offset is the one of this entry or lies behind it.
         """
         keys, values = self.columns()
-        found = bisect_right(keys, relative_offset)
-        return OffsetEntry(keys[found - 1], values[found - 1]) if found else None
+        place = bisect_right(keys, relative_offset)
+        return OffsetEntry(keys[place - 1], values[place - 1]) if place else None
 
     def floor_by_position(self, position: int) -> OffsetEntry | None:
         """The last entry whose batch begins at or before `position`."""
         keys, values = self.columns()
-        found = bisect_right(values, position)
-        return OffsetEntry(keys[found - 1], values[found - 1]) if found else None
+        place = bisect_right(values, position)
+        return OffsetEntry(keys[place - 1], values[place - 1]) if place else None
 
     def last_entry(self) -> OffsetEntry | None:
         keys, values = self._keys, self._values
@@ -330,8 +330,8 @@ class TimeIndex(SparseIndex):
         Every record of earlier batches is older than that; the entry's own batch may hold one.
         """
         keys, values = self.columns()
-        found = bisect_right(keys, timestamp_ms)
-        return TimeEntry(keys[found - 1], values[found - 1]) if found else None
+        place = bisect_right(keys, timestamp_ms)
+        return TimeEntry(keys[place - 1], values[place - 1]) if place else None
 
     def last_entry(self) -> TimeEntry | None:
         """The highest timestamp of the segment as far as it is indexed."""

@@ -189,7 +189,7 @@ def _partition_folders(
     removable: list[Path],
 ) -> dict[TopicPartition, Path]:
     """The folders of partitions in `directory`, which are noted in `places` as well."""
-    found: dict[TopicPartition, Path] = {}
+    folders: dict[TopicPartition, Path] = {}
     for path in subfolders(directory.path):
         if is_put_aside(path.name):
             if is_removable(path.name):
@@ -203,8 +203,8 @@ def _partition_folders(
             continue
         if key in places:
             raise CorruptFile(f"{key} lies in {path} and in {places[key]}; remove one of them")
-        found[key] = places[key] = path
-    return found
+        folders[key] = places[key] = path
+    return folders
 
 
 def _load_log(

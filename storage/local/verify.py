@@ -195,11 +195,11 @@ def _is_in_use(data_folder: Path) -> bool:
 def _read_checkpoints(
     data_folder: Path, note: Callable[[Finding], None]
 ) -> dict[str, dict[TopicPartition, int]]:
-    found: dict[str, dict[TopicPartition, int]] = {}
+    offsets_by_file: dict[str, dict[TopicPartition, int]] = {}
     for name in _CHECKPOINTS:
-        found[name] = {}
+        offsets_by_file[name] = {}
         try:
-            found[name] = checkpoint.read_offsets(data_folder / name)
+            offsets_by_file[name] = checkpoint.read_offsets(data_folder / name)
         except (CorruptFile, UnsupportedFormat) as error:
             note(Finding(path=data_folder / name, damage=Damage.CHECKPOINT, text=str(error)))
     meta = data_folder / checkpoint.META_PROPERTIES
@@ -209,7 +209,7 @@ def _read_checkpoints(
             note(Finding(path=meta, damage=Damage.FOLDER, text="names no cluster or no version"))
     except CorruptFile as error:
         note(Finding(path=meta, damage=Damage.FOLDER, text=str(error)))
-    return found
+    return offsets_by_file
 
 
 class _Partition:
@@ -349,7 +349,7 @@ class _Segment:
         is_whole = True
         try:
             for batch in scan_batches(file, 0, size_bytes, verify_crc=True):
-                self._take(name, batch)
+                self._note_batch(name, batch)
                 position = batch.end_position
         except CorruptRecords as error:
             is_whole = False
@@ -371,7 +371,7 @@ class _Segment:
         synced_offset = self._partition.synced_offset
         return synced_offset is not None and self._partition.end_offset >= synced_offset
 
-    def _take(self, name: str, batch: ScannedBatch) -> None:
+    def _note_batch(self, name: str, batch: ScannedBatch) -> None:
         partition, header = self._partition, batch.header
         expected = partition.end_offset
         if header.base_offset < expected or (

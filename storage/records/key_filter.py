@@ -45,7 +45,7 @@ FALSE_SHARE: Final = 0.01
 FALSE_SHARE_MAX: Final = 0.3
 
 # After so many keys it is looked whether the filter is full already: then the rest costs nothing.
-LOOK_KEYS: Final = 1 << 19
+CHECK_KEYS: Final = 1 << 19
 
 # Keys seen lately, which need no hashing again; long keys are not kept.
 SEEN_MAX: Final = 1 << 16
@@ -134,7 +134,7 @@ class KeyFilterBuilder:
         self._words: npt.NDArray[np.uint32] | None = None
         self._seen: set[bytes] = set()
         self._is_complete = True
-        self._look_in = LOOK_KEYS
+        self._keys_until_check = CHECK_KEYS
 
     @property
     def words(self) -> npt.NDArray[np.uint32]:
@@ -167,12 +167,12 @@ class KeyFilterBuilder:
         assert self._blocks is not None
         hashed = key_hash(key)
         self._blocks[hashed >> 49] |= block_bits(hashed)
-        self._look(1)
+        self._check_false_share(1)
 
     def count(self, records: int) -> None:
         """Records with a key that were added through `words`."""
         self._record_count += records
-        self._look(records)
+        self._check_false_share(records)
 
     def give_up(self) -> None:
         """There will be no filter: some key is not in it."""
@@ -182,10 +182,10 @@ class KeyFilterBuilder:
     def is_complete(self) -> bool:
         return self._is_complete
 
-    def _look(self, keys: int) -> None:
-        self._look_in -= keys
-        if self._look_in <= 0:
-            self._look_in = LOOK_KEYS
+    def _check_false_share(self, keys: int) -> None:
+        self._keys_until_check -= keys
+        if self._keys_until_check <= 0:
+            self._keys_until_check = CHECK_KEYS
             if self._false_share() > FALSE_SHARE_MAX:
                 self.give_up()
 

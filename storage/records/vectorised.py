@@ -82,15 +82,15 @@ def record_bounds(
 
     _check_not_empty(header)
     payload = as_array(_payload(buffer, header, position))
-    found = np.zeros(3, np.int64)
+    bounds = np.zeros(3, np.int64)
     status = load_kernels().record_bounds(
-        payload, header.record_count, header.base_timestamp_ms, found
+        payload, header.record_count, header.base_timestamp_ms, bounds
     )
     if status != load_kernels().DONE:
-        raise corrupt_record(status, header.base_offset, int(found[2]))
+        raise corrupt_record(status, header.base_offset, int(bounds[2]))
     if keys is not None and keys.is_complete:
         _add_keys(payload, header.record_count, keys)
-    minimum, maximum = int(found[0]), int(found[1])
+    minimum, maximum = int(bounds[0]), int(bounds[1])
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         minimum = maximum = header.max_timestamp_ms
     return RecordBounds(

@@ -192,11 +192,11 @@ def _after_doubt(
         and stored.info.etag == previous.etag
     ):
         raise error
-    found = Manifest.decode(stored.body, source=key)
+    theirs = Manifest.decode(stored.body, source=key)
     raise ManifestFenced(
         key,
         "commit",
-        f"found revision {found.revision} of epoch {found.leader_epoch}, "
+        f"found revision {theirs.revision} of epoch {theirs.leader_epoch}, "
         f"wanted to write revision {final.revision} of epoch {final.leader_epoch}",
     ) from error
 

@@ -107,19 +107,19 @@ def change_topic_info(
     back a deletion, or delete what is wanted again. Raises PreconditionFailed if somebody else was
     faster, and as `ObjectStore.get_object` and `decode`.
     """
-    found: TopicInfo | None = None
+    known: TopicInfo | None = None
     condition: PutCondition = IfAbsent()
     try:
         stored = store.get_object(wanted.key)
     except ObjectNotFound:
         pass
     else:
-        found = TopicInfo.decode(stored.body, source=wanted.key)
+        known = TopicInfo.decode(stored.body, source=wanted.key)
         condition = IfMatches(stored.info.etag)
-    changed = change(found)
+    changed = change(known)
     if changed is not None:
         save_topic_info(store, changed, condition=condition)
-    return found
+    return known
 
 
 def save_topic_info(

@@ -35,16 +35,16 @@ def offsets_before(
     file whose records have no timestamps. Follows Kafka's ListOffsets version 0.
     """
     limit_ms = _END_OF_TIME_MS if timestamp_ms is None else timestamp_ms
-    found: list[Offset] = []
+    offsets: list[Offset] = []
     is_before = False
     for offset, complete_ms in _borders(log, end_offset, now_ms):
         # Everything below the newest border that fits is older by position, whatever it says.
         is_before = is_before or complete_ms <= limit_ms
-        if is_before and offset <= end_offset and offset not in found[-1:]:
-            found.append(offset)
-        if len(found) >= count_max:
+        if is_before and offset <= end_offset and offset not in offsets[-1:]:
+            offsets.append(offset)
+        if len(offsets) >= count_max:
             break
-    return found[: max(0, count_max)]
+    return offsets[: max(0, count_max)]
 
 
 def _borders(

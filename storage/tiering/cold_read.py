@@ -159,22 +159,22 @@ def read_from_memory(
     is_committed_only = isolation is Isolation.READ_COMMITTED
     if is_committed_only and entry.has_transactions:
         return None
-    found = remote.read_from_memory(
+    reading = remote.read_from_memory(
         entry,
         offset,
         bytes_max=bytes_max,
         end_offset=log.local.last_stable_offset if is_committed_only else None,
     )
-    if found is None:
+    if reading is None:
         return None
-    if is_committed_only and found.next_offset > entry.end_offset:
+    if is_committed_only and reading.next_offset > entry.end_offset:
         touched = (
-            later for later in remote.following(entry) if later.base_offset < found.next_offset
+            later for later in remote.following(entry) if later.base_offset < reading.next_offset
         )
         if any(later.has_transactions for later in touched):
             return None
     return RemoteRead(
-        buffers=found.buffers, size_bytes=found.size_bytes, next_offset=found.next_offset
+        buffers=reading.buffers, size_bytes=reading.size_bytes, next_offset=reading.next_offset
     )
 
 
@@ -191,7 +191,7 @@ async def _aborted_from(
     goes on until an entry says that the last stable offset had passed the range by then. A
     range without transactional batches needs no search: the manifest says so.
     """
-    found: set[AbortedTransaction] = set()
+    aborted: set[AbortedTransaction] = set()
     is_transactional = False
     async for later in remote.entries_from(entry.base_offset):
         if later.base_offset >= end_offset and not is_transactional:
@@ -202,11 +202,11 @@ async def _aborted_from(
         listed = await of_segment(
             later, remote.aborted_transactions(later, start_offset, OFFSET_MAX)
         )
-        found.update(t for t in listed if t.first_offset < end_offset)
+        aborted.update(t for t in listed if t.first_offset < end_offset)
         if any(t.last_stable_offset >= end_offset for t in listed):
-            return sorted(found, key=_first_offset)
-    found.update(log.local.aborted_transactions(start_offset, end_offset))
-    return sorted(found, key=_first_offset)
+            return sorted(aborted, key=_first_offset)
+    aborted.update(log.local.aborted_transactions(start_offset, end_offset))
+    return sorted(aborted, key=_first_offset)
 
 
 def _first_offset(transaction: AbortedTransaction) -> Offset:

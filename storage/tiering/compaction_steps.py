@@ -156,13 +156,13 @@ class CompactionSteps:
             self._report_compacted(under_way, done)
             return True
         if isinstance(done, Replacement):
-            self._take(done)
+            self._note_rewritten(done)
         if self._is_commit_due(manifest) and not await self._commit_pending():
             return True
         await loop.run_in_executor(copies, under_way.go_on)
         return False
 
-    def _take(self, done: Replacement) -> None:
+    def _note_rewritten(self, done: Replacement) -> None:
         self._tools.copy_quota.record(done.new.size_bytes)
         if not self._pending:
             self._pending_since_s = self._tools.clock.monotonic_s()

@@ -147,41 +147,41 @@ def inspect_records(
     offsets: Offsets = Offsets.EVERY,
 ) -> SegmentFacts:
     """The same for records in memory. Raises CorruptRecords."""
-    found = _Survey(
+    survey = _Survey(
         next_offset=base_offset,
         offsets=offsets,
         indexes=_Indexes(base_offset=base_offset),
         chunk_bytes=chunk_bytes(len(view)),
     )
     position = 0
-    for batch in walk(view, found.keys):
-        found.add(batch)
+    for batch in walk(view, survey.keys):
+        survey.add(batch)
         position = batch.end_position
     if position != len(view):
         raise CorruptRecords(f"{len(view) - position} bytes after the last whole batch")
-    is_complete = found.next_offset == end_offset or (
-        offsets is Offsets.SOME and found.next_offset < end_offset
+    is_complete = survey.next_offset == end_offset or (
+        offsets is Offsets.SOME and survey.next_offset < end_offset
     )
-    if not is_complete or not found.batch_count:
-        raise CorruptRecords(f"records end at {found.next_offset}, not at {end_offset}")
-    found.close_chunk()
-    found.indexes.close()
+    if not is_complete or not survey.batch_count:
+        raise CorruptRecords(f"records end at {survey.next_offset}, not at {end_offset}")
+    survey.close_chunk()
+    survey.indexes.close()
     return SegmentFacts(
         base_offset=base_offset,
         end_offset=end_offset,
         size_bytes=len(view),
         crc32c=crc32c.crc32c(view),
-        record_count=found.record_count,
-        batch_count=found.batch_count,
-        control_batch_count=found.control_batch_count,
-        transactional_batch_count=found.transactional_batch_count,
-        unreadable_batch_count=found.unreadable_batch_count,
-        bounds=found.bounds or NO_BOUNDS,
-        leader_epochs=tuple(found.leader_epochs),
-        chunks=tuple(found.chunks),
-        offset_index=bytes(found.indexes.offset_index),
-        time_index=bytes(found.indexes.time_index),
-        key_filter=found.keys.finish(),
+        record_count=survey.record_count,
+        batch_count=survey.batch_count,
+        control_batch_count=survey.control_batch_count,
+        transactional_batch_count=survey.transactional_batch_count,
+        unreadable_batch_count=survey.unreadable_batch_count,
+        bounds=survey.bounds or NO_BOUNDS,
+        leader_epochs=tuple(survey.leader_epochs),
+        chunks=tuple(survey.chunks),
+        offset_index=bytes(survey.indexes.offset_index),
+        time_index=bytes(survey.indexes.time_index),
+        key_filter=survey.keys.finish(),
     )
 
 

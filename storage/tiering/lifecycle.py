@@ -107,13 +107,13 @@ class PartitionVerdict:
 
     def next_copies(self, count_max: int) -> tuple[SegmentVerdict, ...]:
         """The segment to copy now and those that wait for nothing but it, oldest first."""
-        found: list[SegmentVerdict] = []
+        copies: list[SegmentVerdict] = []
         for segment in self.segments:
-            if segment.state is (SegmentState.QUEUED if found else SegmentState.NEXT):
-                found.append(segment)
-            elif found:
+            if segment.state is (SegmentState.QUEUED if copies else SegmentState.NEXT):
+                copies.append(segment)
+            elif copies:
                 break
-        return tuple(found[:count_max])
+        return tuple(copies[:count_max])
 
     @property
     def freeable_end_offset(self) -> Offset | None:

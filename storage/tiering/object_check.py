@@ -24,12 +24,12 @@ def verify_object(
 
     `before_piece` is called before each piece that has to be read back, and may raise.
     """
-    found = store.head(key)
-    if found.size_bytes != size_bytes:
+    stored = store.head(key)
+    if stored.size_bytes != size_bytes:
         raise ObjectCorrupt(
-            key, "verify", f"has {found.size_bytes} bytes, {size_bytes} were written"
+            key, "verify", f"has {stored.size_bytes} bytes, {size_bytes} were written"
         )
-    found_crc32c = found.crc32c
+    found_crc32c = stored.crc32c
     if found_crc32c is None:
         found_crc32c = 0
         for start in range(0, size_bytes, READ_BACK_BYTES):

@@ -103,9 +103,9 @@ class RemoteLog:
     def adopt(self, stored: StoredManifest | None) -> None:
         """Takes over a manifest that lies in the bucket (None: there is none)."""
         if self.stored is not None and stored is not None:
-            held, found = self.stored.manifest, stored.manifest
-            is_same = found.generation == held.generation
-            assert not is_same or found.log_start_offset >= held.log_start_offset, (held, found)
+            held, new = self.stored.manifest, stored.manifest
+            is_same = new.generation == held.generation
+            assert not is_same or new.log_start_offset >= held.log_start_offset, (held, new)
         self.known = True
         self.stored = stored
 
@@ -182,15 +182,15 @@ class RemoteLog:
             return latest.entry
         page = manifest.find_page(offset)
         if page is None:
-            found = manifest.find(offset)
+            entry = manifest.find(offset)
         else:
             entries = self._pages.cached_entries(page) or ()
             index = _first_ending_above(entries, offset)
-            found = entries[index] if index < len(entries) else None
+            entry = entries[index] if index < len(entries) else None
         self._latest = None
-        if found is not None:
-            self._latest = _KnownEntry(manifest, found, self.following(found))
-        return found
+        if entry is not None:
+            self._latest = _KnownEntry(manifest, entry, self.following(entry))
+        return entry
 
     async def page_entries(self, page: PageRef) -> Sequence[SegmentEntry]:
         """The entries of a sealed page that are not deleted."""

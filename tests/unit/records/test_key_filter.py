@@ -72,7 +72,7 @@ def test_plain_keys_and_compiled_ones_share_a_filter(monkeypatch: pytest.MonkeyP
 
 
 def test_too_many_keys_make_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_filter, "LOOK_KEYS", 1000)
+    monkeypatch.setattr(key_filter, "CHECK_KEYS", 1000)
     monkeypatch.setattr(key_filter, "FALSE_SHARE_MAX", 1e-9)
     builder = KeyFilterBuilder()
     source = random.Random(1)
