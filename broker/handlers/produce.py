@@ -26,16 +26,17 @@ A client above `producer_byte_rate` is answered at once, with the time for which
 to then; with acks=0 it just is not listened to.
 
 An append that `flush.messages` wants on the device is answered after an fsync, shared by everybody
-who waits for the same one; then the answer comes from a coroutine instead of at once.
+who waits for the same one; then the answer comes from a coroutine instead of at once. So does the
+answer to a batch whose header says that its times are in the future: a worker looks which records
+are to blame (KIP-467).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from strandline.broker.answers import Answer, CloseConnectionError, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
@@ -56,12 +57,16 @@ from strandline.broker.protocol.messages.produce import (
 from strandline.broker.protocol.produce import encode_produce_response, frame_appended
 from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.errors import (
+    CorruptRecords,
     DiskError,
-    RecordError,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordListTooLarge,
     RecordsRejected,
     StorageError,
     UnsupportedCodec,
 )
+from strandline.storage.local.append_rules import check_records
 from strandline.storage.local.log import AppendInfo
 from strandline.storage.local.preparation import needs_preparation, prepare, prepare_old
 from strandline.storage.records.batch import (
@@ -78,7 +83,11 @@ log = logging.getLogger(__name__)
 ACKS_ALL = -1
 FIRST_VERSION_WITH_BATCHES = 3
 FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_WITH_RECORD_ERRORS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+
+
+_REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,20 @@ class _ToFlush:
     partition: Partition
     answers: list[ProduceResponsePartition]
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _ToBlame:
+    """A batch that was refused for its header's newest time, and where that answer stands."""
+
+    partition: Partition
+    answers: list[ProduceResponsePartition]
+    position: int
+    records: memoryview
+
+
+# What an answer waits for.
+_Later: TypeAlias = _ToFlush | _ToBlame
 
 
 class _Asked(NamedTuple):
@@ -180,16 +203,16 @@ class ProduceHandler:
                     header,
                 )
         answers: list[ProduceResponsePartition] = []
-        to_flush: list[_ToFlush] = []
-        self._note(outcome, partition, wanted.index, answers, to_flush)
+        later: list[_Later] = []
+        self._note(outcome, partition, wanted, version, answers, later)
         asked = _Asked(header, size_bytes, started_s)
-        return self._answer([_topic_answer(topic, answers)], to_flush, asked, request.acks)
+        return self._answer([_topic_answer(topic, answers)], later, asked, request.acks)
 
     def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
-        to_flush: list[_ToFlush] = []
+        later: list[_Later] = []
         if any(
             _must_prepare(self._find(topic, wanted.index, version), wanted, version)
             for topic in request.topics
@@ -201,11 +224,11 @@ class ProduceHandler:
             for wanted in topic.partitions:
                 partition = self._find(topic, wanted.index, version)
                 outcome = self._append(request, topic, partition, wanted, version)
-                self._note(outcome, partition, wanted.index, answers, to_flush)
+                self._note(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         if request.acks == 0:
             return self._silence(topics, asked)
-        return self._answer(topics, to_flush, asked, request.acks)
+        return self._answer(topics, later, asked, request.acks)
 
     def _silence(self, topics: list[ProduceResponseTopic], asked: _Asked) -> Parts | None:
         """The answer to acks=0. Raises CloseConnectionError if anything failed."""
@@ -217,30 +240,39 @@ class ProduceHandler:
         self,
         outcome: AppendInfo | ProduceResponsePartition,
         partition: Partition | None,
-        index: int,
+        wanted: ProducePartition,
+        version: int,
         answers: list[ProduceResponsePartition],
-        to_flush: list[_ToFlush],
+        later: list[_Later],
     ) -> None:
-        """Adds the answer of one partition, and the fsync that it may have to wait for."""
+        """Adds the answer of one partition, and what it may have to wait for."""
         if isinstance(outcome, ProduceResponsePartition):
+            if (
+                outcome.error_code == ErrorCode.INVALID_TIMESTAMP
+                and not outcome.record_errors
+                and version >= FIRST_VERSION_WITH_RECORD_ERRORS
+            ):
+                assert partition is not None
+                assert wanted.records is not None
+                later.append(_ToBlame(partition, answers, len(answers), wanted.records))
             answers.append(outcome)
             return
         assert partition is not None
         if partition.must_flush:
-            to_flush.append(_ToFlush(partition, answers, len(answers)))
-        answers.append(_appended(index, outcome, partition))
+            later.append(_ToFlush(partition, answers, len(answers)))
+        answers.append(_appended(wanted.index, outcome, partition))
 
     def _answer(
         self,
         topics: list[ProduceResponseTopic],
-        to_flush: list[_ToFlush],
+        later: list[_Later],
         asked: _Asked,
         acks: int,
     ) -> Answer:
         throttle_ms = self._throttle_ms(asked, acks=acks)
         response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
-        if to_flush:
-            return self._answer_after_flush(response, to_flush, asked.header)
+        if later:
+            return self._answer_later(response, later, asked.header)
         return self._framed(response, asked.header)
 
     def _framed(self, response: ProduceResponse, header: RequestHeader) -> Parts:
@@ -326,7 +358,7 @@ class ProduceHandler:
         """
         version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
-        to_flush: list[_ToFlush] = []
+        later: list[_Later] = []
         for topic in request.topics:
             found = [self._find(topic, wanted.index, version) for wanted in topic.partitions]
             outcomes = await asyncio.gather(
@@ -337,7 +369,7 @@ class ProduceHandler:
             )
             answers: list[ProduceResponsePartition] = []
             for partition, wanted, outcome in zip(found, topic.partitions, outcomes, strict=True):
-                self._note(outcome, partition, wanted.index, answers, to_flush)
+                self._note(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         # What the workers did is not the loop's time: only what comes now counts.
         asked = asked._replace(started_s=self._now_s())
@@ -345,8 +377,8 @@ class ProduceHandler:
             return self._silence(topics, asked)
         throttle_ms = self._throttle_ms(asked, acks=request.acks)
         response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
-        if to_flush:
-            return await self._answer_after_flush(response, to_flush, asked.header)
+        if later:
+            return await self._answer_later(response, later, asked.header)
         return self._framed(response, asked.header)
 
     async def _append_prepared(
@@ -390,28 +422,50 @@ class ProduceHandler:
             return ErrorCode.INVALID_TXN_STATE
         return None
 
-    async def _answer_after_flush(
-        self, response: ProduceResponse, to_flush: list[_ToFlush], header: RequestHeader
+    async def _answer_later(
+        self, response: ProduceResponse, later: list[_Later], header: RequestHeader
     ) -> Parts:
-        for entry in to_flush:
-            try:
-                await entry.partition.flush()
-            except StorageError as error:
-                log.error(
-                    "flush failed",
-                    extra={
-                        "fields": {
-                            "partition": str(entry.partition.topic_partition),
-                            "error": str(error),
-                        }
-                    },
-                )
-                entry.answers[entry.position] = ProduceResponsePartition(
-                    index=entry.answers[entry.position].index,
-                    error_code=error.kafka_code,
-                    error_message=str(error),
-                )
+        for entry in later:
+            if isinstance(entry, _ToFlush):
+                await self._flush(entry)
+            else:
+                await self._name_misdated(entry)
         return self._framed(response, header)
+
+    async def _flush(self, entry: _ToFlush) -> None:
+        try:
+            await entry.partition.flush()
+        except StorageError as error:
+            log.error(
+                "flush failed",
+                extra={
+                    "fields": {
+                        "partition": str(entry.partition.topic_partition),
+                        "error": str(error),
+                    }
+                },
+            )
+            entry.answers[entry.position] = ProduceResponsePartition(
+                index=entry.answers[entry.position].index,
+                error_code=error.kafka_code,
+                error_message=str(error),
+            )
+
+    async def _name_misdated(self, entry: _ToBlame) -> None:
+        """Puts into the answer which records are too new, if the batch is what its header says."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(
+                self._workers,
+                partial(
+                    check_records, entry.records, entry.partition.log.config, self._clock.now_ms()
+                ),
+            )
+        except InvalidTimestamp as error:
+            refused = entry.answers[entry.position]
+            refused.record_errors = _named(error)  # type: ignore[misc]  # nobody else has it yet
+            refused.error_message = str(error)  # type: ignore[misc]
+        except RecordsRejected:
+            pass  # It is refused already.
 
 
 def refuse_zstd(records: memoryview) -> None:
@@ -437,9 +491,11 @@ def _failed(
 ) -> ProduceResponsePartition:
     """The answer to an append that raised `error`."""
     partition.traffic.failed_produce += 1
-    record_errors: Sequence[RecordError] = ()
+    log_start_offset = -1
     if isinstance(error, RecordsRejected):
-        record_errors = error.record_errors
+        # As ReplicaManager.appendToLocalLog: told of what was refused for what is in it.
+        if not isinstance(error, _REFUSED_UNREAD):
+            log_start_offset = partition.log.log_start_offset
     else:
         # The log of the partition says what its disk does, in measured words.
         log.log(
@@ -450,14 +506,17 @@ def _failed(
     return ProduceResponsePartition(
         index=index,
         error_code=error.kafka_code,
+        log_start_offset=log_start_offset,
         error_message=str(error),
-        record_errors=[
-            ProduceRecordError(
-                batch_index=wrong.batch_index, batch_index_error_message=wrong.message
-            )
-            for wrong in record_errors
-        ],
+        record_errors=_named(error) if isinstance(error, RecordsRejected) else (),
     )
+
+
+def _named(error: RecordsRejected) -> list[ProduceRecordError]:
+    return [
+        ProduceRecordError(batch_index=wrong.batch_index, batch_index_error_message=wrong.message)
+        for wrong in error.record_errors
+    ]
 
 
 def _close_on_error(topics: list[ProduceResponseTopic]) -> None:

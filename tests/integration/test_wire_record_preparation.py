@@ -13,7 +13,12 @@ from confluent_kafka import Producer
 
 from strandline.broker.protocol import codec as wire_codec
 from strandline.broker.protocol.messages.fetch import FetchResponse
-from strandline.broker.protocol.messages.produce import ProduceResponse
+from strandline.broker.protocol.messages.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+)
 from strandline.storage.records import any_batch
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec, compress
@@ -208,6 +213,48 @@ def test_records_outside_the_allowed_time_are_named_one_by_one(
     assert str(times[1]) in (answer.record_errors[0].batch_index_error_message or "")
     assert end_offset(client, topic) == 0
     assert produce(client, topic, batch(3, first_timestamp_ms=now_ms)).error_code == 0
+
+
+@pytest.mark.parametrize("configs", [{}, {"compression.type": "gzip"}])
+def test_records_from_the_future_are_named_whatever_the_topic(
+    client: WireClient, make_topic: MakeTopic, configs: dict[str, str]
+) -> None:
+    topic = make_topic(2, configs)
+    now_ms = int(time.time() * 1000)
+    times = [now_ms, now_ms + 2 * DAY_MS, now_ms, now_ms + 3 * DAY_MS]
+    encoded = encode_batch(
+        [
+            Record(offset=i, timestamp_ms=time_ms, key=None, value=b"v")
+            for i, time_ms in enumerate(times)
+        ],
+        codec=Codec.LZ4,
+    )
+    request = produce_request(topic, encoded)
+    both = ProduceRequest(
+        acks=-1,
+        timeout_ms=30_000,
+        topics=[
+            ProduceTopic(
+                name=topic,
+                partitions=[
+                    ProducePartition(index=0, records=encoded),
+                    ProducePartition(index=1, records=batch(2)),
+                    ProducePartition(index=0, records=encoded),
+                ],
+            )
+        ],
+    )
+    for version in (7, 8, 9):
+        (alone,) = client.ask(request, ProduceResponse, version).topics[0].partitions
+        first, good, second = client.ask(both, ProduceResponse, version).topics[0].partitions
+        for answer in (alone, first, second):
+            assert (answer.error_code, answer.log_start_offset) == (INVALID_TIMESTAMP, 0)
+            named = [wrong.batch_index for wrong in answer.record_errors]
+            assert named == ([1, 3] if version >= 8 else [])
+            if version >= 8:
+                assert str(times[1]) in (answer.error_message or "")
+        assert good.error_code == 0
+    assert end_offset(client, topic) == 0
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
