@@ -34,6 +34,7 @@ from strandline.storage.tiering.orphans import (
     SAFE_REASONS,
     compare,
     delete_orphans,
+    time_of_both,
 )
 from strandline.storage.tiering.repair import repair_meta
 from strandline.storage.tiering.scrub import PARALLEL_MAX, Depth, Finding, PartitionReport, Scrub
@@ -215,7 +216,7 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
     """
     store.check()
     grace_ms = int(grace_hours * 3_600_000)
-    found = compare(store, now_ms=SystemClock().now_ms(), grace_ms=grace_ms)
+    found = compare(store, now_ms=time_of_both(store, SystemClock()), grace_ms=grace_ms)
     if not found.object_count and load_cluster_info(store) is None:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
     table = make_table(f"objects that nothing refers to, {store.url}")

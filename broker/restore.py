@@ -19,7 +19,7 @@ higher leader epochs, and from then on the old one is fenced, should it still ru
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -65,7 +65,7 @@ from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.topic_info import list_topics
+from strandline.storage.remote.topic_info import TopicInfo, list_topics, load_topic_info
 from strandline.storage.tiering.restoring import ArchivedState, read_partition, write_partition
 from strandline.storage.values import dataclass
 
@@ -193,7 +193,7 @@ class Restore:
         mirrored = metadata.refresh()
         self._progress.advance()
         with ThreadPoolExecutor(PARALLEL_READS_MAX, "restore") as executor:
-            topics = list_topics(store, executor=executor)
+            topics = find_topics(store, mirrored, executor)
             corrections = correct_topics(mirrored, topics, node_id=self._config.node_id)
             image = mirrored.apply_entry(corrections.records)
             self._check_nodes(image)
@@ -355,6 +355,17 @@ class Restore:
 def _end(archive: _Archive, key: TopicPartition) -> Offset | None:
     state = archive.states.get(key)
     return None if state is None else state.end_offset
+
+
+def find_topics(
+    store: ObjectStore, image: MetadataImage, executor: Executor
+) -> tuple[TopicInfo, ...]:
+    """Every topic of the archive: those that are listed, and those that `image` knows by name."""
+    listed = list_topics(store, executor=executor)
+    seen = {info.topic_id for info in listed}
+    unseen = [topic for topic in image.topics.values() if topic.topic_id not in seen]
+    loaded = executor.map(lambda t: load_topic_info(store, t.name, t.topic_id), unseen)
+    return (*listed, *(info for info in loaded if info is not None))
 
 
 def _row(key: TopicPartition, state: ArchivedState) -> RestoredPartition:

@@ -281,11 +281,15 @@ class MetadataLog:
 
     def _read_snapshot(self, store: ObjectStore) -> _Loaded:
         versions = _indexes(store, METADATA_SNAPSHOT_PREFIX)
-        damage: CorruptFile | None = None
+        damage: CorruptFile | ObjectNotFound | None = None
         for version in reversed(versions):
             key = metadata_snapshot_key(version)
             try:
                 snapshot = decode_snapshot(store.get(key), key=key, index=version)
+            except ObjectNotFound as error:
+                # Pruned, and still listed.
+                damage = damage or error
+                continue
             except CorruptFile as error:
                 # The entries since the snapshot before it are kept for this case.
                 log.warning(
@@ -301,19 +305,13 @@ class MetadataLog:
         return _Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
 
     def _read_entries(self, store: ObjectStore, start: _Loaded) -> _Loaded:
+        """By their names: a listing may lag, and only says whether one is missing between."""
         entries: list[tuple[MetadataRecord, ...]] = []
         head_checksum = start.head_checksum
-        after = start.image.version
-        for expected, index in enumerate(
-            _indexes(store, METADATA_LOG_PREFIX, after=after), start=after + 1
-        ):
-            if index != expected:
-                raise CorruptFile(
-                    f"the metadata log in {store.url} has a gap: {metadata_log_key(expected)} is"
-                    f" missing, {metadata_log_key(index)} is there; restore it from a copy"
-                )
+        index = start.image.version
+        while (content := self._read_entry(store, index + 1)) is not None:
+            index += 1
             key = metadata_log_key(index)
-            content = store.get(key)
             entry = decode_entry(content, key=key, index=index)
             if entry.previous != head_checksum:
                 raise CorruptFile(
@@ -322,6 +320,22 @@ class MetadataLog:
             head_checksum = entry_checksum(content)
             entries.append(entry.records)
         return _Loaded(replay(start.image, entries), head_checksum, start.snapshot_version)
+
+    def _read_entry(self, store: ObjectStore, index: int) -> bytes | None:
+        """None behind the end of the log. Raises CorruptFile if it is lost before the end."""
+        key = metadata_log_key(index)
+        with contextlib.suppress(ObjectNotFound):
+            return store.get(key)
+        later = next(iter(_indexes(store, METADATA_LOG_PREFIX, after=index - 1, limit=1)), None)
+        if later is None:
+            return None
+        # It may have come after the look at it.
+        with contextlib.suppress(ObjectNotFound):
+            return store.get(key)
+        raise CorruptFile(
+            f"the metadata log in {store.url} has a gap: {key} is missing,"
+            f" {metadata_log_key(later)} is there; restore it from a copy"
+        )
 
     # --- snapshots ------------------------------------------------------------------------
 

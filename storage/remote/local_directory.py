@@ -41,7 +41,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.model import Buffer
+from strandline.storage.model import Buffer, TimestampMs
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.object_store import (
     BucketMissing,
@@ -90,6 +90,15 @@ class LocalDirectoryStore:
             raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
         with _translated("", "check"):
             files.remove(self._stage([b""]))
+
+    def clock_ms(self) -> TimestampMs:
+        """That of the file system: the folder may be another machine's."""
+        with _translated("", "clock"):
+            staged = self._stage([b""])
+            try:
+                return staged.stat().st_mtime_ns // 1_000_000
+            finally:
+                files.remove(staged)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -167,7 +176,8 @@ class LocalDirectoryStore:
         removed_count = 0
         with _translated("", "abort_uploads"):
             for path in self._temporary_files():
-                if path.stat().st_mtime_ns // 1_000_000 < before_ms:
+                modified_ms = path.stat().st_mtime_ns // 1_000_000
+                if not older_than_ms or modified_ms < before_ms:
                     files.remove(path)
                     removed_count += 1
         return removed_count

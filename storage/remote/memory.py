@@ -174,6 +174,10 @@ class MemoryStore:
     def check(self) -> None:
         self._begin("check", "")
 
+    def clock_ms(self) -> TimestampMs:
+        self._begin("clock", "")
+        return self._clock.now_ms()
+
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         fault = self._begin("put", check_key(key))
         content = _content_of(key, body)

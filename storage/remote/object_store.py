@@ -146,6 +146,13 @@ class ObjectStore(Protocol):
         """Raises BucketMissing, AccessDenied or TierUnavailable unless the root can be used."""
         ...
 
+    def clock_ms(self) -> TimestampMs:
+        """What time it is by the clock that gives objects their `modified_ms`, to the second.
+
+        It may be hours away from ours, and ages of objects are differences of its times alone.
+        """
+        ...
+
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         """Writes the whole object, or nothing. Readers never see a part of it.
 
@@ -195,7 +202,8 @@ class ObjectStore(Protocol):
         ...
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
-        """Drops what unfinished uploads left behind that began that many milliseconds ago.
+        """Drops what unfinished uploads left behind that began that many milliseconds ago by our
+        clock (0: all of it). One that is under way fails then, and is made again.
 
         Returns how many. Such remains are no objects: only this finds them.
         """

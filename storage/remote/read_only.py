@@ -7,6 +7,7 @@ from typing import NoReturn
 
 from strandline.storage.errors import AccessDenied
 from strandline.storage.files import OpenFile
+from strandline.storage.model import TimestampMs
 from strandline.storage.remote.direct_read import DirectRead, KeepsFiles, ReadsDirectly
 from strandline.storage.remote.object_store import (
     ObjectInfo,
@@ -29,6 +30,9 @@ class ReadOnlyStore:
 
     def check(self) -> None:
         self._store.check()
+
+    def clock_ms(self) -> TimestampMs:
+        return self._store.clock_ms()
 
     def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
         return self._store.get(key, start=start, end=end)

@@ -34,6 +34,7 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
+from strandline.storage.model import TimestampMs
 from strandline.storage.remote.attempts import AgainError, Attempts, DeadlineError, Failure
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.object_store import (
@@ -46,7 +47,7 @@ from strandline.storage.remote.object_store import (
     check_key,
     checksum,
 )
-from strandline.storage.remote.s3_access import S3Access, info_of
+from strandline.storage.remote.s3_access import S3Access, date_of, info_of
 from strandline.storage.remote.s3_answers import bound_answers
 from strandline.storage.remote.s3_failures import failure_of_code
 from strandline.storage.remote.s3_lifecycle import S3Lifecycle
@@ -156,6 +157,13 @@ class S3Store:
 
     def check(self) -> None:
         self._attempts.run("", "check", lambda _: self._client().head_bucket(Bucket=self._bucket))
+
+    def clock_ms(self) -> TimestampMs:
+        answer = self._attempts.run(
+            "", "clock", lambda _: self._client().head_bucket(Bucket=self._bucket)
+        )
+        dated = date_of(answer)
+        return self._clock.now_ms() if dated is None else dated
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -398,7 +406,9 @@ class S3Store:
         code = str(error.response.get("Error", {}).get("Code", ""))
         message = str(error.response.get("Error", {}).get("Message", ""))
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        if code == "NoSuchBucket" or (operation == "check" and status == HTTPStatus.NOT_FOUND):
+        if code == "NoSuchBucket" or (
+            operation in ("check", "clock") and status == HTTPStatus.NOT_FOUND
+        ):
             where = self._endpoint_url or "AWS"
             text = (
                 f"bucket {self._bucket!r} does not exist at {where}: create it or correct the URL"

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
+from strandline.storage.model import TimestampMs
 from strandline.storage.remote.attempts import Attempts
 from strandline.storage.remote.object_store import Deadlines, ObjectInfo
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
-    from types_boto3_s3.type_defs import GetObjectOutputTypeDef, HeadObjectOutputTypeDef
+    from types_boto3_s3.type_defs import (
+        GetObjectOutputTypeDef,
+        HeadBucketOutputTypeDef,
+        HeadObjectOutputTypeDef,
+    )
 
 # Fields of every object's metadata that we write.
 WRITE_ID_FIELD = "strandline-write-id"
@@ -55,6 +61,15 @@ def info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) 
         crc32c=crc_of(answer),
         modified_ms=int(answer["LastModified"].timestamp() * 1000),
     )
+
+
+def date_of(answer: HeadBucketOutputTypeDef) -> TimestampMs | None:
+    """When the server gave the answer, by its own clock; None if it does not say."""
+    stated = answer["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    try:
+        return int(parsedate_to_datetime(stated).timestamp() * 1000)
+    except ValueError:
+        return None
 
 
 def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:

@@ -47,7 +47,12 @@ from strandline.storage.remote.object_store import (
     PutCondition,
     new_write_id,
 )
-from strandline.storage.remote.s3_access import CRC32C_FIELD, WRITE_ID_FIELD, S3Access, info_of
+from strandline.storage.remote.s3_access import (
+    CRC32C_FIELD,
+    WRITE_ID_FIELD,
+    S3Access,
+    info_of,
+)
 from strandline.storage.remote.upload_body import BodyPart, BodyReader, measure_body
 from strandline.storage.values import dataclass
 
@@ -327,7 +332,8 @@ class S3Uploads:
                 ),
             )
             for found in page.get("Uploads", []):
-                if found["Initiated"].timestamp() * 1000 < before_ms:
+                initiated_ms = found["Initiated"].timestamp() * 1000
+                if not older_than_ms or initiated_ms < before_ms:
                     self._abort(self._access.own_key(found["Key"]), found["UploadId"])
                     aborted_count += 1
             if not page.get("IsTruncated"):

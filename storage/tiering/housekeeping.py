@@ -77,7 +77,7 @@ class Housekeeping:
         call = partial(
             delete_safe_orphans,
             self._tools.store,
-            now_ms=self._tools.clock.now_ms(),
+            clock=self._tools.clock,
             grace_ms=grace_ms,
         )
         try:

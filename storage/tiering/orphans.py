@@ -9,6 +9,9 @@ The order makes a commit that happens meanwhile harmless: its objects are referr
 the manifest is read. The grace time has to be longer than a copy may take; then an upload that is
 old and uncommitted can never be committed any more (see copier).
 
+How old an object is, is asked of the store's clock, which dated it, and of ours: the younger answer
+counts. With one of them hours away from the true time nothing goes early.
+
 Orphans come from uploads whose commit never came, from pages whose commit lost, and from purges
 that stopped. Whole folders whose topic has a tombstone are left to the purge. A partition whose
 manifest cannot be read has no orphans: nobody knows what belongs to it.
@@ -25,6 +28,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
+from strandline.storage.clock import Clock
 from strandline.storage.errors import CorruptFile, ObjectNotFound, StorageError, UnsupportedFormat
 from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import (
@@ -99,7 +103,7 @@ def find_orphans(
 ) -> tuple[Orphan, ...]:
     """Objects under topics/ that belong to nothing and are older than `grace_ms`; blocks.
 
-    `now_ms` is compared with the store's own clock. Raises what the store raises.
+    `now_ms` is a time of the store's own clock, see `time_of_both`. Raises what the store raises.
     """
     return compare(store, now_ms=now_ms, grace_ms=grace_ms).orphans
 
@@ -110,9 +114,17 @@ def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
         store.delete([orphan.key for orphan in orphans[start : start + KEYS_PER_DELETE_MAX]])
 
 
-def delete_safe_orphans(store: ObjectStore, *, now_ms: TimestampMs, grace_ms: int) -> int:
+def time_of_both(store: ObjectStore, clock: Clock) -> TimestampMs:
+    """The time that it is by the store's clock and by ours; blocks. Raises as the store does.
+
+    An upload that is under way would look old if one of them were a day ahead.
+    """
+    return min(store.clock_ms(), clock.now_ms())
+
+
+def delete_safe_orphans(store: ObjectStore, *, clock: Clock, grace_ms: int) -> int:
     """Deletes the orphans that need nobody's eye; how many. Blocks. Raises as the store does."""
-    found = find_orphans(store, now_ms=now_ms, grace_ms=grace_ms)
+    found = find_orphans(store, now_ms=time_of_both(store, clock), grace_ms=grace_ms)
     safe = [orphan for orphan in found if orphan.reason in SAFE_REASONS]
     delete_orphans(store, safe)
     return len(safe)

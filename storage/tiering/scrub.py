@@ -276,10 +276,19 @@ class Scrub:
         for part in _parts(entry):
             size_bytes = sizes.get(part.key)
             if size_bytes is None:
+                # A listing may lag; asked by its name it is there.
+                size_bytes = self._size_by_name(part.key)
+            if size_bytes is None:
                 findings.append(_missing(partition, entry, part))
             elif size_bytes != part.size_bytes:
                 findings.append(_corrupt(partition, entry, part, _sizes(size_bytes, part)))
         return _Found(findings=findings)
+
+    def _size_by_name(self, key: str) -> int | None:
+        try:
+            return self._store.head(key).size_bytes
+        except ObjectNotFound:
+            return None
 
     def _check_segment(
         self, partition: TopicIdPartition, _listed: object, entry: SegmentEntry

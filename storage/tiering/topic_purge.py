@@ -4,8 +4,8 @@
       from here on the topic is gone for all
     2 wait until nothing of it is uploaded any more by this process
     ... grace time: readers finish ...
-    3 delete every object under the folder but topic.json  crash point purge.after-some
-      a request for each thousand of them                  crash point purge.before-topic
+    3 delete every object but topic.json, see              crash point purge.after-some
+      topic_objects: a request for a thousand of them      crash point purge.before-topic
     4 delete topic.json
 
 A crash after 1 leaves a tombstone, which start-up finds and goes on with; after 3 as well. A crash
@@ -22,7 +22,6 @@ from dataclasses import replace
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
-    PURGE_AFTER_SOME,
     PURGE_AFTER_TOMBSTONE,
     PURGE_BEFORE_TOPIC,
     crash_point,
@@ -39,13 +38,9 @@ from strandline.storage.remote.topic_info import (
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.grace_times import GraceTimes
 from strandline.storage.tiering.partition_tiering import PartitionTiering
+from strandline.storage.tiering.topic_objects import TopicObjects
 
 log = logging.getLogger(__name__)
-
-# What one request deletes at most, and how many requests one visit to the executor makes: other
-# work gets its turn while a large topic goes.
-KEYS_PER_DELETE_MAX = 1000
-DELETES_PER_STEP_MAX = 10
 
 
 class TopicPurge:
@@ -70,7 +65,7 @@ class TopicPurge:
         self._clock = clock
         self._grace: GraceTimes[TopicId] = GraceTimes(clock, grace_ms=grace_ms)
         self._deleted_ms: TimestampMs | None = None
-        self._deleted_count = 0
+        self._objects = TopicObjects(info, store)
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False
 
@@ -107,7 +102,7 @@ class TopicPurge:
                 "fields": {
                     "topic": self.info.topic,
                     "topic_id": str(self.info.topic_id),
-                    "objects": self._deleted_count,
+                    "objects": self._objects.deleted_count,
                 }
             },
         )
@@ -128,19 +123,10 @@ class TopicPurge:
         return deleted_ms
 
     def _delete_some(self) -> bool:
-        """Deletes a bounded number of objects; True if some are left."""
+        """Deletes a bounded number of objects; True if some may be left."""
         folder = topic_folder(self.info.topic, self.info.topic_id)
         self._store.abort_uploads(folder, older_than_ms=0)
-        for _ in range(DELETES_PER_STEP_MAX):
-            # One more than goes into a request, for topic.json may be among them.
-            found = self._store.list(folder, limit=KEYS_PER_DELETE_MAX + 1)
-            keys = [info.key for info in found if info.key != self.info.key]
-            if not keys:
-                return False
-            self._store.delete(keys[:KEYS_PER_DELETE_MAX])
-            crash_point(PURGE_AFTER_SOME)
-            self._deleted_count += len(keys[:KEYS_PER_DELETE_MAX])
-        return True
+        return self._objects.delete_some()
 
     def __repr__(self) -> str:
-        return f"<TopicPurge {self.info.topic} done={self.done} objects={self._deleted_count}>"
+        return f"<TopicPurge {self.info.topic} done={self.done} {self._objects!r}>"

@@ -412,6 +412,15 @@ def test_there_is_nothing_to_abort_after_whole_uploads(store: ObjectStore) -> No
     assert store.get("a") == b"x"
 
 
+def test_a_store_tells_the_time_that_its_objects_have(store: ObjectStore) -> None:
+    before_ms = store.clock_ms()
+    store.put("a", b"x")
+    after_ms = store.clock_ms()
+    # Some stores tell whole seconds.
+    assert before_ms - 1000 <= store.head("a").modified_ms <= after_ms + 1000
+    assert [info.key for info in store.list("")] == ["a"]
+
+
 # --- the root --------------------------------------------------------------------------------
 
 

@@ -15,6 +15,8 @@
     THROTTLE        sends the answer's body at `bytes_per_s`
     TRUNCATE_UPLOAD lets `at_byte` bytes of the request's body through, then resets both sides
     THROTTLE_UPLOAD lets the request's body through at `bytes_per_s`
+    STALE           answers as the server did when the same was asked for the first time: what a
+                    LIST says of a store that lags
 
 `go_away()` refuses connections, as a server that is down does; `come_back()` ends it. It works with
 every client and server, and runs in a thread with a loop of its own.
@@ -53,6 +55,7 @@ class Action(Enum):
     THROTTLE = auto()
     TRUNCATE_UPLOAD = auto()
     THROTTLE_UPLOAD = auto()
+    STALE = auto()
 
 
 TRUNCATING = (Action.TRUNCATE, Action.TRUNCATE_UPLOAD)
@@ -79,6 +82,8 @@ class Rule:
     at_byte: int = 0
     bytes_per_s: int = 1024
     hit_count: int = 0
+    # What STALE remembers: whole answers, by what was asked.
+    remembered: dict[str, bytes] = field(default_factory=dict)
 
     def takes(self, method: str, path: str) -> bool:
         """Whether this rule strikes now; counts itself down."""
@@ -253,9 +258,20 @@ class FaultProxy:
         if rule is not None and action is Action.STATUS:
             await _refuse(link, head, rule)
             return False
+        if rule is not None and action is Action.STALE and path in rule.remembered:
+            await link.client_reader.readexactly(head.content_length)
+            link.client_writer.write(rule.remembered[path])
+            await link.client_writer.drain()
+            return True
         await self._forward_request(link, head, rule)
         assert link.server_reader is not None
         answer = await _read_head(link.server_reader)
+        if rule is not None and action is Action.STALE:
+            body = await link.server_reader.readexactly(answer.content_length)
+            rule.remembered[path] = answer.raw + body
+            link.client_writer.write(answer.raw + body)
+            await link.client_writer.drain()
+            return True
         if action is Action.RESET_AFTER:
             raise _CutError
         link.client_writer.write(answer.raw)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from strandline.storage.clock import ManualClock
 from strandline.storage.crash_points import (
     COPY_AFTER_LOG,
     COPY_AFTER_META,
@@ -59,6 +60,32 @@ async def test_every_orphan_of_a_crashed_copy_is_found_after_the_grace_time(
         delete_orphans(rig.store, orphans)
         assert set(rig.data_keys()) == keys_of(rig.manifest)
         await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("wrong", ["ours", "the store's"])
+@asynchronous
+async def test_a_clock_that_is_days_ahead_makes_no_upload_an_orphan(
+    tmp_path: Path, wrong: str
+) -> None:
+    """What a merge has uploaded and not committed yet would be named by a manifest, and gone."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        true_ms = rig.clock.now_ms()
+        if wrong == "the store's":
+            # It jumps while the upload is under way.
+            rig.store.put(f"topics/{TOPIC}-{TOPIC_ID}/0/{0:020d}-0-{'a' * 32}.log", b"x")
+            rig.pass_ms(3 * GRACE_MS_DEFAULT)
+            ours = ManualClock(true_ms + 60_000)
+        else:
+            rig.store.put(f"topics/{TOPIC}-{TOPIC_ID}/0/{0:020d}-0-{'a' * 32}.log", b"x")
+            ours = ManualClock(true_ms + 3 * GRACE_MS_DEFAULT)
+        assert delete_safe_orphans(rig.store, clock=ours, grace_ms=GRACE_MS_DEFAULT) == 0
+        # By both it is old now.
+        rig.pass_ms(3 * GRACE_MS_DEFAULT)
+        ours.advance_ms(3 * GRACE_MS_DEFAULT)
+        assert delete_safe_orphans(rig.store, clock=ours, grace_ms=GRACE_MS_DEFAULT) == 1
+        assert set(rig.data_keys()) == keys_of(rig.manifest)
 
 
 @asynchronous
@@ -171,7 +198,7 @@ async def test_nothing_is_deleted_by_itself_beside_a_manifest_that_may_be_an_old
         now_ms = rig.clock.now_ms()
         found = find_orphans(rig.store, now_ms=now_ms)
         assert {orphan.reason for orphan in found} == {OrphanReason.OLDER_MANIFEST}
-        assert delete_safe_orphans(rig.store, now_ms=now_ms, grace_ms=GRACE_MS_DEFAULT) == 0
+        assert delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=GRACE_MS_DEFAULT) == 0
         rig.store.put(rig.manifest_key, newest)
         if damage == "older manifest":
             await rig.assert_everything_is_readable()

@@ -197,11 +197,12 @@ async def heal(rig: Rig) -> None:
 def check_bucket(rig: Rig) -> None:
     """It is what the manifest says, once the orphans had their time."""
     now_ms, grace_ms = rig.clock.now_ms(), rig.tiering_config.orphan_grace_ms
-    assert delete_safe_orphans(rig.store, now_ms=now_ms, grace_ms=grace_ms) == 0, "may be in use"
+    assert delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms) == 0, "may be in use"
     found = compare(rig.store, now_ms=now_ms, grace_ms=0)
     assert (found.missing_keys, found.unreadable) == ((), ())
     assert {orphan.reason for orphan in found.orphans} <= SAFE_REASONS
-    delete_safe_orphans(rig.store, now_ms=now_ms + grace_ms, grace_ms=grace_ms)
+    rig.pass_ms(grace_ms)
+    delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms)
     assert set(rig.data_keys()) == keys_of(rig.manifest)
     with ThreadPoolExecutor(2) as executor:
         report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
