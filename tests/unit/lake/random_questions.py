@@ -84,6 +84,8 @@ class RandomArchive:
         self.value_bytes = value_bytes
         self.archive = ArchiveBuilder(folder)
         self.rows: list[Row] = []
+        # The first and the last time of each chunk, where a wrong comparison shows.
+        self.edges_ms: list[int] = []
         self.ends: dict[tuple[str, int], tuple[int, int]] = {}
         for topic in ("A", "a", "b.c"):
             partitions = source.randint(1, 3)
@@ -164,7 +166,8 @@ class RandomArchive:
             elif chance < 0.25:
                 batches.append(_emptied(offset, offset + source.randint(0, 9)))
             else:
-                producer = source.choice([7, 8]) if source.random() < TRANSACTION_SHARE else -1
+                is_transactional = topic != "b.c" and source.random() < TRANSACTION_SHARE
+                producer = source.choice([7, 8]) if is_transactional else -1
                 if producer > 0:
                     begun.setdefault(producer, offset)
                 batches.append(self._batch(topic, partition, offset, producer))
@@ -182,7 +185,9 @@ class RandomArchive:
         records = []
         for _ in range(source.choice([1, 3, 12, 30])):
             near = START_MS + offset * 1000
-            at = source.choice([near] * 8 + [START_MS + source.randint(-60_000, 600_000), -1, 0])
+            odd = [START_MS + source.randint(-60_000, 600_000), -1, 0]
+            # One topic has its times in order and no transactions: whole chunks are wanted of it.
+            at = near if topic == "b.c" else source.choice([near] * 8 + odd)
             headers = [
                 (),
                 (),
@@ -242,6 +247,9 @@ class RandomArchive:
         )
         # As the copier writes them: whatever touches the segment, wherever its marker lies.
         touching = [one for one in aborted if one.first_offset < end and one.last_offset >= start]
+        self.edges_ms += [
+            ms for one in facts.chunks for ms in (one.bounds.min_ms, one.bounds.max_ms)
+        ]
         epochs = (EpochStart(0, start),)
         made = sections_of(facts, leader_epochs=epochs, aborted=touching, producer_snapshot=None)
         if self.random.random() < 0.2:
@@ -396,6 +404,18 @@ class Questions:
             options=options,
         )
 
+    def of_times(self) -> Question:
+        """From one edge of a chunk to another, of everything: most of it needs no reading."""
+        first, last = sorted(self.random.choice(self._asked.edges_ms) for _ in range(2))
+        symbols = self.random.choice([(">=", "<"), (">", "<=")])
+        return Question(
+            columns=("topic", "partition", "offset"),
+            filters=(("timestamp", symbols[0], first), ("timestamp", symbols[1], last)),
+            options={"subscribePattern": "."},
+            topics=frozenset(self._asked.ends),
+            bounds={},
+        )
+
     def _topics(self, options: dict[str, Any]) -> frozenset[tuple[str, int]]:
         """Every way to say which; the partitions that are read."""
         known = sorted(self._asked.ends)
@@ -458,7 +478,9 @@ class Questions:
                 return source.randint(-1, 3)
             case "offset":
                 return source.choice([source.randint(-3, 500), 2**63 - 1, -(2**63)])
-        milliseconds = source.choice([START_MS + source.randint(-70_000, 700_000), -1, 0, 1])
+        edge = source.choice(self._asked.edges_ms)
+        some = START_MS + source.randint(-70_000, 700_000)
+        milliseconds = source.choice([edge, edge, some, -1, 0, 1])
         moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(
             milliseconds=milliseconds, microseconds=source.choice([0, 0, 1, -1, 999])
         )

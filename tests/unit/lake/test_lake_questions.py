@@ -41,7 +41,7 @@ def test_random_questions_have_the_rows_of_a_full_scan(
     asked = RandomArchive(tmp_path, source)
     questions = Questions(asked, source)
     for number in range(QUESTIONS):
-        question = questions.next()
+        question = questions.next() if number % 3 else questions.of_times()
         answer = question.answer(asked.rows)
         with_headers = question.options.get("includeHeaders", False)
         columns = question.columns or (*COLUMNS, *(["headers"] if with_headers else []))
