@@ -10,7 +10,6 @@ from a Python process through a socket, which costs more than decoding (docs/dec
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,14 +26,13 @@ from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator
 from strandline.spark_lake.pruning import is_worth_it
 from strandline.spark_lake.query import Query
+from strandline.spark_lake.query_log import tell
 from strandline.spark_lake.splits import Split
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-log = logging.getLogger("strandline.spark_lake")
 
 SOURCE_CLASS = "strandline.spark.ArchiveSource"
 # Half a millisecond each: more would keep the driver busy for longer than the plan took.
@@ -73,7 +71,7 @@ def choose_engine(spark: SparkSession, query: Query, plan: ScanPlan) -> Choice:
             reason = str(error)
     if wanted is Engine.JVM:
         raise InvalidConfig(f"option engine is jvm, but {reason}")
-    log.info("read in Python", extra={"fields": {"why": reason}})
+    tell("read in Python", {"why": reason})
     return Choice(Engine.PYTHON, reason)
 
 

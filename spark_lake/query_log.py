@@ -9,6 +9,9 @@
 Spark's driver never hears what a Python source's tasks read. But plans are deterministic, and what
 tasks read is the plan, except what a LIMIT spares and tasks prune by themselves.
 
+The fields stand in the text too: whoever asks an archive has the logging of a notebook or of a job,
+which prints messages and knows nothing of fields.
+
 A Python source is planned and read in Spark's Python workers, whose logging nobody sets up, at
 level WARNING. With `spark.sql.pyspark.worker.logging.enabled` Spark collects what workers log into
 `spark.tvf.python_worker_logs()`, with the fields of a line in its column `context`.
@@ -32,11 +35,12 @@ _COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
 
 
 def tell(text: str, fields: Mapping[str, str | int], *, level: int = logging.INFO) -> None:
-    """Logs one line; `text` is constant, what differs is in `fields`."""
+    """Logs one line; `text` is constant, what differs is in `fields`, and behind it in the line."""
     if _COLLECTED in os.environ and log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
     context = {name: str(value) for name, value in fields.items()}
-    log.log(level, text, extra={"fields": dict(fields), "context": context})
+    told = "; ".join(f"{name}={value}" for name, value in context.items())
+    log.log(level, "%s: %s", text, told, extra={"fields": dict(fields), "context": context})
 
 
 def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int]:

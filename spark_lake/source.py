@@ -54,6 +54,7 @@ from strandline.spark_lake.options import (
 from strandline.spark_lake.own_scans import NoRule, add_rule
 from strandline.spark_lake.plain_errors import plainly
 from strandline.spark_lake.query import Query
+from strandline.spark_lake.query_log import tell
 from strandline.spark_lake.report import report_folder
 from strandline.spark_lake.splits import Split
 from strandline.spark_lake.values.plan import ValuePlan, plan_values
@@ -61,8 +62,6 @@ from strandline.storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = logging.getLogger("strandline.spark_lake")
 
 FORMAT_NAME = "strandline"
 # Of the sources that `OwnScans.java` makes; nobody else should.
@@ -80,10 +79,7 @@ def register(spark: SparkSession) -> None:
         add_rule(spark)
     except NoRule as error:
         spark.dataSource.register(StrandlineDataSource)
-        log.info(
-            "filters of Spark spare nothing here, those of `load` do",
-            extra={"fields": {"why": str(error)}},
-        )
+        tell("filters of Spark spare nothing here, those of `load` do", {"why": str(error)})
     else:
         spark.conf.set(PUSHDOWN_CONF, "true")
         spark.dataSource.register(GivenDataSource)
@@ -98,10 +94,11 @@ def _warn_of_another_python(spark: SparkSession) -> None:
     except PySparkException:  # Spark Connect: the server's Python is not ours to judge
         return
     if workers is not None and Path(workers).absolute() != Path(sys.executable).absolute():
-        log.warning(
+        tell(
             "Spark's workers run another Python than this process: unless strandline[lake] is"
             " installed there too, set PYSPARK_PYTHON before the session starts",
-            extra={"fields": {"workers": workers, "this_process": sys.executable}},
+            {"workers": workers, "this_process": sys.executable},
+            level=logging.WARNING,
         )
 
 

@@ -44,13 +44,12 @@ from strandline.spark_lake.progress import (
     up_to,
 )
 from strandline.spark_lake.query import Query
+from strandline.spark_lake.query_log import tell
 from strandline.spark_lake.splits import Split
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.model import TopicPartition
 from strandline.storage.remote.manifest import Manifest
-
-log = logging.getLogger(__name__)
 
 # How often the archive is looked at before rows are taken for lost.
 LOOKS_MAX = 2
@@ -232,7 +231,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 f"{told}; failOnDataLoss=false goes on with what there is, a new"
                 " checkpointLocation begins anew"
             )
-        log.warning("records are gone before they were read", extra={"fields": {"losses": told}})
+        tell("records are gone before they were read", {"losses": told}, level=logging.WARNING)
         return True
 
 
