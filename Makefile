@@ -161,6 +161,10 @@ check-connect: $(DEV) java $(CONNECT) ## the lake over Spark Connect: a server p
 notebook: $(DEV) ## run every cell of docs/lake.ipynb on a small archive of flights
 	$(PYTEST) tests/unit/lake/test_lake_notebook.py
 
+.PHONY: notebook-outputs
+notebook-outputs: $(DEV) ## run docs/lake.ipynb on the demo's bucket and keep what it shows (its S3 server must run)
+	$(PY) -m demo.notebook
+
 .PHONY: format
 format: $(DEV) ## format the code and mend what the linter can mend
 	$(VENV)/bin/ruff format .

@@ -163,7 +163,8 @@ class ScanPlan:
             f"{self.segments_planned} of {self.segments_total} segments,"
             f" {self.chunks_planned} of {self.chunks_total} chunks,"
             f" {readable_size(self.bytes_planned)} of {readable_size(self.bytes_total)},"
-            f" in {len(self.splits)} splits over {self.partition_count} partitions"
+            f" in {_counted(len(self.splits), 'split')}"
+            f" over {_counted(self.partition_count, 'partition')}"
         )
 
 
@@ -349,6 +350,10 @@ def _limits_within(scan: PartitionScan) -> RowLimits:
         start_timestamp_ms=scan.limits.start_timestamp_ms,
         end_timestamp_ms=scan.limits.end_timestamp_ms,
     )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def readable_size(size_bytes: int) -> str:
