@@ -89,10 +89,12 @@ def _outputs(source: str, names: dict[str, Any], number: int) -> list[Json]:
 def _run_cell(source: str, names: dict[str, Any]) -> object:
     """The value of the last statement, if it is an expression."""
     tree = ast.parse(source)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<cell>", "exec"), names)  # the notebook is ours
-    if last is None:
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, "<cell>", "exec"), names)  # the notebook is ours
         return None
+    tree.body.pop()
+    exec(compile(tree, "<cell>", "exec"), names)
     value: object = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
     return value
 

@@ -185,7 +185,7 @@ def test_nothing_wanted_is_a_plan_without_splits() -> None:
 def test_the_plan_says_how_much_of_how_much_is_read() -> None:
     made = planned(manifest_of(TEN), limits=RowLimits(end_offset=250))
     assert str(made) == (
-        "3 of 10 segments, 30 of 100 chunks, 30.0 MiB of 100.0 MiB, in 1 splits over 1 partitions"
+        "3 of 10 segments, 30 of 100 chunks, 30.0 MiB of 100.0 MiB, in 1 split over 1 partition"
     )
     assert (made.segments_planned, made.segments_total) == (3, 10)
 
