@@ -11,7 +11,12 @@ read from it until its time is over (KIP-219).
 
 At most one request is in process: the next frame is looked at when the answer of the last one is
 in the socket, so answers keep their order, and the socket is the back-pressure. Answers that are
-ready together are sent together. File ranges go by `sendfile`, their header in front with MSG_MORE.
+ready together are sent together.
+
+File ranges go by `sendfile`. What stands between and behind them is a few bytes, which would be a
+packet of their own and wake the client: TCP_CORK holds the last packet back until all is there that
+goes in this turn. A range of a few records, as who reads at the end of a log gets it, is read
+instead, and goes with the rest in one call.
 
 The loop is everybody's: a large answer goes out in parts, each in a turn of the loop, so that small
 answers pass between them. One with records from the archive gives way to live traffic: while there
@@ -24,6 +29,7 @@ one comes does it unregister: a client that waits for its answer costs no epoll 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -63,7 +69,8 @@ UNSENT_PARTS_MAX = 64
 TURN_BYTES_MAX = 1024 * 1024
 # What may come on top, so that the end of an answer needs no turn of its own.
 SLACK_BYTES = 64 * 1024
-# Below this, joining buffers is cheaper than handing the kernel a vector.
+# Below this, joining buffers is cheaper than handing the kernel a vector, and reading a file than
+# letting the kernel send of it.
 JOIN_BYTES_MAX = 16 * 1024
 _AT_ONCE = (list, tuple)
 # In the place of (bytes offered, bytes sent): the turn is over, the socket was not asked.
@@ -311,10 +318,14 @@ class Connection:
         """Sends about so much, if the socket takes it; how much it took."""
         left = bytes_max
         self._is_full = False
+        is_corked = False
         try:
             while self._outgoing:
                 head = self._outgoing[0]
-                if isinstance(head, FileRange):
+                if isinstance(head, FileRange) and head.length > JOIN_BYTES_MAX:
+                    if not is_corked and len(self._outgoing) > 1:
+                        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+                        is_corked = True
                     asked_and_sent = self._send_file(head, left)
                 else:
                     asked_and_sent = self._send_bytes(left)
@@ -328,6 +339,8 @@ class Connection:
         except OSError as error:
             self.close(f"send failed: {error.strerror}")
             return bytes_max - left
+        if is_corked:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
         if not self._outgoing:
             self._is_cold = False
         self.last_progress_s = self._clock.monotonic_s()
@@ -389,11 +402,15 @@ class Connection:
         run_bytes = 0
         file_follows = False
         for part in outgoing:
-            if not isinstance(part, bytes | bytearray | memoryview):
+            if isinstance(part, bytes | bytearray | memoryview):
+                content: Buffer = part
+            elif isinstance(part, FileRange) and part.length <= JOIN_BYTES_MAX:
+                content = _read(part)
+            else:
                 file_follows = True
                 break
-            run.append(part)
-            run_bytes += len(part)
+            run.append(content)
+            run_bytes += len(content)
             if run_bytes > bytes_max or len(run) == SEND_BUFFERS_MAX:
                 break
         offered = run
@@ -429,7 +446,7 @@ class Connection:
             return _NO_TURN_LEFT
         sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, asked)
         if sent == 0:
-            raise OSError(5, "segment file is shorter than its index says")
+            raise _too_short()
         if sent == part.length:
             self._outgoing.popleft()
         else:
@@ -496,6 +513,18 @@ class Connection:
             self._pending.cancel()
             self._pending = None
         self._on_close(self)
+
+
+def _read(part: FileRange) -> bytes:
+    """What `sendfile` would send. Raises OSError."""
+    content = os.pread(part.file.fileno(), part.length, part.position)
+    if len(content) != part.length:
+        raise _too_short()
+    return content
+
+
+def _too_short() -> OSError:
+    return OSError(errno.EIO, "segment file is shorter than its index says")
 
 
 def _first_bytes(run: list[Buffer], byte_count: int) -> list[Buffer]:

@@ -206,10 +206,41 @@ class SegmentReader:
     def _last_border(self, start: BatchPosition, position_max: int) -> BatchPosition:
         """The last batch border in [start, position_max]; there is a batch behind it."""
         entry = self.offset_index.floor_by_position(position_max)
+        if entry is not None and entry.position > start.position:
+            border = self._border_near(entry, position_max)
+            if border is not None:
+                return border
         for batch in self._walk_from(entry, start.position):
             if batch.end_position > position_max:
                 return BatchPosition(batch.position, batch.base_offset)
         raise CorruptFile(f"{self.log_path}: no batch border after position {position_max}")
+
+    def _border_near(self, entry: OffsetEntry, position_max: int) -> BatchPosition | None:
+        """`_last_border`, if one read from the entry on shows it; None if it does not, or if what
+        is there is not as it should be.
+
+        Nearly always it does, for half of what the walk costs that would find the same.
+        """
+        position, size_bytes, end_offset = entry.position, self.size_bytes, self.end_offset
+        window = self.log.read_at(position, min(WALK_BYTES, size_bytes - position))
+        expected_last_offset: int | None = self.base_offset + entry.relative_offset
+        at, last_at = 0, len(window) - _WALK_FIELDS.size
+        while at <= last_at:
+            base_offset, length, magic, last_delta = _WALK_FIELDS.unpack_from(window, at)
+            last_offset = base_offset + last_delta
+            end_at = at + length + LOG_OVERHEAD_BYTES
+            if (
+                magic < MAGIC
+                or length < BATCH_LENGTH_MIN
+                or position + end_at > size_bytes
+                or not self.base_offset <= base_offset <= last_offset < end_offset
+                or expected_last_offset not in (None, last_offset)
+            ):
+                return None
+            if position + end_at > position_max:
+                return BatchPosition(position + at, base_offset)
+            at, expected_last_offset = end_at, None
+        return None
 
     def _end_of_batch(self, start: BatchPosition) -> BatchPosition:
         batch = next(self._walk(start.position))

@@ -15,7 +15,7 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import EpochStart, TimestampType
 from strandline.storage.records.batch import check_crc, iter_batches, read_header
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import iter_records
+from strandline.storage.records.record import Record, encode_batch, iter_records
 from tests.unit.local.builders import (
     NOW_MS,
     append,
@@ -105,6 +105,43 @@ def test_a_read_never_exceeds_its_bytes_unless_one_batch_does(tmp_path: Path) ->
         assert found.range.length == max(1, bytes_max // batch_bytes) * batch_bytes
         assert found.is_cut
     assert not log.read(0, bytes_max=log.size_bytes).is_cut
+
+
+@pytest.mark.parametrize("interval", [0, 500])
+@pytest.mark.parametrize(("column", "by"), [(0, 1), (0, -1), (1, 1), (1, -7), (1, 200)])
+def test_a_wrong_index_entry_cuts_no_batch(
+    tmp_path: Path, interval: int, column: int, by: int
+) -> None:
+    """An entry is compared with the batch that it names."""
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=interval))
+    fill(log, 40)
+    batch_bytes = log.size_bytes // 40
+    entries = log.segments[0].offset_index.columns()[column]
+    for number in range(3, len(entries) - 1):
+        right = entries[number]
+        entries[number] += by
+        for bytes_max in range(batch_bytes, 40 * batch_bytes, 331):
+            found = log.read(0, bytes_max=bytes_max)
+            assert found.range is not None
+            assert found.range.length == bytes_max // batch_bytes * batch_bytes
+            assert found.next_offset == bytes_max // batch_bytes * 10
+        entries[number] = right
+
+
+def test_an_index_entry_that_names_a_batch_inside_a_record_cuts_no_batch(tmp_path: Path) -> None:
+    """Records may hold whatever clients like, another log's batches too."""
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=0))
+    inner = bytes(batch(2, value_bytes=50))
+    for _ in range(20):
+        records = [Record(offset=0, timestamp_ms=NOW_MS, key=None, value=inner)]
+        append(log, memoryview(bytearray(encode_batch(records))))
+    batch_bytes = log.size_bytes // 20
+    positions = log.segments[0].offset_index.columns()[1]
+    inside = log.segments[0].log_path.read_bytes().index(inner, 15 * batch_bytes)
+    positions[15] = inside
+    found = log.read(0, bytes_max=inside + 10)
+    assert found.range is not None
+    assert (found.range.length, found.next_offset) == (15 * batch_bytes, 15)
 
 
 def test_who_may_read_nothing_is_told_what_there_is_without_a_look_into_the_file(

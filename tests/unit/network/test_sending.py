@@ -9,14 +9,19 @@ import random
 import socket
 import struct
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from strandline.broker.answers import Answer, Parts
-from strandline.broker.network.connection import SLACK_BYTES, TURN_BYTES_MAX, Connection
+from strandline.broker.network.connection import (
+    JOIN_BYTES_MAX,
+    SLACK_BYTES,
+    TURN_BYTES_MAX,
+    Connection,
+)
 from strandline.storage.clock import SystemClock
 from strandline.storage.files import FileRange, OpenFile
 
@@ -73,10 +78,38 @@ def _waiting_bytes(client: socket.socket) -> int:
     return found[0]
 
 
-@contextmanager
-def connection_with(parts: Parts) -> Iterator[tuple[Connection, socket.socket]]:
+class PairEnd(socket.socket):
+    """One end of a pair, which has the options of TCP by name."""
+
+    is_corked = False
+
+    def setsockopt(self, level: int, option: int, value: object, *more: object) -> None:  # type: ignore[override]
+        if (level, option) == (socket.IPPROTO_TCP, socket.TCP_CORK):
+            self.is_corked = bool(value)
+        else:
+            super().setsockopt(level, option, value, *more)  # type: ignore[call-overload]
+
+
+def _pair() -> tuple[PairEnd, socket.socket]:
     ours, client = socket.socketpair()
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    end = PairEnd(fileno=ours.detach())
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    return end, client
+
+
+def _tcp() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        ours, _ = listening.accept()
+    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, client
+
+
+@contextmanager
+def connection_with(
+    parts: Parts, ends: Sequence[socket.socket] = ()
+) -> Iterator[tuple[Connection, socket.socket]]:
+    ours, client = ends or _pair()
     ours.setblocking(False)
     client.setblocking(False)
     connection = Connection(
@@ -173,6 +206,65 @@ def test_an_answer_of_a_partition_goes_in_one_turn(records_bytes: int, tmp_path:
             await asyncio.sleep(0)
             assert _waiting_bytes(client) == records_bytes + 78
             assert not connection.is_sending
+
+    asyncio.run(main())
+
+
+# data_segs_out of struct tcp_info.
+DATA_SEGMENTS_POSITION = 156
+
+
+def _segments_sent(ours: socket.socket) -> int:
+    info = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, DATA_SEGMENTS_POSITION + 4)
+    return int(struct.unpack_from("=I", info, DATA_SEGMENTS_POSITION)[0])
+
+
+@pytest.mark.parametrize("records_bytes", [1000, JOIN_BYTES_MAX + 1])
+def test_head_records_and_tail_go_in_one_packet(records_bytes: int, tmp_path: Path) -> None:
+    """The client is not woken for three bytes, whether the records are read or sent of the file."""
+
+    async def main() -> None:
+        parts = [CONTENT[:75], _range(tmp_path, 75, 75 + records_bytes), b"end"]
+        ours, client = _tcp()
+        with connection_with(parts, (ours, client)):
+            for number in (1, 2, 3):
+                client.send(REQUEST)
+                answer = await _receive(client, records_bytes + 78)
+                assert answer == CONTENT[: 75 + records_bytes] + b"end"
+                assert _segments_sent(ours) == number
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("as_parts", [_file, _files])
+def test_nothing_is_held_back_when_a_turn_is_over(as_parts: AsParts, tmp_path: Path) -> None:
+    """Neither between the turns, nor when the socket is full, nor at the end."""
+
+    async def main() -> None:
+        ours, client = _pair()
+        # Less than an answer: the socket is full now and then.
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * TURN_BYTES_MAX)
+        with connection_with(as_parts(tmp_path), (ours, client)):
+            client.send(REQUEST)
+            received = b""
+            while len(received) < len(CONTENT):
+                await asyncio.sleep(0)
+                assert not ours.is_corked
+                received += client.recv(300_000) if _waiting_bytes(client) else b""
+            assert received == CONTENT
+
+    asyncio.run(main())
+
+
+def test_a_small_range_of_a_segment_that_was_cut_ends_the_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        small = _range(tmp_path, 0, 1000)
+        (tmp_path / "segment").write_bytes(CONTENT[:999])
+        with connection_with([b"head", small, b"next"]) as (connection, client):
+            client.send(REQUEST)
+            loop = asyncio.get_running_loop()
+            assert await asyncio.wait_for(loop.sock_recv(client, 1), 10) == b""
+            assert connection.closed
 
     asyncio.run(main())
 
