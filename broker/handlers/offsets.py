@@ -111,22 +111,17 @@ class OffsetHandlers:
         for topic in request.topics:
             answers: list[ListOffsetsResponsePartition] = []
             for wanted in topic.partitions:
-                partition = self._replicas.partition(topic.name, wanted.partition_index)
-                if times_named[topic.name, wanted.partition_index] > 1:
-                    # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
-                    answer = _no_offset(wanted, ErrorCode.INVALID_REQUEST)
-                elif partition is None:
-                    missing = self._replicas.code_of_missing(topic.name, wanted.partition_index)
-                    answer = _no_offset(wanted, missing)
-                elif partition.is_offline:
-                    answer = _no_offset(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
-                elif refusal := _refusal(partition, wanted, context.api_version):
-                    answer = _no_offset(wanted, refusal)
+                is_repeated = times_named[topic.name, wanted.partition_index] > 1
+                partition = self._find(
+                    topic.name, wanted, version=context.api_version, is_repeated=is_repeated
+                )
+                if isinstance(partition, int):
+                    answer = _no_offset(wanted, partition)
                 elif context.api_version == VERSION_OF_BORDERS:
                     answer = self._borders(partition, wanted)
                 elif wanted.timestamp in _IN_MEMORY:
-                    found = _known_offset(partition, wanted.timestamp, request.isolation_level)
-                    answer = _offset(wanted, found)
+                    known = _known_offset(partition, wanted.timestamp, request.isolation_level)
+                    answer = _offset(wanted, known)
                 else:
                     lookups.append(_Lookup(partition, wanted, answers, len(answers)))
                     answer = _no_offset(wanted, ErrorCode.NONE)
@@ -136,6 +131,20 @@ class OffsetHandlers:
         if not lookups:
             return response
         return self._look_up_all(response, lookups, request.isolation_level)
+
+    def _find(
+        self, topic: str, wanted: ListOffsetsPartition, *, version: int, is_repeated: bool
+    ) -> Partition | int:
+        """The partition that is asked for an offset, or the code that says why it is not."""
+        if is_repeated:
+            # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
+            return ErrorCode.INVALID_REQUEST
+        partition = self._replicas.partition(topic, wanted.partition_index)
+        if partition is None:
+            return self._replicas.code_of_missing(topic, wanted.partition_index)
+        if partition.is_offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return _refusal(partition, wanted, version) or partition
 
     def _borders(
         self, partition: Partition, wanted: ListOffsetsPartition

@@ -65,6 +65,15 @@ class _Deliveries:
             self.failed_count += 1
             self.first_error = self.first_error or error
 
+    def check(self, topic: str) -> None:
+        """Raises ToolFailure, with the first reason, if a record was not written."""
+        if self.first_error is not None:
+            raise failure_of(
+                self.first_error,
+                f"{self.failed_count:,} of {self.failed_count + self.delivered_count:,} records"
+                f" were not written to {topic}",
+            )
+
 
 def produce(
     connection: Connection,
@@ -84,25 +93,14 @@ def produce(
     if key is not None and line_format.key_separator is not None:
         raise WrongUse("--key and --key-separator exclude each other")
     connection.check_reachable()
-    from confluent_kafka import Producer
-
     clock = SystemClock()
     began_s = clock.monotonic_s()
     interactive = source is None and sys.stdin.isatty()
     if interactive and not quiet:
         remark(f"each line becomes a record in {topic}; end with Ctrl-D")
-    with settings_checked():
-        producer = Producer(
-            connection.client_settings(
-                acks=acks,
-                enable_idempotence=acks in ("all", "-1"),
-                compression_type=compression,
-                linger_ms=0 if interactive else LINGER_MS,
-                message_max_bytes=LINE_BYTES_MAX,
-                message_timeout_ms=int(REQUEST_SECONDS_MAX * 1000),
-            ),
-            logger=quiet_logger(),
-        )
+    producer = _make_producer(
+        connection, acks=acks, compression=compression, linger_ms=0 if interactive else LINGER_MS
+    )
     deliveries = _Deliveries()
     fixed_key = None if key is None else key.encode()
     sent_bytes = 0
@@ -124,13 +122,7 @@ def produce(
     finally:
         # What was read is written, also when Ctrl-C ends the reading.
         producer.flush()
-    if deliveries.first_error is not None:
-        raise failure_of(
-            deliveries.first_error,
-            f"{deliveries.failed_count:,} of"
-            f" {deliveries.failed_count + deliveries.delivered_count:,} records"
-            f" were not written to {topic}",
-        )
+    deliveries.check(topic)
     if not quiet:
         elapsed_s = max(clock.monotonic_s() - began_s, 1e-9)
         remark(
@@ -138,6 +130,25 @@ def produce(
             f" {sent_bytes:,} bytes of values, to {topic} in {elapsed_s:.1f} s"
         )
     return 0
+
+
+def _make_producer(
+    connection: Connection, *, acks: str, compression: str, linger_ms: int
+) -> Producer:
+    from confluent_kafka import Producer
+
+    with settings_checked():
+        return Producer(
+            connection.client_settings(
+                acks=acks,
+                enable_idempotence=acks in ("all", "-1"),
+                compression_type=compression,
+                linger_ms=linger_ms,
+                message_max_bytes=LINE_BYTES_MAX,
+                message_timeout_ms=int(REQUEST_SECONDS_MAX * 1000),
+            ),
+            logger=quiet_logger(),
+        )
 
 
 def _send(
