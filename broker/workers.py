@@ -54,6 +54,7 @@ class Workers:
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
+        """The pools; their threads begin with the first call of each. `stop` ends them."""
         return cls(
             disk=ThreadPoolExecutor(1, "disk"),
             syncs=ThreadPoolExecutor(SYNC_THREADS, "syncs"),

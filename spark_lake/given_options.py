@@ -113,6 +113,7 @@ class GivenOptions:
         return choices[text]
 
     def number(self, name: str, *, default: int, at_least: int, at_most: int = 2**62) -> int:
+        """A whole number in [at_least, at_most]. Raises InvalidConfig; `default` is not checked."""
         text = self.text(name)
         if text is None:
             return default

@@ -123,6 +123,8 @@ class TopicMetadataRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
+    """A member and what it wants; None: it left (Kafka's ConsumerGroupMemberMetadata)."""
+
     group_id: str
     member_id: str
     subscription: MemberSubscription | None
@@ -134,6 +136,8 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpochRecord:
+    """The epoch of the target assignment; None: the group is gone."""
+
     group_id: str
     epoch: int | None
 
@@ -144,6 +148,8 @@ class TargetEpochRecord:
 
 @dataclass(frozen=True, slots=True)
 class TargetRecord:
+    """What a member is to have in the end; None: it has no target any more."""
+
     group_id: str
     member_id: str
     partitions: Partitions | None
@@ -155,6 +161,8 @@ class TargetRecord:
 
 @dataclass(frozen=True, slots=True)
 class CurrentRecord:
+    """What a member has, and gives back, in which epoch; None: it left."""
+
     group_id: str
     member_id: str
     current: CurrentAssignment | None
@@ -166,6 +174,8 @@ class CurrentRecord:
 
 @dataclass(frozen=True, slots=True)
 class RegexRecord:
+    """The topics that a regular expression stands for; None: nobody subscribes to it."""
+
     group_id: str
     regex: str
     resolved: ResolvedRegex | None

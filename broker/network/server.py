@@ -71,6 +71,8 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
+    """`_total` since the start; what the sweep closed was idle, or stalled in a frame or answer."""
+
     connections: int
     muted_connections: int
     accepted_total: int
@@ -287,6 +289,7 @@ class Server:
             self.sweep()
 
     def sweep(self) -> None:
+        """Closes connections that stall or idle, and takes back what quiet ones do not need."""
         now_s = self._clock.monotonic_s()
         idle_ms_max = self._limits().idle_ms_max
         for connection in tuple(self._connections):

@@ -43,6 +43,8 @@ from strandline.broker.protocol.source import (
 
 
 class DecoderSource(Source):
+    """The Python source of a function that decodes one version of one message."""
+
     # Whether the elements of all arrays together are bounded.
     is_counted = False
 

@@ -35,6 +35,8 @@ from strandline.broker.protocol.source import Source, is_uuid, tagged_fields, wi
 
 
 class EncoderSource(Source):
+    """The Python source of a function that encodes one version of one message."""
+
     has_records = False
 
     def write(self, cls: type[Struct]) -> str:

@@ -43,6 +43,8 @@ _GRACE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
+    """The brokers of one partition, by their ids."""
+
     partition: int
     leader: int
     replicas: tuple[int, ...]
@@ -51,6 +53,8 @@ class PartitionPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
+    """A topic as `topic describe` shows it."""
+
     name: str
     topic_id: str
     is_internal: bool
@@ -70,6 +74,8 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLine:
+    """A group in a list; `kind` is classic or consumer."""
+
     group: str
     state: str
     kind: str
@@ -77,6 +83,8 @@ class GroupLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
+    """A member and the partitions that it has."""
+
     member_id: str
     instance_id: str | None
     client_id: str
@@ -86,6 +94,8 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
+    """A group as `group describe` shows it; `assignor` is empty while there is none."""
+
     group: str
     state: str
     kind: str
@@ -188,6 +198,7 @@ class Cluster:
     def alter_topic_config(
         self, name: str, *, changed: Mapping[str, str], removed: Iterable[str]
     ) -> None:
+        """Sets and removes properties of a topic; others stay. Raises ToolFailure."""
         from confluent_kafka.admin import (
             AlterConfigOpType,
             ConfigEntry,

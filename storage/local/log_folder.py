@@ -191,6 +191,10 @@ def write_checkpoints(
     log_starts: Mapping[TopicPartition, int],
     high_watermarks: Mapping[TopicPartition, int],
 ) -> None:
+    """Replaces the checkpoints of the folder, each synced; blocks. Raises DiskError.
+
+    A log without an entry in `log_starts` is noted with its own `log_start_offset`.
+    """
     directory.check_present()
     logs = dict(directory.logs)
     forgotten = directory.forgotten.difference(logs)

@@ -18,6 +18,8 @@ OPEN_SEALED_MAX = 1024
 
 
 class Reopenable(Protocol):
+    """What has a file open, and can do without for a while."""
+
     def give_up_file(self) -> None:
         """Drops the open file; the next use opens it again."""
         ...

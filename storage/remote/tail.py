@@ -53,6 +53,7 @@ def are_adjacent(parts: Sequence[TailPart]) -> bool:
 
 
 def tail_fields(part: TailPart) -> dict[str, Json]:
+    """A part as it stands in the manifest; `tail_from` reads it."""
     fields: dict[str, Json] = {
         "base_offset": part.base_offset,
         "end_offset": part.end_offset,
@@ -69,6 +70,7 @@ def tail_fields(part: TailPart) -> dict[str, Json]:
 
 
 def tail_from(fields: Fields) -> TailPart:
+    """A part of a manifest; old ones lack the last two fields. Raises CorruptFile."""
     return TailPart(
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),
