@@ -1,4 +1,4 @@
-"""Append, roll, read, find, delete, truncate of one partition's local log."""
+"""Append, read and find in one partition's local log."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import pytest
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptFile, OffsetOutOfRange
 from strandline.storage.local.log import AppendOrigin, LocalLog
-from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import LogConfig
-from strandline.storage.model import EpochStart, TimestampType
-from strandline.storage.records.batch import check_crc, iter_batches, read_header
+from strandline.storage.model import TimestampType
+from strandline.storage.records.batch import check_crc, read_header
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch, iter_records
 from tests.unit.local.builders import (
     NOW_MS,
     append,
-    assert_dense,
     batch,
     fill,
     headers,
@@ -210,151 +208,6 @@ def test_a_range_stays_readable_after_its_segment_was_deleted_and_purged(tmp_pat
     assert held.read() == expected[: held.length]
 
 
-# --- rolling -----------------------------------------------------------------------------------
-
-
-def test_a_segment_is_closed_before_it_exceeds_its_size(tmp_path: Path) -> None:
-    log = open_log(tmp_path, config=SMALL)
-    closed: list[LogSegment] = []
-    log.on_segment_closed = closed.append
-    fill(log, 60)
-    assert closed == list(log.segments[:-1])
-    assert all(segment.size_bytes <= 10_000 for segment in log.segments)
-    assert sum(segment.size_bytes for segment in log.segments) == log.size_bytes
-    for before, after in zip(log.segments, log.segments[1:], strict=False):
-        assert before.end_offset == after.base_offset
-
-
-def test_index_files_of_a_closed_segment_are_whole_before_the_hook_is_called(
-    tmp_path: Path,
-) -> None:
-    log = open_log(tmp_path, config=SMALL)
-    found = []
-
-    def look(segment: LogSegment) -> None:
-        index = segment.index_path.read_bytes()
-        times = segment.time_index_path.read_bytes()
-        found.append((len(index) // 8, struct.unpack(">qI", times[-12:])))
-        assert segment.snapshot_path.exists()
-        assert not segment.is_active
-
-    log.on_segment_closed = look
-    fill(log, 60)
-    assert len(found) == len(log.segments) - 1
-    for segment, (entries, last_time) in zip(log.segments, found, strict=False):
-        assert entries == segment.offset_index.entry_count > 10
-        last = segment.end_offset - 1
-        assert last_time == (NOW_MS + last, last - segment.base_offset)
-
-
-def test_index_entries_name_the_last_offset_and_the_position_of_a_batch(tmp_path: Path) -> None:
-    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=1000))
-    fill(log, 30)
-    log.roll()
-    segment = log.segments[0]
-    borders = {found.position: found.header.last_offset for found in iter_batches(read_bytes(log))}
-    entries = list(struct.iter_unpack(">II", segment.index_path.read_bytes()))
-    assert entries
-    assert all(borders[position] == last for last, position in entries)
-
-
-def test_a_record_much_later_than_the_first_closes_the_segment(tmp_path: Path) -> None:
-    log = open_log(tmp_path, config=LogConfig(segment_ms=1000, message_timestamp_after_max_ms=9999))
-    append(log, batch(timestamps_ms=[NOW_MS]))
-    append(log, batch(timestamps_ms=[NOW_MS + 1000]))
-    assert len(log.segments) == 1
-    append(log, batch(timestamps_ms=[NOW_MS + 1001]))
-    assert [segment.base_offset for segment in log.segments] == [0, 2]
-
-
-def test_jitter_only_shortens_a_segments_life(tmp_path: Path) -> None:
-    config = LogConfig(segment_ms=1000, segment_jitter_ms=400, message_timestamp_after_max_ms=99999)
-    log = open_log(tmp_path, config=config)
-    for i in range(50):
-        append(log, batch(timestamps_ms=[NOW_MS + i * 100]))
-    lengths = [segment.end_offset - segment.base_offset for segment in log.segments[:-1]]
-    assert all(6 <= length <= 11 for length in lengths)
-
-
-def test_an_idle_segment_is_closed_by_the_clock(tmp_path: Path) -> None:
-    clock = ManualClock(NOW_MS)
-    log = open_log(tmp_path, config=LogConfig(segment_ms=1000), clock=clock)
-    clock.advance_ms(5000)
-    assert not log.roll_if_expired(clock.now_ms())  # nothing in it
-    append(log, batch())
-    assert log.roll_if_expired(clock.now_ms())
-    append(log, batch())
-    assert not log.roll_if_expired(clock.now_ms())
-    assert [segment.base_offset for segment in log.segments] == [0, 1]
-
-
-def test_a_full_index_closes_the_segment(tmp_path: Path) -> None:
-    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=0, segment_index_bytes=120))
-    fill(log, 30)
-    assert len(log.segments) == 3
-    assert all(segment.index_path.stat().st_size <= 120 for segment in log.segments)
-    assert all(segment.time_index_path.stat().st_size <= 120 for segment in log.segments)
-    assert_dense(log)
-
-
-def test_offsets_that_do_not_fit_31_bits_close_the_segment(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    # A batch whose header says that compaction left one of two thousand million records.
-    huge = patched(batch(1), 23, ">i", 2**31 - 2)
-    for base_offset in (0, 2**31 - 1, 2**32 - 2):
-        stamped = patched(huge, 0, ">q", base_offset)
-        log.append(stamped, leader_epoch=0, origin=AppendOrigin.REPLICATION)
-    assert [segment.base_offset for segment in log.segments] == [0, 2**31 - 1, 2**32 - 2]
-    assert log.end_offset == 3 * (2**31 - 1)
-    assert offsets(log)[-1][0] == 2**32 - 2
-
-
-def test_rolling_an_empty_segment_changes_nothing(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    assert log.roll() is log.roll() is log.active_segment
-    assert len(log.segments) == 1
-
-
-def test_rolling_does_not_move_the_recovery_point_and_flushing_does(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 3)
-    log.roll()
-    assert log.recovery_point == 0
-    assert not log.segments[0].is_durable
-    log.flush()
-    assert log.recovery_point == 30
-    assert log.segments[0].is_durable
-    # Sealed after its data were synced: its index files still need the next flush.
-    fill(log, 1)
-    log.flush()
-    log.roll()
-    assert not log.segments[1].is_durable
-    log.flush()
-    assert log.segments[1].is_durable
-
-
-def test_flush_is_due_after_so_many_records_or_so_long(tmp_path: Path) -> None:
-    clock = ManualClock(NOW_MS)
-    log = open_log(tmp_path, config=LogConfig(flush_messages=20, flush_ms=1000), clock=clock)
-    assert not log.flush_is_due(clock.now_ms() + 10**9)
-    fill(log, 1)
-    assert not log.flush_is_due(clock.now_ms())
-    assert log.flush_is_due(clock.now_ms() + 1000)
-    fill(log, 1)
-    assert log.flush_is_due(clock.now_ms())
-    log.flush()
-    assert not log.flush_is_due(clock.now_ms() + 10**9)
-
-
-def test_a_changed_segment_size_holds_for_the_active_segment(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 10)
-    log.update_config(SMALL)
-    fill(log, 50)
-    assert len(log.segments) > 1
-    assert_dense(log)
-
-
 # --- by time -----------------------------------------------------------------------------------
 
 
@@ -409,105 +262,6 @@ def test_a_log_without_timestamps_has_no_latest_one(tmp_path: Path) -> None:
     append(log, batch(timestamps_ms=[-1, -1]))
     assert log.max_timestamp() is None
     assert log.find_timestamp(0) is None
-
-
-# --- deleting and truncating -------------------------------------------------------------------
-
-
-def test_deleted_segments_are_renamed_at_once_and_unlinked_after_the_delay(tmp_path: Path) -> None:
-    clock = ManualClock(NOW_MS)
-    log = open_log(tmp_path, config=SMALL, clock=clock)
-    fill(log, 60)
-    gone = log.segments[:2]
-    log.delete_segments(gone)
-    assert log.start_offset == gone[-1].end_offset
-    assert not gone[0].log_path.exists()
-    assert len(list(tmp_path.glob("*.log.deleted"))) == 2
-    assert log.purge_deleted(clock.now_ms()) == 0
-    clock.advance_ms(SMALL.file_delete_delay_ms)
-    assert log.purge_deleted(clock.now_ms()) == log_files_per_segment(2)
-    assert not list(tmp_path.glob("*.deleted"))
-    assert_dense(log)
-
-
-def log_files_per_segment(segment_count: int) -> int:
-    # .log, .index, .timeindex each; and the snapshot at a base, which the first segment has not.
-    return segment_count * 4 - 1
-
-
-def test_the_active_segment_is_never_deleted(tmp_path: Path) -> None:
-    log = open_log(tmp_path, config=SMALL)
-    fill(log, 60)
-    with pytest.raises(AssertionError):
-        log.delete_segments(log.segments)
-    with pytest.raises(AssertionError):
-        log.delete_segments(log.segments[1:2])
-
-
-def test_truncating_inside_a_batch_drops_the_whole_batch(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 5)
-    log.truncate_to(35)
-    assert log.end_offset == 30
-    assert_dense(log)
-
-
-@pytest.mark.parametrize("offset", [0, 10, 200, 333, 590])
-def test_after_truncation_the_log_goes_on_without_a_gap(tmp_path: Path, offset: int) -> None:
-    log = open_log(tmp_path, config=SMALL)
-    fill(log, 60)
-    log.flush()
-    log.truncate_to(offset)
-    assert log.end_offset == log.recovery_point == offset // 10 * 10
-    fill(log, 40)
-    assert_dense(log)
-    found = log.find_timestamp(NOW_MS + log.end_offset - 1)
-    assert found is not None
-    assert found.offset == log.end_offset - 1
-    end_offset = log.end_offset
-    log.close()
-    reopened = open_log(tmp_path, config=SMALL)
-    assert reopened.end_offset == end_offset
-    assert not reopened.recovery_report.problems
-    assert_dense(reopened)
-
-
-def test_truncation_below_the_start_is_refused(tmp_path: Path) -> None:
-    log = open_log(tmp_path, log_start_offset=100)
-    fill(log, 1)
-    with pytest.raises(OffsetOutOfRange):
-        log.truncate_to(99)
-
-
-def test_truncation_forgets_later_epochs(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    append(log, batch(10), leader_epoch=1)
-    append(log, batch(10), leader_epoch=4)
-    assert log.leader_epochs.starts == (EpochStart(1, 0), EpochStart(4, 10))
-    log.truncate_to(10)
-    assert log.leader_epochs.starts == (EpochStart(1, 0),)
-
-
-def test_a_reset_log_begins_empty_at_its_new_offset(tmp_path: Path) -> None:
-    log = open_log(tmp_path, config=SMALL)
-    fill(log, 60)
-    log.reset_to(5000, leader_epochs=[EpochStart(0, 0), EpochStart(2, 4000)])
-    assert log.start_offset == log.end_offset == log.recovery_point == log.log_start_offset == 5000
-    assert log.read(5000, bytes_max=10) == (None, 5000, False)
-    fill(log, 3)
-    log.close()
-    reopened = open_log(tmp_path, config=SMALL, log_start_offset=5000)
-    assert (reopened.start_offset, reopened.end_offset) == (5000, 5030)
-    assert reopened.leader_epochs.epoch_for(5000) == 2
-    assert_dense(reopened)
-
-
-def test_a_log_that_lies_below_its_log_start_is_emptied_when_opened(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    fill(log, 5)
-    log.close()
-    reopened = open_log(tmp_path, log_start_offset=1000)
-    assert (reopened.start_offset, reopened.end_offset) == (1000, 1000)
 
 
 # --- replication ---------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""What goes from a local log: old segments, what is truncated, and everything at a reset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.errors import OffsetOutOfRange
+from strandline.storage.log_config import LogConfig
+from strandline.storage.model import EpochStart
+from tests.unit.local.builders import (
+    NOW_MS,
+    append,
+    assert_dense,
+    batch,
+    fill,
+    open_log,
+)
+
+SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
+
+
+def test_deleted_segments_are_renamed_at_once_and_unlinked_after_the_delay(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, config=SMALL, clock=clock)
+    fill(log, 60)
+    gone = log.segments[:2]
+    log.delete_segments(gone)
+    assert log.start_offset == gone[-1].end_offset
+    assert not gone[0].log_path.exists()
+    assert len(list(tmp_path.glob("*.log.deleted"))) == 2
+    assert log.purge_deleted(clock.now_ms()) == 0
+    clock.advance_ms(SMALL.file_delete_delay_ms)
+    assert log.purge_deleted(clock.now_ms()) == log_files_per_segment(2)
+    assert not list(tmp_path.glob("*.deleted"))
+    assert_dense(log)
+
+
+def log_files_per_segment(segment_count: int) -> int:
+    # .log, .index, .timeindex each; and the snapshot at a base, which the first segment has not.
+    return segment_count * 4 - 1
+
+
+def test_the_active_segment_is_never_deleted(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    with pytest.raises(AssertionError):
+        log.delete_segments(log.segments)
+    with pytest.raises(AssertionError):
+        log.delete_segments(log.segments[1:2])
+
+
+def test_truncating_inside_a_batch_drops_the_whole_batch(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.truncate_to(35)
+    assert log.end_offset == 30
+    assert_dense(log)
+
+
+@pytest.mark.parametrize("offset", [0, 10, 200, 333, 590])
+def test_after_truncation_the_log_goes_on_without_a_gap(tmp_path: Path, offset: int) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    log.flush()
+    log.truncate_to(offset)
+    assert log.end_offset == log.recovery_point == offset // 10 * 10
+    fill(log, 40)
+    assert_dense(log)
+    found = log.find_timestamp(NOW_MS + log.end_offset - 1)
+    assert found is not None
+    assert found.offset == log.end_offset - 1
+    end_offset = log.end_offset
+    log.close()
+    reopened = open_log(tmp_path, config=SMALL)
+    assert reopened.end_offset == end_offset
+    assert not reopened.recovery_report.problems
+    assert_dense(reopened)
+
+
+def test_truncation_below_the_start_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path, log_start_offset=100)
+    fill(log, 1)
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate_to(99)
+
+
+def test_truncation_forgets_later_epochs(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch(10), leader_epoch=1)
+    append(log, batch(10), leader_epoch=4)
+    assert log.leader_epochs.starts == (EpochStart(1, 0), EpochStart(4, 10))
+    log.truncate_to(10)
+    assert log.leader_epochs.starts == (EpochStart(1, 0),)
+
+
+def test_a_reset_log_begins_empty_at_its_new_offset(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    log.reset_to(5000, leader_epochs=[EpochStart(0, 0), EpochStart(2, 4000)])
+    assert log.start_offset == log.end_offset == log.recovery_point == log.log_start_offset == 5000
+    assert log.read(5000, bytes_max=10) == (None, 5000, False)
+    fill(log, 3)
+    log.close()
+    reopened = open_log(tmp_path, config=SMALL, log_start_offset=5000)
+    assert (reopened.start_offset, reopened.end_offset) == (5000, 5030)
+    assert reopened.leader_epochs.epoch_for(5000) == 2
+    assert_dense(reopened)
+
+
+def test_a_log_that_lies_below_its_log_start_is_emptied_when_opened(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 5)
+    log.close()
+    reopened = open_log(tmp_path, log_start_offset=1000)
+    assert (reopened.start_offset, reopened.end_offset) == (1000, 1000)
