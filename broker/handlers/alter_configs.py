@@ -16,6 +16,9 @@ configurations calls dynamic can be altered; they are in force when the answer g
 
     current keys + request -> check_broker_change -> metadata log -> RunningConfig
 
+A BROKER_LOGGER resource is the loggers of this broker, for IncrementalAlterConfigs alone
+(`logger_configs.py`).
+
 A GROUP resource is a group, whether it exists or not (`group_configs.py`); its members hear of it
 with their next heartbeat.
 
@@ -27,6 +30,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 from strandline.broker.cluster import controller
@@ -45,6 +49,7 @@ from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.group_configs import GROUP_CONFIGS, GROUPS_MAX, check_group_change
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.logger_configs import logger_changes, logger_levels, set_levels
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.alter_configs import (
@@ -111,6 +116,11 @@ class AlterConfigsHandlers:
             {_key(resource): alteration(resource) for resource in request.resources},
             _repeated(request.resources),
             Intent.VALIDATE if request.validate_only else Intent.APPLY,
+            {
+                _key(resource): resource.configs
+                for resource in request.resources
+                if resource.resource_type == ConfigResourceType.BROKER_LOGGER
+            },
         )
         return IncrementalAlterConfigsResponse(
             responses=[
@@ -152,12 +162,17 @@ class AlterConfigsHandlers:
     # --- carrying it out ---------------------------------------------------------------------
 
     async def _alter(
-        self, wanted: Mapping[Key, Alteration], repeated: frozenset[Key], intent: Intent
+        self,
+        wanted: Mapping[Key, Alteration],
+        repeated: frozenset[Key],
+        intent: Intent,
+        loggers: Mapping[Key, Sequence[IncrementalConfig]] = MappingProxyType({}),
     ) -> dict[Key, Outcome]:
         """One outcome per resource, in the order of the request."""
         outcomes: dict[Key, Outcome] = {}
         topics: dict[str, Alteration] = {}
         others: dict[Key, Alteration] = {}
+        known_loggers = logger_levels() if loggers else {}
         for key, alteration in wanted.items():
             # Everything has a place from here on, so that the answers come in order.
             outcomes[key] = Outcome()
@@ -169,6 +184,12 @@ class AlterConfigsHandlers:
                 if key[0] == ConfigResourceType.BROKER:
                     self._broker_of(key)
                     others[key] = alteration
+                elif key in loggers:
+                    if self._broker_of(key) is None:
+                        raise Refusal(ErrorCode.INVALID_REQUEST, "Broker id must not be empty.")
+                    changes = logger_changes(loggers[key], known_loggers)
+                    if intent is Intent.APPLY:
+                        set_levels(changes)
                 elif key[0] == ConfigResourceType.GROUP:
                     if not key[1]:
                         raise Refusal(

@@ -2,8 +2,8 @@
 
     0-1   0 asks for client metrics alone, which nobody can configure here; 1 asks by type
 
-Topics, this broker, and groups that have properties of their own. Client metrics and the broker's
-loggers have no configuration here, so none are named.
+Topics, this broker and its loggers, and groups that have properties of their own. Client metrics
+have no configuration here, so none are named.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class ConfigResourceHandler:
             resources += [(name, ConfigResourceType.TOPIC) for name in self._metadata.image.topics]
         if ConfigResourceType.BROKER in wanted:
             resources.append((str(self._node_id), ConfigResourceType.BROKER))
+        if ConfigResourceType.BROKER_LOGGER in wanted:
+            resources.append((str(self._node_id), ConfigResourceType.BROKER_LOGGER))
         if ConfigResourceType.GROUP in wanted:
             resources += [
                 (name, ConfigResourceType.GROUP) for name in self._metadata.image.group_properties

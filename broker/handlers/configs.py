@@ -20,6 +20,7 @@ from strandline.broker.config_rows import (
 )
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
+from strandline.broker.handlers.logger_configs import describe_loggers
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.describe_configs import (
@@ -79,6 +80,20 @@ class ConfigHandlers:
                     )
                 # An empty name asks for what was altered for every broker.
                 rows = describe_broker(self._running) if name else describe_all(self._running)
+            case ConfigResourceType.BROKER_LOGGER:
+                if name != str(self._running.static.node_id):
+                    return _failed(
+                        resource,
+                        ErrorCode.INVALID_REQUEST,
+                        f"loggers are those of broker {self._running.static.node_id}, not {name!r}",
+                    )
+                asked = frozenset(resource.configuration_keys or ())
+                loggers = describe_loggers(documented=request.include_documentation)
+                return DescribeConfigsResult(
+                    resource_type=resource.resource_type,
+                    resource_name=name,
+                    configs=[row for row in loggers if not asked or row.name in asked],
+                )
             case ConfigResourceType.GROUP:
                 if not name:
                     return _failed(

@@ -184,6 +184,10 @@ class FetchHandler:
             ]
             self._sessions.update(session, wanted, forgotten)
             order = tuple(session.partitions.values())
+            if not order:
+                # Of nothing there is no news: as in Kafka the session ends, and its slot is free.
+                self._sessions.end(session.session_id)
+                session = None
         bytes_max = min(request.max_bytes, self._bytes_max)
         if self._quotas.is_active:
             bytes_max = int(

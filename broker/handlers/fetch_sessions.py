@@ -85,11 +85,10 @@ class FetchSession:
         self.partitions: OrderedDict[PartitionKey, WantedPartition] = OrderedDict()
 
     def update(self, wanted: Iterable[WantedPartition], forgotten: Iterable[PartitionKey]) -> None:
-        """Applies an incremental request; what was told about a partition is kept."""
-        for key in forgotten:
-            gone = self.partitions.pop(key, None)
-            if gone is not None:
-                self.memory_bytes -= gone.memory_bytes
+        """Applies an incremental request; what was told about a partition is kept.
+
+        What is wanted and forgotten at once is forgotten, as in Kafka's FetchSession.
+        """
         for request in wanted:
             known = self.partitions.get(request.key)
             if known is None:
@@ -100,6 +99,10 @@ class FetchSession:
             known.partition_bytes_max = request.partition_bytes_max
             known.current_leader_epoch = request.current_leader_epoch
             known.last_fetched_epoch = request.last_fetched_epoch
+        for key in forgotten:
+            gone = self.partitions.pop(key, None)
+            if gone is not None:
+                self.memory_bytes -= gone.memory_bytes
 
     def next_epoch(self) -> None:
         self.epoch = 1 if self.epoch == SESSION_ID_MAX else self.epoch + 1

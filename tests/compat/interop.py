@@ -156,6 +156,19 @@ def steps() -> Sequence[Step]:
             expects=(r"log.dirs?=\S+ .*STATIC_BROKER_CONFIG", r"num.partitions=1"),
         ),
         Step(
+            does="sets a log level",
+            tool=CONFIGS,
+            arguments="--entity-type broker-loggers --entity-name 1 --alter"
+            " --add-config storage.local=DEBUG",
+            expects=("Completed updating config for broker-logger 1",),
+        ),
+        Step(
+            does="describes log levels",
+            tool=CONFIGS,
+            arguments="--entity-type broker-loggers --entity-name 1 --describe",
+            expects=("root=INFO", "storage.local=DEBUG"),
+        ),
+        Step(
             does="produces keyed lines",
             tool=PRODUCER,
             arguments="--topic orders --property parse.key=true --property key.separator=:",

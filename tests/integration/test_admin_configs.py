@@ -391,7 +391,8 @@ def test_kafka_python_alters_topics(
         (0, [], set()),
         (1, [2], {2}),
         (1, [4], {4}),
-        (1, [], {2, 4}),
+        (1, [8], {8}),
+        (1, [], {2, 4, 8}),
         (1, [16, 32], set()),
     ],
 )
@@ -406,6 +407,7 @@ def test_what_has_a_configuration_is_listed_by_type(
     assert {kind for kind, _ in names} == expected
     assert ((2, topic) in names) == (2 in expected)
     assert ((4, "1") in names) == (4 in expected)
+    assert ((8, "1") in names) == (8 in expected)
 
 
 def test_a_type_of_resource_that_nobody_knows_is_an_unsupported_version(

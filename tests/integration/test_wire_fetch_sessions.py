@@ -221,6 +221,26 @@ def test_a_full_fetch_with_a_session_replaces_it(client: WireClient, topic: str)
     assert session.ask().error_code == FETCH_SESSION_ID_NOT_FOUND
 
 
+def test_a_session_that_forgets_all_it_had_ends(client: WireClient, topic: str) -> None:
+    session = Session(client, topic, 12)
+    session.answers({0: 0})
+    first_id = session.session_id
+    answer = session.ask(forget=[0])
+    assert (answer.error_code, answer.session_id, list(answer.topics)) == (0, NO_SESSION, [])
+    assert session.ask(session_id=first_id, epoch=2).error_code == FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_what_is_wanted_and_forgotten_in_one_request_is_forgotten(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    session = Session(client, make_topic(2), 12)
+    session.answers({0: 0, 1: 0})
+    session.answers({1: 0}, forget=[1])
+    append(client, str(session.topic), batch(), partition=1)
+    append(client, str(session.topic), batch(), partition=0)
+    assert list(session.answers()) == [0]
+
+
 def test_a_session_by_name_cannot_go_on_by_id(client: WireClient, topic: str) -> None:
     session = Session(client, topic, 12)
     session.answers({0: 0})
