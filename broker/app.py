@@ -152,6 +152,7 @@ class Broker:
             LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
             self._store,
             cluster_id=self._log_dirs.cluster_id,
+            check_store=self._check_metadata_folder,
         )
         await self._load_metadata()  # 3
         started = controller.start_broker(self._metadata_log.image, config.node_id)
@@ -236,6 +237,12 @@ class Broker:
     def _retained_logs(self) -> Iterable[UnifiedLog]:
         """The logs whose retention is this broker's."""
         return (partition.log for partition in self._replicas.partitions())
+
+    def _check_metadata_folder(self) -> None:
+        """Raises DiskError if the first log folder is not ours any more."""
+        folder = self._log_dirs.directory_at(self._config.log_dirs[0])
+        if folder is not None:
+            folder.check_present()
 
     async def _load_metadata(self) -> None:
         try:

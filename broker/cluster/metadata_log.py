@@ -35,7 +35,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strandline.broker.cluster.image import MetadataImage, replay
 from strandline.broker.cluster.metadata_documents import (
@@ -120,12 +120,18 @@ class MetadataLog:
         *,
         cluster_id: str,
         snapshot_interval: int = SNAPSHOT_INTERVAL,
+        check_store: Callable[[], None] = lambda: None,
     ) -> None:
-        """`cluster_id` is what an empty log is created with, and what any other must belong to."""
+        """`cluster_id` is what an empty log is created with, and what any other must belong to.
+
+        `check_store` is called before anything is appended, and raises StorageError if the store
+        may be somebody else's by now.
+        """
         self._store = store
         self._mirror = mirror
         self._cluster_id = cluster_id
         self._snapshot_interval = snapshot_interval
+        self._check_store = check_store
         self._image = MetadataImage()
         self._head_checksum = NO_ENTRY_CHECKSUM
         self._snapshot_version = 0
@@ -192,6 +198,7 @@ class MetadataLog:
         to this one.
         """
         assert records, "an entry holds at least one record"
+        self._check_store()
         # Fails before anything is written if the records do not fit: then we are wrong.
         image = self._image.apply_entry(records)
         content = encode_entry(

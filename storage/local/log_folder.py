@@ -56,6 +56,8 @@ class LogDir:
         self.failure: DiskError | None = None
         # Whether the last checkpoint found no room; only so that it is said once.
         self.is_full = False
+        # What meta.properties calls it; empty until that was read.
+        self.directory_id = ""
         self._lock_descriptor = lock_descriptor
 
     @property
@@ -77,12 +79,42 @@ class LogDir:
         """Raises DiskError if this is not the folder that was locked at the start.
 
         A volume that was unmounted leaves an empty folder that can be written very well; and what
-        is written there is lost when the volume is back.
+        is written there is lost when the volume is back. A folder that was removed and made anew
+        may be another broker's by now.
         """
+        if not self._is_locked_one():
+            raise DiskError(f"{self.path} is not what it was: is another broker using it?")
+
+    def lock_again(self) -> None:
+        """Takes the lock of a folder that came back, if its file is not the one that was locked.
+
+        A device that was away and is there again may be another one to the system. Raises DiskError
+        if the folder is not there, is another broker's, or is in use.
+        """
+        if self._is_locked_one():
+            return
+        file = self.path / checkpoint.META_PROPERTIES
         try:
-            (self.path / LOCK_FILE).stat()
+            found = checkpoint.read_properties(file) or {}
+        except CorruptFile as error:
+            raise DiskError(str(error)) from error
+        if found.get("directory.id") != self.directory_id:
+            raise DiskError(f"{self.path} is another folder than before: see {file}")
+        try:
+            descriptor = _lock(self.path)
+        except LogDirLocked as error:
+            raise DiskError(str(error)) from error
+        self.unlock()
+        self._lock_descriptor = descriptor
+
+    def _is_locked_one(self) -> bool:
+        """Raises DiskError if there is no lock file at all."""
+        try:
+            found = (self.path / LOCK_FILE).stat()
         except OSError as error:
             raise DiskError(f"{self.path} is not what it was: is its volume mounted?") from error
+        descriptor = self._lock_descriptor
+        return descriptor >= 0 and os.path.samestat(found, os.fstat(descriptor))
 
     def unlock(self) -> None:
         if self._lock_descriptor >= 0:
@@ -104,6 +136,11 @@ def probe(path: Path) -> None:
 def lock_directory(path: Path) -> LogDir:
     """Creates the folder if need be and locks it. Raises LogDirLocked, DiskError."""
     files.make_directory(path)
+    return LogDir(path, _lock(path))
+
+
+def _lock(path: Path) -> int:
+    """The descriptor that holds the lock of a folder. Raises LogDirLocked, DiskError."""
     lock_path = path / LOCK_FILE
     try:
         descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -117,7 +154,7 @@ def lock_directory(path: Path) -> LogDir:
             f"log folder {path} is in use by another process;"
             " every broker needs log.dirs of its own"
         ) from error
-    return LogDir(path, descriptor)
+    return descriptor
 
 
 def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: str | None) -> str:
@@ -145,7 +182,8 @@ def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: s
                     f"{file} belongs to cluster.id={owner_cluster}, this is {cluster_id}"
                 )
     agreed = cluster_id or checkpoint.random_id()
-    for path, properties in known.items():
+    for directory in directories:
+        path, properties = directory.path, known[directory.path]
         wanted = {
             **(properties or {}),
             "version": str(checkpoint.META_PROPERTIES_VERSION),
@@ -153,7 +191,7 @@ def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: s
             "cluster.id": agreed,
         }
         wanted.pop("broker.id", None)
-        wanted.setdefault("directory.id", checkpoint.random_id())
+        directory.directory_id = wanted.setdefault("directory.id", checkpoint.random_id())
         if wanted != properties:
             checkpoint.write_properties(path / checkpoint.META_PROPERTIES, wanted)
     return agreed

@@ -30,7 +30,7 @@ class RevivedLog:
 
 def reopen_logs(directory: LogDir, *, clock: Clock) -> list[RevivedLog]:
     """Opens every log of a folder that failed. Blocks. Raises DiskError if it is not usable yet."""
-    directory.check_present()
+    directory.lock_again()
     probe(directory.path)
     return [
         RevivedLog(old, _reopen(directory, old, clock=clock))

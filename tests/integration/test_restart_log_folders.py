@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -232,6 +234,32 @@ def test_when_the_only_folder_is_away_nothing_is_begun_in_its_place(tmp_path: Pa
         with WireClient(broker.port) as client:
             assert topic_code(client, "later") == 0
             assert end_offset(client, "topic") == 5
+
+
+def test_a_folder_removed_and_made_anew_belongs_to_the_broker_that_made_it(tmp_path: Path) -> None:
+    """Somebody removes the folder of a broker that still runs, and starts another one on it."""
+    with BrokerProcess(tmp_path / "old") as old, WireClient(old.port) as client:
+        create_topic(client, "topic", 1)
+        assert produce(client, "topic", batch(5)).error_code == 0
+        shutil.rmtree(old.data)
+        settings = {"log.dirs": str(old.data)}
+        with BrokerProcess(tmp_path / "new", settings=settings) as new:
+            with WireClient(new.port) as theirs:
+                create_topic(theirs, "topic", 1)
+                assert codes_of_changes(client)[0] == KAFKA_STORAGE_ERROR
+                eventually(lambda: folder_errors(client) == {"data": KAFKA_STORAGE_ERROR})
+                # What the old broker does about it, it does every second.
+                time.sleep(2.5)
+                assert folder_errors(client) == {"data": KAFKA_STORAGE_ERROR}
+                assert produce(theirs, "topic", batch(3)).error_code == 0
+            assert old.stop() == 0
+            new.kill()
+            new.start()
+            with WireClient(new.port) as theirs:
+                assert end_offset(theirs, "topic") == 3
+                create_topic(theirs, "later", 1)
+        assert "log folder online again" not in old.log_text()
+        assert "Traceback" not in old.log_text(), old.log_text()[-4000:]
 
 
 def test_on_a_full_disk_topics_and_log_starts_stay_and_who_asks_is_told_so(

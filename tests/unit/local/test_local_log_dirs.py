@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -49,6 +50,43 @@ def test_a_folder_has_one_owner(tmp_path: Path) -> None:
         open_dirs(tmp_path)
     dirs.close()
     open_dirs(tmp_path).close()
+
+
+def test_a_folder_that_another_broker_made_anew_stays_offline(tmp_path: Path) -> None:
+    folder, away = tmp_path / "data", tmp_path / "away"
+    dirs = open_dirs(folder)
+    load_all(dirs)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    folder.rename(away)
+    others = open_dirs(folder)
+    [ours] = dirs.directories
+    with pytest.raises(DiskError, match="is another broker using it"):
+        ours.check_present()
+    log.on_failure(DiskError("the disk went away"))
+    assert dirs.revive() == []
+    others.close()
+    assert dirs.revive() == []
+    assert dirs.has_failed
+    dirs.close()
+
+
+def test_a_copy_of_the_folder_in_its_place_is_locked_and_taken_up_again(tmp_path: Path) -> None:
+    """As when its device went and came back: another file to the system, and the same folder."""
+    folder, away = tmp_path / "data", tmp_path / "away"
+    dirs = open_dirs(folder)
+    load_all(dirs)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    folder.rename(away)
+    shutil.copytree(away, folder)
+    log.on_failure(DiskError("the disk went away"))
+    with pytest.raises(DiskError):
+        dirs.directories[0].check_present()
+    [revived] = dirs.revive()
+    assert revived.new.topic_partition == T0
+    dirs.directories[0].check_present()
+    with pytest.raises(LogDirLocked):
+        open_dirs(folder)
+    dirs.close()
 
 
 @pytest.mark.slow
