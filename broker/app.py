@@ -453,6 +453,7 @@ class Broker:
             tiering_counters=self._tiering_counters,
             cold_reader=self._cold_reader,
             cold_pace=self._cold_pace,
+            mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
             store_requests=lambda: store_requests(self._store),
             remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from strandline.broker.archive_tables import WHERE_IT_IS, human_bytes, make_console, make_table
+from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_table
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.progress import BarProgress
+from strandline.broker.tools.printing import human_bytes
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import CorruptFile, InvalidConfig, StorageError

@@ -1,6 +1,6 @@
 """Commands that work on a bucket or on folders alone, whether a broker runs or not.
 
-    archive    ls, show, verify, orphans, lifecycle      over a bucket
+    archive    ls, show, usage, verify, ...              over a bucket
     lake       plan                                      over a bucket, as Spark would
     verify     every file of a broker's log folders      exit code 3: something is damaged
     dump-log   one file of a log folder
@@ -11,6 +11,7 @@ Each adds its arguments here and imports what it runs when it is called.
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -18,31 +19,41 @@ from strandline.broker.tools.failures import WrongUse
 
 _ARCHIVE_EXAMPLES = {
     "ls": """
-  strandline archive ls --remote s3://my-bucket/my-cluster
-  strandline archive ls --remote file:///srv/archive --topic orders
+  strandline archive ls --remote s3://my-bucket/prefix
+  strandline archive ls --remote file:///srv/archive --topic orders --json
 """,
     "show": """
-  strandline archive show --remote s3://my-bucket/my-cluster --topic orders
+  strandline archive show --remote s3://my-bucket/prefix --topic orders
+""",
+    "usage": """
+  strandline archive usage --remote s3://my-bucket/prefix
+  strandline archive usage --remote s3://my-bucket/prefix \\
+      --price STANDARD=0.023 --price GLACIER_IR=0.004
+""",
+    "retention": """
+  strandline archive retention --remote s3://my-bucket/prefix --topic orders \\
+      --retention-ms 90d
 """,
     "verify": """
-  strandline archive verify --remote s3://my-bucket/my-cluster            checksums of all objects
-  strandline archive verify --remote s3://my-bucket/my-cluster --quick    sizes alone, in seconds
-  strandline archive verify --remote s3://my-bucket/my-cluster --deep --state verify.json
+  strandline archive verify --remote s3://my-bucket/prefix           checksums
+  strandline archive verify --remote s3://my-bucket/prefix --quick   sizes alone
+  strandline archive verify --remote s3://my-bucket/prefix --deep \\
+      --state verify.json               every byte; goes on where it was
 """,
     "orphans": """
-  strandline archive orphans --remote s3://my-bucket/my-cluster           prints them
-  strandline archive orphans --remote s3://my-bucket/my-cluster --delete
+  strandline archive orphans --remote s3://my-bucket/prefix          prints them
+  strandline archive orphans --remote s3://my-bucket/prefix --delete
 """,
     "lifecycle": """
-  strandline archive lifecycle --remote s3://my-bucket/my-cluster         prints the rule
-  strandline archive lifecycle --remote s3://my-bucket/my-cluster --apply
+  strandline archive lifecycle --remote s3://my-bucket/prefix        prints it
+  strandline archive lifecycle --remote s3://my-bucket/prefix --apply
 """,
 }
 
 _ARCHIVE_NOTES = """
-Works on the bucket alone: no broker has to run, and one that runs is not disturbed. Nothing is
-changed there but by verify --repair, orphans --delete and lifecycle --apply. Credentials come from
-the usual AWS chain.
+Works on the bucket alone: no broker has to run, and one that runs is not
+disturbed. Nothing is changed there but by verify --repair, orphans --delete
+and lifecycle --apply. Credentials come from the usual AWS chain.
 """
 
 _VERIFY_EXAMPLES = """
@@ -92,7 +103,12 @@ def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         )
         _add_remote(action)
         action.add_argument("--topic", help="one topic only")
+        if name == "show":
+            action.add_argument("--partition", type=int, metavar="N", help="one partition only")
+        _add_json(action)
         action.set_defaults(run=run)
+    _add_usage(actions)
+    _add_retention(actions)
     _add_verify(actions)
     _add_orphans(actions)
     _add_lifecycle(actions)
@@ -101,6 +117,11 @@ def _add_archive(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _archive_epilog(*actions: str) -> str:
     examples = "\n".join(_ARCHIVE_EXAMPLES[action].strip("\n") for action in actions)
     return f"examples:\n{examples}\n{_ARCHIVE_NOTES}"
+
+
+def _wrapped(text: str) -> str:
+    """For the formatter that leaves line breaks, and so examples, as they are."""
+    return textwrap.fill(text, 78)
 
 
 def _add_remote(action: argparse.ArgumentParser) -> None:
@@ -114,12 +135,18 @@ def _add_remote(action: argparse.ArgumentParser) -> None:
     action.add_argument("--region", help="of the bucket")
 
 
+def _add_json(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--json", action="store_true", help="JSON for programs")
+
+
 def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verify = actions.add_parser(
         "verify",
         help="compare every manifest with what lies in the bucket",
-        description="Looks for missing and damaged objects, gaps and overlaps, and says what to do"
-        " about them. Exit code 0: whole; 3: something is damaged; 1: it could not look.",
+        description=_wrapped(
+            "Looks for missing and damaged objects, gaps and overlaps, and says what to do about"
+            " them. Exit code 0: whole; 3: something is damaged; 1: it could not look."
+        ),
         epilog=_archive_epilog("verify"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -140,6 +167,49 @@ def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="note what is done, and go on from there if the file exists",
     )
     verify.set_defaults(run=_archive_verify)
+
+
+def _add_usage(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    usage = actions.add_parser(
+        "usage",
+        help="what is paid for: objects and bytes by topic, kind and storage class",
+        description=_wrapped(
+            "Counts what lies under the prefix, whoever wrote it, with older versions, unfinished"
+            " uploads and what is nobody's. Two requests per 1000 objects; no object is opened."
+        ),
+        epilog=_archive_epilog("usage"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_remote(usage)
+    usage.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        dest="prices",
+        metavar="CLASS=PRICE",
+        help="of a GiB and month in a storage class; may be repeated",
+    )
+    _add_json(usage)
+    usage.set_defaults(run=_archive_usage)
+
+
+def _add_retention(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    retention = actions.add_parser(
+        "retention",
+        help="what limits would delete, before they are set",
+        description=_wrapped(
+            "Says what the given limits would delete of a topic's archive now, partition by"
+            " partition. Nothing is changed. A limit that is not given is the topic's own."
+        ),
+        epilog=_archive_epilog("retention"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_remote(retention)
+    retention.add_argument("--topic", required=True)
+    retention.add_argument("--retention-ms", metavar="TIME", help="30d, 12h, milliseconds; -1: all")
+    retention.add_argument("--retention-bytes", type=int, metavar="N", help="of a partition")
+    _add_json(retention)
+    retention.set_defaults(run=_archive_retention)
 
 
 def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -225,9 +295,11 @@ def _add_verify_folders(commands: argparse._SubParsersAction[argparse.ArgumentPa
     verify = commands.add_parser(
         "verify",
         help="check everything in the log folders of a broker",
-        description="Reads every batch, index, snapshot and checkpoint, changes nothing, and says"
-        " what to do about what is wrong. A broker may run meanwhile; what it is writing is left"
-        " out. Exit code 0: whole; 3: something is damaged.",
+        description=_wrapped(
+            "Reads every batch, index, snapshot and checkpoint, changes nothing, and says what to"
+            " do about what is wrong. A broker may run meanwhile; what it is writing is left out."
+            " Exit code 0: whole; 3: something is damaged."
+        ),
         epilog=_VERIFY_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -265,6 +337,7 @@ def _archive_ls(options: argparse.Namespace) -> int:
         endpoint_url=options.endpoint_url,
         region=options.region,
         topic=options.topic,
+        as_json=options.json,
     )
 
 
@@ -276,6 +349,8 @@ def _archive_show(options: argparse.Namespace) -> int:
         endpoint_url=options.endpoint_url,
         region=options.region,
         topic=options.topic,
+        partition=options.partition,
+        as_json=options.json,
     )
 
 
@@ -303,6 +378,39 @@ def _archive_verify(options: argparse.Namespace) -> int:
             repair=options.repair,
             state=options.state,
         ),
+    )
+
+
+def _archive_usage(options: argparse.Namespace) -> int:
+    from strandline.broker.archive_commands import open_remote
+    from strandline.broker.archive_usage import price_of, print_usage
+
+    return print_usage(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        prices=dict(price_of(text) for text in options.prices),
+        as_json=options.json,
+    )
+
+
+def _archive_retention(options: argparse.Namespace) -> int:
+    from strandline.broker.archive_commands import open_remote
+    from strandline.broker.archive_retention import print_retention
+    from strandline.broker.tools.moments import duration_ms
+
+    given: str | None = options.retention_ms
+    retention_ms = None
+    if given is not None:
+        is_number = given.removeprefix("-").isdecimal()
+        retention_ms = int(given) if is_number else duration_ms(given)
+    for limit in (retention_ms, options.retention_bytes):
+        if limit is not None and limit < -1:
+            raise WrongUse(f"{limit} is no limit", remedy="-1 stands for no limit")
+    return print_retention(
+        open_remote(options.remote, options.endpoint_url, options.region),
+        options.topic,
+        retention_ms=retention_ms,
+        retention_bytes=options.retention_bytes,
+        as_json=options.json,
     )
 
 

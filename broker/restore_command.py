@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from strandline.broker.archive_tables import human_bytes, make_console, make_table
+from strandline.broker.archive_tables import make_console, make_table
 from strandline.broker.config import BrokerConfig
 from strandline.broker.progress import BarProgress
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.restore import Restore, RestoreSummary
+from strandline.broker.tools.printing import human_bytes
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.remote.object_store import open_store

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from strandline.broker.archive_tables import human_bytes
 from strandline.broker.progress import BarProgress
+from strandline.broker.tools.printing import human_bytes
 from strandline.storage.local.verify import Damage, Finding, data_bytes, verify_folders
 
 # As `strandline archive verify` has it.

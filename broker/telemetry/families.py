@@ -160,6 +160,17 @@ TIERS = (
     ),
     _family("strandline_remote_up", _G, "1 if the object store answers, 0 if it is away."),
     _family(
+        "strandline_remote_archive_owned",
+        _G,
+        "1 if the archive is this broker's to change; 0 until that is known, and from when another"
+        " broker took it.",
+    ),
+    _family(
+        "strandline_metadata_mirror_lag",
+        _G,
+        "Changes of topics and configurations that are not in the bucket yet.",
+    ),
+    _family(
         "strandline_remote_requests_total",
         _C,
         "Requests to the object store, attempts included.",

@@ -42,6 +42,7 @@ class Sources:
     tiering_counters: MetricRegistry | None = None
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
+    mirror_lag: Callable[[], int] = lambda: 0
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None

@@ -82,6 +82,8 @@ def tier_rows(
             ],
         )
     yield single("strandline_remote_up", int(sources.tiering.store_is_up))
+    yield single("strandline_remote_archive_owned", int(sources.tiering.archive_is_ours))
+    yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
     quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
     yield row_of(
         "strandline_remote_throttled_seconds_total",

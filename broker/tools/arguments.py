@@ -1,4 +1,4 @@
-"""What can be typed behind `strandline topic`, `group`, `produce` and `consume`.
+"""What can be typed behind `strandline status`, `topic`, `group`, `produce` and `consume`.
 
 Every command shows with `--help` what people do with it; the commands themselves are imported when
 one runs, so that `strandline --help` costs nothing.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.tools.group_arguments import add_group
 from strandline.broker.tools.record_arguments import add_consume, add_produce
+from strandline.broker.tools.status_arguments import add_status
 from strandline.broker.tools.topic_arguments import add_topic
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds the four to the parser of `strandline`."""
+    """Adds the five to the parser of `strandline`."""
+    add_status(commands)
     add_topic(commands)
     add_group(commands)
     add_produce(commands)

@@ -42,6 +42,15 @@ _GRACE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPlace:
+    """A broker where it told clients to come."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlace:
     """The brokers of one partition, by their ids."""
 
@@ -120,6 +129,25 @@ class Cluster:
 
         with settings_checked():
             self._admin = AdminClient(connection.client_settings(), logger=quiet_logger())
+
+    # --- brokers -----------------------------------------------------------------------------
+
+    def brokers(self) -> list[BrokerPlace]:
+        """All, by id."""
+        found = self._listing().brokers.values()
+        return sorted(
+            (BrokerPlace(node_id=one.id, host=str(one.host), port=int(one.port)) for one in found),
+            key=lambda place: place.node_id,
+        )
+
+    def broker_config(self, node_id: int, name: str) -> str | None:
+        """One property; None if it is unset, or the broker has no such property."""
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resource = ConfigResource(ResourceType.BROKER, str(node_id))
+        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
+        entries = _result(futures[resource], f"cannot read the configuration of broker {node_id}")
+        return entries[name].value if name in entries else None
 
     # --- topics ------------------------------------------------------------------------------
 

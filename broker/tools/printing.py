@@ -21,6 +21,8 @@ from strandline.storage.model import TimestampMs
 # Wide enough for a long topic name in every column; only used when nobody draws to a terminal.
 PIPE_WIDTH = 400
 
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 
@@ -58,6 +60,16 @@ def counted(count: int, what: str) -> str:
 def console() -> Console:
     """For standard output."""
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def human_bytes(size_bytes: int) -> str:
+    """`1.5 MiB`."""
+    size = float(size_bytes)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError(size_bytes)
 
 
 def utc_text(timestamp_ms: TimestampMs) -> str:

@@ -54,6 +54,7 @@ from strandline.storage.remote.s3_lifecycle import S3Lifecycle
 from strandline.storage.remote.s3_presigned import VALID_S, PresignedReads
 from strandline.storage.remote.s3_receive import receive_some
 from strandline.storage.remote.s3_uploads import S3Uploads
+from strandline.storage.remote.s3_usage import S3Usage
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
@@ -377,6 +378,11 @@ class S3Store:
     def lifecycle(self) -> S3Lifecycle:
         """The bucket's own rules."""
         return S3Lifecycle(self._access)
+
+    @property
+    def usage(self) -> S3Usage:
+        """What lies in the bucket and is paid for."""
+        return S3Usage(self._access)
 
     # --- one request -------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ a `problem`, not an exception: the other partitions are still worth seeing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from strandline.storage.errors import (
     AccessDenied,
@@ -23,6 +24,9 @@ from strandline.storage.remote.manifest_store import ManifestPages, load, load_o
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.values import dataclass
+
+# A manifest is one request of some 30 ms, and a store answers this many at a time with ease.
+PARALLEL_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +73,15 @@ def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[Arc
 
     Raises AccessDenied or TierUnavailable if the bucket cannot be read at all.
     """
-    return [
-        _describe(store, info, number)
-        for info in _topics(store, topic)
-        for number in range(info.partition_count)
+    wanted = [
+        (info, number) for info in _topics(store, topic) for number in range(info.partition_count)
     ]
+    with ThreadPoolExecutor(PARALLEL_MAX, "archive") as executor:
+        try:
+            return list(executor.map(lambda pair: _describe(store, *pair), wanted))
+        except BaseException:
+            executor.shutdown(cancel_futures=True)
+            raise
 
 
 def list_segments(

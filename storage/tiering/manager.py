@@ -447,6 +447,11 @@ class TieringManager:
         return None if partition is None else partition.statistics()
 
     @property
+    def archive_is_ours(self) -> bool:
+        """Whether this broker is known to own the archive; without, it changes nothing there."""
+        return self._ownership.is_ours
+
+    @property
     def store_is_up(self) -> bool:
         """Whether the object store answered last."""
         return self._health.is_up

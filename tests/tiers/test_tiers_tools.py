@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -15,14 +16,16 @@ from pathlib import Path
 import boto3.session
 import pytest
 
-from strandline.broker.archive_tables import human_bytes, human_time
+from strandline.broker.archive_tables import human_time
 from strandline.broker.cli import main
+from strandline.broker.tools.printing import human_bytes
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.records.batch import read_header
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.keys import manifest_key
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY
+from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.ministack import ServerProcess
 from tests.tiers.log_client import make_batches, timestamp_of
 from tests.tiers.tiered_broker import (
@@ -149,6 +152,101 @@ def test_archive_show_lists_every_segment_as_its_manifest_has_it(stopped: Stoppe
             human_bytes(entry.size_bytes),
         ]
         assert row[-2:] == [f"{entry.log_crc32c:08x}", entry.log_key]
+
+
+def test_programs_are_told_the_same_as_people(stopped: Stopped) -> None:
+    partitions = json.loads(look(stopped.bucket, "ls", "--json").stdout)
+    assert [row["topic"] for row in partitions] == TOPICS
+    segments = json.loads(look(stopped.bucket, "show", "--topic", "apples", "--json").stdout)
+    assert [(row["base_offset"], row["log_key"]) for row in segments] == [
+        (entry.base_offset, entry.log_key) for entry in stopped.archive.segments("apples")
+    ]
+    one = look(stopped.bucket, "show", "--topic", "apples", "--partition", "1", "--json")
+    assert (one.returncode, one.stdout) == (1, "")
+
+
+def test_archive_usage_counts_each_object_once_and_what_no_listing_shows(
+    stopped: Stopped, archive: Archive
+) -> None:
+    copy = copied(stopped, archive)
+    client = boto3.session.Session().client(
+        "s3", endpoint_url=copy.bucket.endpoint_url, region_name=REGION
+    )
+    bucket = copy.bucket.name
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    begun = client.create_multipart_upload(Bucket=bucket, Key="archive/topics/begun")
+    client.upload_part(
+        Bucket=bucket,
+        Key="archive/topics/begun",
+        UploadId=begun["UploadId"],
+        PartNumber=1,
+        Body=b"x" * 1000,
+    )
+    for body in (b"first", b"second"):
+        client.put_object(Bucket=bucket, Key="archive/elses", Body=body)
+    client.put_object(Bucket=bucket, Key="outside", Body=b"not under the prefix")
+    ended = look(copy.bucket, "usage", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found = json.loads(ended.stdout)
+    entries = [entry for topic in TOPICS for entry in stopped.archive.segments(topic)]
+    assert found["kinds"]["segments"] == {
+        "objects": len(entries),
+        "size_bytes": sum(entry.size_bytes for entry in entries),
+    }
+    assert found["kinds"]["indexes"]["objects"] == len(entries)
+    assert found["kinds"]["other"] == {"objects": 1, "size_bytes": len(b"second")}
+    assert found["older_versions"] == {"objects": 1, "size_bytes": len(b"first")}
+    assert found["unfinished_uploads"] == {"objects": 1, "size_bytes": 1000}
+    listed = [info.size_bytes for info in copy.store.list("")]
+    assert found["storage_classes"]["STANDARD"] == {
+        "objects": len(listed) + 1,
+        "size_bytes": sum(listed) + len(b"first"),
+    }
+    priced = look(copy.bucket, "usage", "--price", "STANDARD=1024").stdout
+    (row,) = rows(priced, "STANDARD")
+    assert float(row[-1]) == pytest.approx((sum(listed) + 5) / 1024**2, abs=0.006)
+    with pytest.raises(SystemExit):
+        look(copy.bucket, "usage", "--price")
+    assert look(copy.bucket, "usage", "--price", "STANDARD=cheap").returncode == 2
+    assert look(copy.bucket, "usage", "--price", "GLACIER=1").returncode == 2
+
+
+def test_archive_usage_does_without_what_it_may_not_list(
+    stopped: Stopped, fault_proxy: FaultProxy
+) -> None:
+    for path in (r"[?&]versions", r"[?&]uploads"):
+        refusal = Rule(action=Action.STATUS, status=403, code="AccessDenied", times=-1, path=path)
+        fault_proxy.add(refusal)
+    bucket = S3Bucket(name=stopped.bucket.name, endpoint_url=fault_proxy.endpoint_url)
+    ended = look(bucket, "usage", "--json")
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert sorted(found["unknown"]) == ["unfinished uploads", "versions"]
+    assert (found["older_versions"], found["unfinished_uploads"]) == (None, None)
+    assert found["kinds"]["segments"]["objects"] == 4
+
+
+def test_archive_retention_names_what_limits_would_delete_and_deletes_nothing(
+    stopped: Stopped,
+) -> None:
+    before = stopped.archive.keys()
+    entries = stopped.archive.segments("apples")
+    ended = look(stopped.bucket, "retention", "--topic", "apples", "--retention-ms", "1d", "--json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    (row,) = json.loads(ended.stdout)
+    assert (row["deleted_segments"], row["reasons"]) == (len(entries), ["AGE"])
+    assert row["log_start_offset"] == entries[-1].end_offset
+    limit = str(entries[-1].size_bytes)
+    arguments = ("--topic", "apples", "--retention-ms", "-1", "--retention-bytes", limit)
+    (row,) = json.loads(look(stopped.bucket, "retention", *arguments, "--json").stdout)
+    assert (row["deleted_segments"], row["reasons"]) == (len(entries) - 1, ["SIZE"])
+    assert row["log_start_offset"] == entries[-1].base_offset
+    told = look(stopped.bucket, "retention", *arguments).stdout
+    assert "would be deleted; nothing was" in told
+    unset = look(stopped.bucket, "retention", "--topic", "apples")
+    assert (unset.returncode, unset.stdout) == (2, "")
+    assert "log.retention.ms" in unset.stderr
+    assert stopped.archive.keys() == before
 
 
 def test_an_unknown_topic_and_a_missing_bucket_are_failures_in_one_line(stopped: Stopped) -> None:

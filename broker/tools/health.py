@@ -1,0 +1,240 @@
+"""Is everything all right? A broker's own figures, judged as the alerts of docs/operations.md are.
+
+Pure: what `/metrics` and `/readyz` said goes in, checks come out. Each check is fine, or says what
+is wrong; what to do about it stands in docs/operations.md under the same words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from strandline.storage.values import dataclass
+
+# As the alert on it has it.
+DESCRIPTORS_SHARE_MAX = 0.8
+QUEUE_MS_MAX = 200.0
+# Less than one segment of the default size: the next one may not fit.
+FREE_BYTES_MIN = 1024**3
+
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One series of a page of metrics."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """`trouble` is empty if all is well; `figure` is said in either case."""
+
+    what: str
+    figure: str
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicTiers:
+    """What of a topic lies where, in bytes. What lies in both tiers counts in both."""
+
+    topic: str
+    local_bytes: int
+    archive_bytes: int
+    copy_lag_bytes: int
+    delete_lag_bytes: int
+
+
+class Page:
+    """What one broker said of itself."""
+
+    def __init__(self, text: str) -> None:
+        """Lines that are no samples are passed over."""
+        self._samples: dict[str, list[Sample]] = {}
+        for line in text.splitlines():
+            found = None if line.startswith("#") else _SAMPLE.fullmatch(line.strip())
+            if found is not None:
+                labels = {
+                    name: _ESCAPED.sub(lambda one: "\n" if one[1] == "n" else one[1], value)
+                    for name, value in _LABEL.findall(found[2] or "")
+                }
+                sample = Sample(name=found[1], labels=labels, value=float(found[3]))
+                self._samples.setdefault(sample.name, []).append(sample)
+
+    def all(self, name: str) -> Sequence[Sample]:
+        return self._samples.get(name, ())
+
+    def value(self, name: str, default: float = 0.0) -> float:
+        """Of the series without labels."""
+        return next((one.value for one in self.all(name) if not one.labels), default)
+
+    def has(self, name: str) -> bool:
+        return name in self._samples
+
+
+def check_broker(page: Page, unready: str) -> list[Check]:
+    """`unready` is why clients cannot be served, empty if they can."""
+    return [
+        Check(what="serves clients", figure="no" if unready else "yes", trouble=unready),
+        _partitions(page),
+        _replicas(page),
+        *_folders(page),
+        *_compaction(page),
+        *_archive(page),
+        _descriptors(page),
+        _loop(page),
+    ]
+
+
+def tiers(page: Page) -> list[TopicTiers]:
+    """Of each topic, by name."""
+    sizes: dict[str, dict[str, float]] = {}
+    for sample in page.all("strandline_log_tier_bytes"):
+        by_tier = sizes.setdefault(sample.labels.get("topic", ""), {})
+        tier = sample.labels.get("tier", "")
+        by_tier[tier] = by_tier.get(tier, 0.0) + sample.value
+    copy_lag = _by_topic(page, "kafka_server_brokertopicmetrics_remotecopylagbytes")
+    delete_lag = _by_topic(page, "kafka_server_brokertopicmetrics_remotedeletelagbytes")
+    return [
+        TopicTiers(
+            topic=topic,
+            local_bytes=int(by_tier.get("local", 0)),
+            archive_bytes=int(by_tier.get("remote", 0)),
+            copy_lag_bytes=int(copy_lag.get(topic, 0)),
+            delete_lag_bytes=int(delete_lag.get(topic, 0)),
+        )
+        for topic, by_tier in sorted(sizes.items())
+    ]
+
+
+def store_requests(page: Page) -> dict[str, int]:
+    """Requests to the object store since the broker started, by operation."""
+    return {
+        sample.labels.get("operation", ""): int(sample.value)
+        for sample in page.all("strandline_remote_requests_total")
+        if sample.value
+    }
+
+
+# --- single checks ---------------------------------------------------------------------------
+
+
+def _partitions(page: Page) -> Check:
+    count = int(page.value("kafka_server_replicamanager_partitioncount"))
+    offline = int(page.value("kafka_controller_kafkacontroller_offlinepartitionscount"))
+    trouble = f"{offline:,} partitions are offline: a log folder failed" if offline else ""
+    return Check(what="partitions", figure=f"{count:,}", trouble=trouble)
+
+
+def _replicas(page: Page) -> Check:
+    under = int(page.value("kafka_server_replicamanager_underminisrpartitioncount"))
+    trouble = f"{under:,} partitions refuse acks=all: min.insync.replicas" if under else ""
+    return Check(what="takes acks=all", figure="no" if under else "yes", trouble=trouble)
+
+
+def _folders(page: Page) -> Iterator[Check]:
+    for sample in page.all("strandline_log_directory_free_bytes"):
+        trouble = "" if sample.value >= FREE_BYTES_MIN else "the disk is nearly full"
+        folder = sample.labels.get("directory", "")
+        figure = f"{sample.value / 1024**3:,.1f} GiB free"
+        yield Check(what=f"disk of {folder}", figure=figure, trouble=trouble)
+
+
+def _compaction(page: Page) -> Iterator[Check]:
+    name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
+    if page.has(name):
+        count = int(page.value(name))
+        trouble = f"{count:,} logs cannot be compacted; the log says why" if count else ""
+        yield Check(what="compaction", figure="stuck" if count else "works", trouble=trouble)
+
+
+def _archive(page: Page) -> Iterator[Check]:
+    if not page.has("strandline_remote_up"):
+        yield Check(what="archive", figure="there is no remote tier")
+        return
+    is_up = page.value("strandline_remote_up") == 1
+    yield Check(
+        what="object store",
+        figure="answers" if is_up else "away",
+        trouble="" if is_up else "it does not answer: nothing is archived, and nothing freed",
+    )
+    is_owned = page.value("strandline_remote_archive_owned", 1.0) == 1
+    yield Check(
+        what="owns the archive",
+        figure="yes" if is_owned else "no",
+        trouble="" if is_owned else "another broker does, or it is not known yet; see the log",
+    )
+    for what, name in (
+        ("archiving", "strandline_remote_copy_failing_seconds"),
+        ("deleting in the archive", "strandline_remote_delete_failing_seconds"),
+    ):
+        failing = page.all(name)
+        yield Check(
+            what=what,
+            figure="fails" if failing else "works",
+            trouble=_failing_text(failing) if failing else "",
+        )
+    behind = int(page.value("strandline_metadata_mirror_lag"))
+    yield Check(
+        what="metadata in the bucket",
+        figure="up to date" if not behind else f"{behind:,} changes behind",
+        trouble="the log says why, if it stays so" if behind else "",
+    )
+    corrupt = sum(
+        sample.value
+        for sample in page.all("strandline_cold_failures_total")
+        if sample.labels.get("reason") == "corrupt"
+    )
+    yield Check(
+        what="reads of the archive",
+        figure="damaged" if corrupt else "whole",
+        trouble=f"{int(corrupt):,} downloads since the start were damaged" if corrupt else "",
+    )
+
+
+def _failing_text(failing: Sequence[Sample]) -> str:
+    longest = max(failing, key=lambda sample: sample.value)
+    labels = longest.labels
+    others = f" (and {len(failing) - 1:,} more)" if len(failing) > 1 else ""
+    return (
+        f"{labels.get('topic')}-{labels.get('partition')}{others} for"
+        f" {longest.value:,.0f} s: {labels.get('error')}"
+    )
+
+
+def _descriptors(page: Page) -> Check:
+    used, most = page.value("process_open_fds"), page.value("process_max_fds", 1.0)
+    is_high = used > DESCRIPTORS_SHARE_MAX * most
+    return Check(
+        what="open files",
+        figure=f"{used:,.0f} of {most:,.0f}",
+        trouble="nearly all that it may have: ulimit -n" if is_high else "",
+    )
+
+
+def _loop(page: Page) -> Check:
+    waits = (
+        sample.value
+        for sample in page.all("kafka_network_requestmetrics_requestqueuetimems")
+        if sample.labels.get("quantile") == "0.99" and sample.value == sample.value  # no NaN
+    )
+    longest_ms = max(waits, default=0.0)
+    return Check(
+        what="requests wait",
+        figure=f"{longest_ms:,.0f} ms (99 of 100 less)",
+        trouble="the broker's one core is busy" if longest_ms > QUEUE_MS_MAX else "",
+    )
+
+
+def _by_topic(page: Page, name: str) -> dict[str, float]:
+    return dict(_topic_values(page.all(name)))
+
+
+def _topic_values(samples: Iterable[Sample]) -> Iterator[tuple[str, float]]:
+    return ((one.labels["topic"], one.value) for one in samples if one.labels.get("topic"))

@@ -1,0 +1,73 @@
+"""What limits would delete of an archive, decided as the broker decides it, before it does.
+
+The archive alone is looked at. A limit of size holds for the whole log, and the broker counts what
+lies only on its disk too, so it deletes by size what is shown here or a little more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.retention.policy import DropReason, RetentionLimits, RetentionUnit, judge
+from strandline.storage.model import Offset, TimestampMs, TopicIdPartition
+from strandline.storage.tiering.archive import ArchivedSegment
+from strandline.storage.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Of one partition. `oldest_left_ms` is None if nothing is left, or it has no time."""
+
+    partition: TopicIdPartition
+    segment_count: int
+    size_bytes: int
+    drop_count: int
+    drop_bytes: int
+    drop_records: int
+    log_start_offset: Offset
+    oldest_left_ms: TimestampMs | None
+    reasons: frozenset[DropReason]
+
+
+def forecast(
+    partition: TopicIdPartition,
+    segments: Sequence[ArchivedSegment],
+    limits: RetentionLimits,
+    *,
+    now_ms: TimestampMs,
+    log_start_offset: Offset,
+) -> Forecast:
+    """What goes of `segments`, oldest first, which are all that the archive has of the partition.
+
+    `log_start_offset` is that of now; the result has the one that would follow.
+    """
+    verdict = judge(
+        [_unit(segment) for segment in segments],
+        limits,
+        now_ms=now_ms,
+        log_start_offset=log_start_offset,
+    )
+    gone, left = segments[: verdict.drop_count], segments[verdict.drop_count :]
+    oldest_ms = min((segment.min_timestamp_ms for segment in left), default=-1)
+    return Forecast(
+        partition=partition,
+        segment_count=len(segments),
+        size_bytes=sum(segment.size_bytes for segment in segments),
+        drop_count=len(gone),
+        drop_bytes=sum(segment.size_bytes for segment in gone),
+        drop_records=sum(segment.record_count for segment in gone),
+        log_start_offset=max(log_start_offset, verdict.end_offset or 0),
+        oldest_left_ms=oldest_ms if oldest_ms >= 0 else None,
+        reasons=frozenset(verdict.reasons),
+    )
+
+
+def _unit(segment: ArchivedSegment) -> RetentionUnit:
+    """As the enforcer sees it: records without a time are as old as their upload."""
+    has_time = segment.max_timestamp_ms >= 0
+    return RetentionUnit(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.size_bytes,
+        newest_ms=segment.max_timestamp_ms if has_time else segment.uploaded_ms,
+    )
