@@ -124,6 +124,7 @@ def _remedy(error: BaseException) -> str:
 class _CommandParser(argparse.ArgumentParser):
     """Refuses what a command does not know with the usage of that command, not of the whole."""
 
+    # Four overloads in typeshed, and all of them are passed on as they come.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         options, left = super().parse_known_args(args, namespace)
         if left:

@@ -268,6 +268,7 @@ class StructMeta(type):
         if api is not None:
             cls.spec = SCHEMAS[api]  # type: ignore[attr-defined]  # declared by Message
         if fields:
+            # mypy takes no assignment to __init__; here and below it is the metaclass's work.
             cls.__init__ = _make_late_constructor(cls, fields)  # type: ignore[misc]
         return cls
 

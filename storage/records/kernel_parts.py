@@ -55,6 +55,7 @@ def _generate_copy(
         to_array = context.make_array(signature.args[3])(context, builder, target_view)
         to_address = builder.gep(to_array.data, [to_position])
         from_address = builder.gep(from_array.data, [from_position])
+        # llvmlite has no types.
         cgutils.raw_memcpy(builder, to_address, from_address, size, 1)  # type: ignore[no-untyped-call]
         return context.get_dummy_value()
 

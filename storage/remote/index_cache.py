@@ -97,6 +97,7 @@ class CachedIndexes(Generic[T]):
         self._loading: dict[str, asyncio.Future[T]] = {}
 
     def find(self, key: str) -> T | None:
+        # The cache holds many kinds; under this kind's keys only values of T are put, here below.
         return self._cache.find((self._kind, key), used=True)  # type: ignore[return-value]
 
     def peek(self, key: str) -> T | None:
