@@ -9,9 +9,9 @@ from typing import cast
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.fetch_answers import error_answer
 from strandline.broker.handlers.fetch_cold import ColdFetches
-from strandline.broker.handlers.fetch_plan import FetchPass, FetchPlan
+from strandline.broker.handlers.fetch_plan import FetchPass
 from strandline.broker.handlers.fetch_sessions import WantedPartition
-from strandline.storage.model import Isolation
+from tests.unit.handlers.fetch_plans import plan_of_nothing
 
 # Longer than any test: who waits for it fails.
 HOURS_MS = 10 * 3_600_000
@@ -19,23 +19,6 @@ HOURS_MS = 10 * 3_600_000
 
 async def _never(*_: object, **__: object) -> None:
     await asyncio.Event().wait()
-
-
-def _plan() -> FetchPlan:
-    return FetchPlan(
-        version=12,
-        correlation_id=1,
-        user="",
-        client_id="",
-        started_s=0.0,
-        wanted=(),
-        session=None,
-        incremental=False,
-        isolation=Isolation.READ_UNCOMMITTED,
-        bytes_max=1 << 20,
-        min_bytes=1,
-        wait_ms_max=HOURS_MS,
-    )
 
 
 def _found(*, total_bytes: int) -> FetchPass:
@@ -58,7 +41,7 @@ def _fetches(held_bytes_max: int | None, *, wait_ms_max: int = HOURS_MS) -> Cold
 
 def _ends(fetches: ColdFetches, found: FetchPass, *, timeout_s: float = 60.0) -> bool:
     async def main() -> bool:
-        reading = asyncio.ensure_future(fetches.read(_plan(), found))
+        reading = asyncio.ensure_future(fetches.read(plan_of_nothing(), found))
         done, _ = await asyncio.wait([reading], timeout=timeout_s)
         reading.cancel()
         return bool(done)
@@ -92,6 +75,6 @@ def test_a_held_answer_is_bounded_with_what_it_has_already() -> None:
         read_remote_from_memory=lambda *_, bytes_max, **__: asked.append(bytes_max)
     )
     partition.log = log  # type: ignore[assignment]
-    _fetches(held_bytes_max=1000).read_from_memory(_plan(), found)
-    _fetches(held_bytes_max=None).read_from_memory(_plan(), found)
+    _fetches(held_bytes_max=1000).read_from_memory(plan_of_nothing(), found)
+    _fetches(held_bytes_max=None).read_from_memory(plan_of_nothing(), found)
     assert asked == [600, (1 << 20) - 400]

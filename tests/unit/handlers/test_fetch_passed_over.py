@@ -27,7 +27,7 @@ from strandline.storage.errors import DiskError
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Isolation
 from strandline.storage.tiering.unified_log import UnifiedLog
-from tests.unit.handlers.test_fetch_held import _plan
+from tests.unit.handlers.fetch_plans import plan_of_nothing
 from tests.unit.local.builders import PARTITION, TOPIC_ID, append, batch, fill, open_log
 
 LEADER_EPOCH = 4
@@ -86,7 +86,7 @@ def test_it_says_what_a_look_says(partition: Partition, codec: str) -> None:
         (False, True),
     ):
         # FetchPlan is no frozen value, but a copy of it costs nothing here.
-        plan = replace(_plan(), isolation=isolation, version=version)
+        plan = replace(plan_of_nothing(), isolation=isolation, version=version)
         wanted = _wanted(offset, epoch=epoch, last_epoch=last_epoch)
         in_passing, looked = (
             FetchPass(is_full=is_full, total_bytes=1000 * is_full) for _ in range(2)
@@ -111,13 +111,13 @@ def test_a_partition_with_records_is_looked_at_until_the_answer_is_full(
     partition: Partition, is_full: bool
 ) -> None:
     found = FetchPass(is_full=is_full, total_bytes=1000 * is_full)
-    assert (passed_over(_plan(), _wanted(25), partition, found) is None) is not is_full
-    assert passed_over(_plan(), _wanted(41), partition, found) is not None
+    assert (passed_over(plan_of_nothing(), _wanted(25), partition, found) is None) is not is_full
+    assert passed_over(plan_of_nothing(), _wanted(41), partition, found) is not None
 
 
 def test_what_is_wrong_with_a_partition_is_not_passed_over(partition: Partition) -> None:
     full = FetchPass(is_full=True, total_bytes=1000)
     for wanted in (_wanted(19), _wanted(42), _wanted(41, epoch=LEADER_EPOCH + 1)):
-        assert passed_over(_plan(), wanted, partition, full) is None
+        assert passed_over(plan_of_nothing(), wanted, partition, full) is None
     partition.log.local.stop(DiskError("input/output error"))
-    assert passed_over(_plan(), _wanted(41), partition, full) is None
+    assert passed_over(plan_of_nothing(), _wanted(41), partition, full) is None

@@ -30,7 +30,7 @@ from strandline.storage.records.columns import (
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Header, Record, encode_batch, iter_records, with_crc
 from strandline.storage.records.vectorised import check_crc, record_bounds, scan_batches
-from tests.unit.records.test_record import MALFORMED, batch_of, records
+from tests.unit.records.made_records import MALFORMED, batch_of, records
 
 EVERYTHING = WantedColumns(headers=True)
 BATCHES = st.lists(st.tuples(records(), st.sampled_from(Codec)), min_size=1, max_size=4)

@@ -29,7 +29,7 @@ from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.broker import eventually
 from tests.unit.remote.cold_reading import PARTITION, read_all
-from tests.unit.remote.test_ranged_get import Server, sends
+from tests.unit.remote.scripted_server import Server, sends
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.model import Isolation
 from strandline.storage.tiering import merge_steps
 from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous
-from tests.unit.tiering.test_tiering_pages_and_transactions import Producer
+from tests.unit.tiering.transactional_producer import Producer
 
 MERGE_BYTES = 1_800
 STEP_MS = 5_000

@@ -14,18 +14,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.memory import Fault, Moment
-from strandline.storage.tiering.orphans import SAFE_REASONS, compare, delete_safe_orphans
-from strandline.storage.tiering.scrub import Depth, Scrub
+from tests.unit.tiering.bucket_checks import check_bucket, heal
 from tests.unit.tiering.harness import (
     GRACE_MS,
-    ID_PARTITION,
     Rig,
     asynchronous,
     keys_of,
@@ -38,7 +35,6 @@ UPLOAD_MS = 20_000
 MERGE_TARGET_BYTES = 800
 # Longer than a store is left alone after a failure, shorter than anything else.
 RETRY_MS = 6_000
-HEAL_ROUNDS = 4
 # Enough for one to be ready behind the one whose commit is in doubt.
 COPIES = 4
 
@@ -184,29 +180,6 @@ async def test_a_commit_of_unknown_outcome_deletes_nothing_and_leaves_nothing(
         assert start == (2 * BATCH if commit in ("log start", "end of deletion") else 0)
         assert await rig.read_all(start) == b"".join(rig.sent[start // BATCH :])
         check_bucket(rig)
-
-
-async def heal(rig: Rig) -> None:
-    for _ in range(HEAL_ROUNDS):
-        rig.pass_ms(GRACE_MS)
-        await rig.settle()
-    state = rig.statistics
-    assert (state.copy_lag_segments, state.deleting_segments, state.copy_failure) == (0, 0, None)
-
-
-def check_bucket(rig: Rig) -> None:
-    """It is what the manifest says, once the orphans had their time."""
-    now_ms, grace_ms = rig.clock.now_ms(), rig.tiering_config.orphan_grace_ms
-    assert delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms) == 0, "may be in use"
-    found = compare(rig.store, now_ms=now_ms, grace_ms=0)
-    assert (found.missing_keys, found.unreadable) == ((), ())
-    assert {orphan.reason for orphan in found.orphans} <= SAFE_REASONS
-    rig.pass_ms(grace_ms)
-    delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms)
-    assert set(rig.data_keys()) == keys_of(rig.manifest)
-    with ThreadPoolExecutor(2) as executor:
-        report = Scrub(rig.store, executor, depth=Depth.EVERYTHING).check(ID_PARTITION)
-    assert report.findings == ()
 
 
 # --- when the disk is lost too -------------------------------------------------------------------

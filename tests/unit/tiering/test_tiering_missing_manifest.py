@@ -19,8 +19,8 @@ from strandline.storage.remote.manifest import new_generation
 from strandline.storage.remote.memory import Fault, MemoryStore, Moment
 from strandline.storage.remote.topic_info import load_topic_info
 from strandline.storage.tiering.restoring import read_partition
+from tests.unit.tiering.bucket_checks import check_bucket, heal
 from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, TOPIC, TOPIC_ID, Rig, asynchronous
-from tests.unit.tiering.test_tiering_lost_answers import check_bucket, heal
 
 MANIFEST = r"manifest\.json$"
 
