@@ -28,12 +28,12 @@ from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.tiering.orphans import delete_orphans
 from tests.conftest import make_bucket
-from tests.crash.test_crash_points import Saved, orphan_keys, wait_for_death
+from tests.crash.dead_brokers import Saved, orphan_keys, wait_for_death
 from tests.support.broker import eventually
 from tests.support.ministack import ServerProcess
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, LogClient
-from tests.tiers.test_tiers_restore import run_restore
+from tests.tiers.restoring import run_restore
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     TIERED,

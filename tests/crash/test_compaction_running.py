@@ -15,8 +15,7 @@ from strandline.storage.crash_points import (
     ENVIRONMENT_VARIABLE,
     EXIT_STATUS_KILLED,
 )
-from tests.integration.group_calls import commit, committed
-from tests.integration.test_groups_restart import wait_until_loaded
+from tests.integration.group_calls import commit, committed, wait_until_loaded
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,6 @@ from strandline.storage.crash_points import (
     DELETE_AFTER_MARK,
     DELETE_AFTER_OBJECTS,
     DELETE_BEFORE_LOCAL,
-    EXIT_STATUS_KILLED,
     MERGE_AFTER_COMMIT,
     MERGE_AFTER_LOG,
     MERGE_AFTER_META,
@@ -48,13 +46,14 @@ from strandline.storage.records.batch import read_header
 from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.remote.keys import ObjectKind
 from strandline.storage.tiering.orphans import delete_orphans
-from tests.conftest import S3Bucket, make_bucket
+from tests.conftest import make_bucket
+from tests.crash.dead_brokers import Saved, orphan_keys, wait_for_death
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ministack import ServerProcess
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches
-from tests.tiers.test_tiers_restore import run_restore
+from tests.tiers.restoring import run_restore
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -77,22 +76,6 @@ CLOSED_SEGMENTS = 3
 OFFSET_OUT_OF_RANGE = 1
 BATCHES = make_batches(size_bytes=CLOSED_SEGMENTS * SEGMENT_BYTES + SEGMENT_BYTES // 2)
 END = end_of(BATCHES)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """The folder of a stopped broker and its bucket, to be copied."""
-
-    data: Path
-    bucket: S3Bucket
-
-    def copy_data(self, broker: TieredBroker) -> None:
-        shutil.copytree(self.data, broker.data)
-
-    def copy_objects(self, archive: Archive) -> None:
-        source = Archive.open(self.bucket).store
-        for info in source.list(""):
-            archive.store.put(info.key, source.get(info.key))
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +112,6 @@ def archived(
     return Saved(data=broker.data, bucket=bucket)
 
 
-def wait_for_death(broker: TieredBroker) -> None:
-    assert broker.wait_for_exit(WAIT_S) == EXIT_STATUS_KILLED
-
-
 def settle(broker: TieredBroker) -> None:
     """Waits until both tiers are as they would be without any crash, and compares every batch."""
     with broker.client(TOPIC) as client:
@@ -141,10 +120,6 @@ def settle(broker: TieredBroker) -> None:
         assert client.read(0, END) == BATCHES
         assert client.offset_at(EARLIEST) == 0
         assert client.offset_at(LATEST) == END
-
-
-def orphan_keys(archive: Archive) -> set[str]:
-    return {orphan.key for orphan in archive.orphans()}
 
 
 def uploaded_keys(archive: Archive) -> set[str]:

@@ -49,10 +49,12 @@ from strandline.broker.protocol.messages.sync_group import (
     SyncGroupResponse,
 )
 from strandline.storage.model import ZERO_TOPIC_ID
+from tests.support.broker import eventually
 from tests.support.wire import WireClient
 
 SESSION_MS = 10_000
 MEMBER_ID_REQUIRED = 79
+COORDINATOR_LOADING = 14
 
 
 class GroupMember:
@@ -246,3 +248,13 @@ def listed(
     answer = client.ask(request, ListGroupsResponse, version)
     assert answer.error_code == 0
     return {group.group_id: group for group in answer.groups}
+
+
+def wait_until_loaded(client: WireClient) -> None:
+    """Returns when the coordinator has read every group."""
+
+    def is_loaded() -> bool:
+        answer = client.ask(ListGroupsRequest(), ListGroupsResponse, 4)
+        return answer.error_code != COORDINATOR_LOADING
+
+    assert eventually(is_loaded)

@@ -15,19 +15,17 @@ from strandline.broker.protocol.messages.offset_commit import (
     OffsetCommitResponse,
 )
 from tests.integration.calls import create_topic
-from tests.integration.group_calls import GroupMember, commit, committed, describe
+from tests.integration.group_calls import (
+    GroupMember,
+    commit,
+    committed,
+    describe,
+    wait_until_loaded,
+)
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
-LOADING = 14
-
-
-def wait_until_loaded(client: WireClient) -> None:
-    def is_loaded() -> bool:
-        return client.ask(ListGroupsRequest(), ListGroupsResponse, 4).error_code != LOADING
-
-    assert eventually(is_loaded)
 
 
 @pytest.mark.parametrize("end", [BrokerProcess.stop, BrokerProcess.kill])

@@ -8,13 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from strandline.spark_lake import scan
 from tests.conftest import S3Bucket
@@ -45,18 +38,6 @@ COMPACTED = {
 }
 
 Table = dict[bytes, bytes]
-
-
-def alter(broker: TieredBroker, properties: dict[str, str]) -> None:
-    """Changes properties of the topic."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in properties.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(WAIT_S)
 
 
 def write(broker: TieredBroker, table: Table, *, seed: int) -> None:
@@ -186,14 +167,12 @@ def test_a_fetch_from_a_gap_at_the_end_of_the_archive_goes_on_with_what_is_local
         write_keys([f"b{number}" for number in range(110)])
         eventually(first_segment_has_a_gap, timeout_s=WAIT_S)
         border = int(broker.segment_files(TOPIC)[1].stem)
-        alter(
-            broker,
-            {
-                **TIERED,
-                "cleanup.policy": "delete",
-                "local.retention.bytes": str(SEGMENT_BYTES // 2),
-            },
-        )
+        properties = {
+            **TIERED,
+            "cleanup.policy": "delete",
+            "local.retention.bytes": str(SEGMENT_BYTES // 2),
+        }
+        assert broker.alter_topic(TOPIC, properties) == 0
         eventually(lambda: client.offset_at(EARLIEST_LOCAL) == border, timeout_s=WAIT_S)
     assert archive.end_offset(TOPIC) > border
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader"})

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
-from strandline.broker.protocol.messages.incremental_alter_configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalConfig,
-)
 from tests.support.broker import eventually
-from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import (
     EARLIEST,
@@ -30,7 +22,6 @@ from tests.tiers.tiered_broker import (
     TIERED,
     WAIT_S,
     Archive,
-    TieredBroker,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
@@ -41,24 +32,6 @@ SET = 0
 BEFORE = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 ON = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
 OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
-
-
-def alter(broker: TieredBroker, properties: dict[str, str]) -> None:
-    request = IncrementalAlterConfigsRequest(
-        resources=[
-            IncrementalAlterConfigsResource(
-                resource_type=ConfigResourceType.TOPIC,
-                resource_name=TOPIC,
-                configs=[
-                    IncrementalConfig(name=name, config_operation=SET, value=value)
-                    for name, value in properties.items()
-                ],
-            )
-        ]
-    )
-    with WireClient(broker.port) as client:
-        answer = client.ask(request, IncrementalAlterConfigsResponse, 1)
-    assert [r.error_code for r in answer.responses] == [0], answer
 
 
 def data_keys(archive: Archive) -> list[str]:
@@ -75,7 +48,7 @@ def test_turned_off_tiering_takes_its_archive_along_and_can_be_turned_on_again(
         client.produce(BEFORE)
         broker.wait_until_archived(client)
         border = broker.wait_until_freed(client)
-        alter(broker, OFF)
+        assert broker.alter_topic(TOPIC, OFF) == 0
         # The log begins on the disk now, durably, and what lay before it is gone.
         assert client.offset_at(EARLIEST) == client.offset_at(EARLIEST_LOCAL) == border
         assert client.offset_at(LATEST_TIERED) == client.offset_at(EARLIEST_PENDING_UPLOAD) == -1
@@ -83,7 +56,7 @@ def test_turned_off_tiering_takes_its_archive_along_and_can_be_turned_on_again(
         kept = [batch for batch in BEFORE if end_of([batch]) > border]
         assert client.read(border, end_of(BEFORE)) == kept
         eventually(lambda: data_keys(archive) == [], timeout_s=WAIT_S)
-        alter(broker, ON)
+        assert broker.alter_topic(TOPIC, ON) == 0
         more = make_batches(base_offset=end_of(BEFORE), size_bytes=2 * SEGMENT_BYTES)
         client.produce(more)
         broker.wait_until_archived(client)
@@ -104,12 +77,12 @@ def test_a_crash_after_tiering_was_turned_off_leaves_nothing_in_the_bucket(
         client.produce(BEFORE)
         broker.wait_until_archived(client)
         border = broker.wait_until_freed(client)
-        alter(broker, OFF)
+        assert broker.alter_topic(TOPIC, OFF) == 0
     assert data_keys(archive) != []
     broker.kill()
     # Turned on again by another start, before the purge has ended: it waits for that.
     broker.start()
-    alter(broker, ON)
+    assert broker.alter_topic(TOPIC, ON) == 0
     broker.kill()
     broker.settings["strandline.remote.delete.grace.ms"] = "0"
     broker.start()
@@ -149,9 +122,9 @@ def test_a_replica_that_did_not_look_while_tiering_was_turned_off_and_on_follows
         replica = make_broker(name="replica", settings=settings)
         replica.command = ("serve", "--read-only")
         replica.start()
-        alter(broker, OFF)
+        assert broker.alter_topic(TOPIC, OFF) == 0
         eventually(lambda: data_keys(archive) == [], timeout_s=WAIT_S)
-        alter(broker, ON)
+        assert broker.alter_topic(TOPIC, ON) == 0
         more = make_batches(base_offset=end_of(before), size_bytes=SEGMENT_BYTES)
         client.produce(more)
         new_border = broker.wait_until_archived(client)

@@ -16,8 +16,8 @@ from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import LATEST, end_of, make_batches
+from tests.tiers.restoring import mirrors_topic, run_restore
 from tests.tiers.test_tiers_read_only import REPLICA
-from tests.tiers.test_tiers_restore import mirrors_topic, run_restore
 from tests.tiers.tiered_broker import FREE_LOCALLY, REGION, SEGMENT_BYTES, TIERED, WAIT_S, Archive
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
@@ -116,7 +116,7 @@ def test_a_restore_has_the_topics_that_are_not_listed_yet(
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(BATCHES)
         border = lost.wait_until_archived(client)
-        eventually(lambda: mirrors_topic(archive), timeout_s=WAIT_S)
+        eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
     lost.kill()
     late = make_broker(name="late", endpoint_url=fault_proxy.endpoint_url)
     hits = lagging.hit_count

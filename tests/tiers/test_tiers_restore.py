@@ -6,10 +6,6 @@ for byte, and the log goes on behind it under higher epochs, with its groups and
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -25,11 +21,12 @@ from strandline.storage.crash_points import (
 )
 from tests.conftest import make_bucket
 from tests.integration.group_calls import commit, committed
-from tests.support.broker import REPOSITORY, eventually
+from tests.support.broker import eventually
 from tests.support.ministack import ServerProcess
 from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, with_epoch
+from tests.tiers.restoring import mirrors_topic, run_restore
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -43,7 +40,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 TOPIC = "restored"
 GROUP = "readers"
-RESTORE_S_MAX = 60.0
 BATCHES = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 SETTINGS = {"strandline.remote.groups.upload.ms": "100", "offsets.topic.num.partitions": "2"}
 STEPS = [
@@ -53,31 +49,6 @@ STEPS = [
     RESTORE_AFTER_GROUPS,
     RESTORE_BEFORE_UNMARK,
 ]
-
-
-def run_restore(
-    broker: TieredBroker, *options: str, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """`strandline restore` with the broker's own configuration."""
-    command = [sys.executable, *broker.entry, "restore", *options]
-    for name, value in {"node.id": "1", "log.dirs": str(broker.data), **broker.settings}.items():
-        command += ["--set", f"{name}={value}"]
-    broker.folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.run(
-        command,
-        cwd=broker.folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY / ".namespace"),
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            **(environment or {}),
-        },
-        capture_output=True,
-        text=True,
-        timeout=RESTORE_S_MAX,
-        check=False,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +78,7 @@ def lost(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
             assert commit(groups, GROUP, {(TOPIC, 0): border // 2}) == [0]
             assert commit(groups, "ahead", {(TOPIC, 0): end_of(BATCHES)}) == [0]
             eventually(lambda: has_groups(archive, 2), timeout_s=WAIT_S)
-        eventually(lambda: mirrors_topic(archive), timeout_s=WAIT_S)
+        eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
         broker.kill()
     return Lost(objects=archive.contents(), border=border)
 
@@ -115,11 +86,6 @@ def lost(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
 def has_groups(archive: Archive, count: int) -> bool:
     found = [key for key in archive.contents() if key.startswith("groups/")]
     return sum(archive.store.get(key).count(TOPIC.encode()) for key in found) >= count
-
-
-def mirrors_topic(archive: Archive) -> bool:
-    entries = [key for key in archive.contents() if key.startswith("metadata/")]
-    return any(TOPIC.encode() in archive.store.get(key) for key in entries)
 
 
 def check_serves(broker: TieredBroker, archive: Archive, border: int) -> None:

@@ -12,8 +12,6 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
@@ -62,24 +60,6 @@ def tiers(client: LogClient) -> tuple[int, ...]:
     return tuple(client.offset_at(special) for special in TIERS)
 
 
-def alter(broker: TieredBroker, topic: str, properties: dict[str, str | None]) -> int:
-    """Alters properties of the topic, None: back to the default; the error code."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    entries = [
-        ConfigEntry(
-            name,
-            value,
-            incremental_operation=AlterConfigOpType.DELETE
-            if value is None
-            else AlterConfigOpType.SET,
-        )
-        for name, value in properties.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    (future,) = admin.incremental_alter_configs([resource]).values()
-    return code_of(future)
-
-
 def code_of(future: object) -> int:
     try:
         future.result(WAIT_S)  # type: ignore[attr-defined]
@@ -105,7 +85,7 @@ def test_a_log_that_is_not_tiered_has_no_upper_tier_and_one_that_becomes_it_gets
         assert tiers(client) == (0, -1, -1)
         client.produce(BATCHES)
         assert tiers(client) == (0, -1, -1)
-        assert alter(broker, "late", dict(TIERED)) == 0
+        assert broker.alter_topic("late", dict(TIERED)) == 0
         pending = broker.wait_until_archived(client)
         # All of it is kept locally too: local.retention.* is -2, as much as altogether.
         assert tiers(client) == (0, pending - 1, pending)
@@ -125,7 +105,7 @@ def test_with_copying_off_nothing_is_pushed_up_or_freed_and_it_goes_on_where_it_
         broker.wait_until_freed(client)
         before = tiers(client)
         assert before == (pending, pending - 1, pending)
-        assert alter(broker, "paused", dict(COPY_OFF)) == 0
+        assert broker.alter_topic("paused", dict(COPY_OFF)) == 0
         client.produce(MORE)
         files = len(broker.segment_files("paused"))
         assert files > 2
@@ -140,7 +120,9 @@ def test_with_copying_off_nothing_is_pushed_up_or_freed_and_it_goes_on_where_it_
         assert len(broker.segment_files("paused")) == files
         assert set(uploads) == set(archive.uploads()) - set(archive.uploads(topic="other"))
         assert client.read(0, end_of(MORE)) == BATCHES + MORE
-        assert alter(broker, "paused", {**FREE_LOCALLY, "remote.log.copy.disable": "false"}) == 0
+        assert (
+            broker.alter_topic("paused", {**FREE_LOCALLY, "remote.log.copy.disable": "false"}) == 0
+        )
         pending = broker.wait_until_archived(client)
         broker.wait_until_freed(client)
         assert tiers(client) == (pending, pending - 1, pending)
@@ -253,7 +235,7 @@ def test_what_contradicts_itself_is_refused_and_changes_nothing(
     admin = AdminClient({"bootstrap.servers": lasting.bootstrap})
     (made,) = admin.create_topics([NewTopic(topic, 1, 1, config=before)]).values()
     made.result(WAIT_S)
-    assert alter(lasting, topic, asked) == INVALID_CONFIG
+    assert lasting.alter_topic(topic, asked) == INVALID_CONFIG
     assert own(lasting, topic) == before
     # A topic that is made so is refused as well, where that is no change.
     whole = {**before, **{name: value for name, value in asked.items() if value is not None}}
@@ -269,7 +251,7 @@ def test_what_kafka_takes_is_taken(lasting: TieredBroker, number: int) -> None:
     admin = AdminClient({"bootstrap.servers": lasting.bootstrap})
     (made,) = admin.create_topics([NewTopic(topic, 1, 1, config=before)]).values()
     made.result(WAIT_S)
-    assert alter(lasting, topic, asked) == 0
+    assert lasting.alter_topic(topic, asked) == 0
     assert own(lasting, topic) == {**before, **asked}
 
 

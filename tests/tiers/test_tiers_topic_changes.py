@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
-    ResourceType,
 )
 
 from tests.tiers.log_client import EARLIEST, LATEST_TIERED, LogClient, end_of, make_batches
@@ -21,16 +17,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 TOPIC = "changed"
 BATCHES = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 MORE = make_batches(base_offset=end_of(BATCHES), size_bytes=5 * SEGMENT_BYTES // 2)
-
-
-def alter(broker: TieredBroker, **properties: str) -> None:
-    entries = [
-        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in properties.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def check_cold(broker: TieredBroker, client: LogClient, batches: list[bytes]) -> int:
@@ -50,7 +36,8 @@ def test_the_segments_of_an_old_topic_are_archived_when_it_becomes_tiered(
         client.create_topic({})
         client.produce(BATCHES)
         assert client.offset_at(LATEST_TIERED) == -1
-        alter(broker, remote_storage_enable="true", local_retention_bytes="1")
+        properties = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+        assert broker.alter_topic(TOPIC, properties) == 0
         assert check_cold(broker, client, BATCHES) == archive.end_offset(TOPIC)
 
 
@@ -78,7 +65,8 @@ def test_another_segment_size_counts_from_the_next_segment_on_and_after_a_restar
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(BATCHES)
         border = check_cold(broker, client, BATCHES)
-        alter(broker, segment_bytes=str(2 * SEGMENT_BYTES))
+        properties = {"segment.bytes": str(2 * SEGMENT_BYTES)}
+        assert broker.alter_topic(TOPIC, properties) == 0
         client.produce(MORE)
         check_cold(broker, client, BATCHES + MORE)
     assert broker.stop() == 0
@@ -103,7 +91,8 @@ def test_a_topic_whose_copying_is_off_is_read_from_both_tiers_and_goes_on_where_
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(BATCHES)
         border = check_cold(broker, client, BATCHES)
-        alter(broker, remote_log_copy_disable="true", local_retention_bytes="-2")
+        properties = {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
+        assert broker.alter_topic(TOPIC, properties) == 0
         client.produce(MORE)
         assert client.read(0, end_of(MORE)) == BATCHES + MORE
         # Records may be deleted, and what is archived of them goes.
@@ -111,7 +100,8 @@ def test_a_topic_whose_copying_is_off_is_read_from_both_tiers_and_goes_on_where_
         broker.wait_until_deleted_below(client, archive)
         assert archive.end_offset(TOPIC) == border
         assert len(broker.segment_files(TOPIC)) > 2
-        alter(broker, remote_log_copy_disable="false", local_retention_bytes="1")
+        properties = {"remote.log.copy.disable": "false", "local.retention.bytes": "1"}
+        assert broker.alter_topic(TOPIC, properties) == 0
         assert broker.wait_until_archived(client) > border
         broker.wait_until_freed(client)
         kept = [batch for batch in BATCHES + MORE if end_of([batch]) > border // 2]

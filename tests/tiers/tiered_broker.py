@@ -14,6 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+)
 from strandline.storage.crash_points import ENVIRONMENT_VARIABLE
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote import manifest_store
@@ -30,6 +38,7 @@ from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare
 from strandline.storage.tiering.scrub import Depth, Finding, Scrub
 from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.wire import WireClient
 from tests.tiers.log_client import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -240,6 +249,27 @@ class TieredBroker(BrokerProcess):
             self.start()
         finally:
             del self.environment[ENVIRONMENT_VARIABLE]
+
+    def alter_topic(self, topic: str, properties: Mapping[str, str | None]) -> int:
+        """Changes properties of the topic, None: back to the default; the error code."""
+        resource = IncrementalAlterConfigsResource(
+            resource_type=ConfigResourceType.TOPIC,
+            resource_name=topic,
+            configs=[
+                IncrementalConfig(
+                    name=name,
+                    config_operation=ConfigOperation.DELETE
+                    if value is None
+                    else ConfigOperation.SET,
+                    value=value,
+                )
+                for name, value in properties.items()
+            ],
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        with WireClient(self.port) as client:
+            (result,) = client.ask(request, IncrementalAlterConfigsResponse, 1).responses
+        return result.error_code
 
     def segment_files(self, topic: str, partition: int = 0) -> list[Path]:
         """The partition's local segments, oldest first, without those that are being deleted."""
