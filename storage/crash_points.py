@@ -59,6 +59,7 @@ MOVE_AFTER_MARK = "move.after-mark"
 MOVE_AFTER_COPY = "move.after-copy"
 MOVE_BEFORE_SWAP = "move.before-swap"
 MOVE_AFTER_SWAP = "move.after-swap"
+MOVE_AFTER_SYNC = "move.after-sync"
 
 CRASH_POINTS = (
     COPY_AFTER_REWRITE,
@@ -100,6 +101,7 @@ CRASH_POINTS = (
     MOVE_AFTER_COPY,
     MOVE_BEFORE_SWAP,
     MOVE_AFTER_SWAP,
+    MOVE_AFTER_SYNC,
 )
 
 

@@ -32,6 +32,7 @@ from strandline.storage.crash_points import (
     MOVE_AFTER_COPY,
     MOVE_AFTER_MARK,
     MOVE_AFTER_SWAP,
+    MOVE_AFTER_SYNC,
     MOVE_BEFORE_SWAP,
     crash_point,
 )
@@ -263,15 +264,17 @@ class ReplicaMoves:
         crash_point(MOVE_AFTER_COPY)
         is_synced = await self._catch_up(served, move)  # 4
         crash_point(MOVE_BEFORE_SWAP)
-        old_folder = source.directory.parent
         taken_over = move.take_over(served.log.log_start_offset)  # 5
         if not is_synced:
             taken_over.flush()
         served.log.replace_local(taken_over)
         crash_point(MOVE_AFTER_SWAP)
-        self._log_dirs.replace_log(source, taken_over)  # 6
-        for folder in (move.target, move.target.parent, old_folder):
-            await self._in_worker(partial(files.sync_directory, folder))
+        self._log_dirs.replace_log(source, taken_over)
+        # The mark before the old name goes: without either a start would find no log at all. They
+        # are on two file systems, of which each makes names durable when it likes.
+        await self._in_worker(partial(files.sync_directory, move.target))
+        crash_point(MOVE_AFTER_SYNC)
+        await self._in_worker(partial(self._log_dirs.put_aside, source))  # 6
         await self._replicas.checkpoint_log_starts()
         await self._in_worker(partial(log_move.remove_marks, move.target))  # 7
 

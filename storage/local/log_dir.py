@@ -323,12 +323,12 @@ class LogDirs:
         deleted.stop(DiskError(f"{key} was deleted"))
         del directory.logs[key]
         directory.forget_state(key)
-        self._put_aside(deleted, sync=True)
+        self.put_aside(deleted)
 
     def replace_log(self, old: LocalLog, new: LocalLog) -> None:
-        """A copy in another folder takes the log's place; the old folder goes as a deleted one.
+        """A copy in another folder takes the log's place; `put_aside` is to follow for the old one.
 
-        Waits for no disk: the names are synced by who calls this. Raises DiskError.
+        Waits for no disk.
         """
         directory = self._directory_of(old)
         target = self.directory_at(new.directory.parent)
@@ -343,12 +343,15 @@ class LogDirs:
             target.is_cleaning_noted = directory.is_cleaning_noted = False
             new.cleaned_offset = old.cleaned_offset
         directory.forget_state(key)
-        self._put_aside(old, sync=False)
 
-    def _put_aside(self, removed: LocalLog, *, sync: bool) -> None:
+    def put_aside(self, removed: LocalLog) -> None:
+        """The folder of a log that is served no more goes as a deleted one. Raises DiskError.
+
+        Blocks: the name is durable.
+        """
         path = removed.directory
         target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
-        files.rename(path, target, sync=sync)
+        files.rename(path, target)
         self._deleted.append(
             _DeletedFolder(target, self._clock.now_ms() + removed.config.file_delete_delay_ms)
         )
@@ -364,12 +367,28 @@ class LogDirs:
         return directory
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Unlinks files and folders whose delay is over; how many. May run in a worker thread."""
-        due = [folder for folder in list(self._deleted) if folder.remove_at_ms <= now_ms]
-        for folder in due:
-            files.remove_tree(folder.path)
-            self._deleted.remove(folder)
-        return len(due) + sum(opened.purge_deleted(now_ms) for opened in self.logs.values())
+        """Unlinks files and folders whose delay is over; how many. May run in a worker thread.
+
+        What cannot be unlinked is tried again and holds nothing else back; the first error is
+        raised at the end, a DiskError.
+        """
+        purged, first_error = 0, None
+        for folder in [folder for folder in list(self._deleted) if folder.remove_at_ms <= now_ms]:
+            try:
+                files.remove_tree(folder.path)
+            except DiskError as error:
+                first_error = first_error or error
+            else:
+                self._deleted.remove(folder)
+                purged += 1
+        for opened in self.logs.values():
+            try:
+                purged += opened.purge_deleted(now_ms)
+            except DiskError as error:
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+        return purged
 
     # --- compaction ------------------------------------------------------------------------------
 
@@ -448,13 +467,24 @@ class LogDirs:
                 # Without room for them the next start takes its time, and that is all.
                 with suppress(DiskError):
                     closed_log.write_rows(directory.path, rows[directory])
-                files.write_atomically(
-                    directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT
-                )
+                _mark_clean(directory)
             directory.unlock()
 
     def __repr__(self) -> str:
         return f"<LogDirs {list(self.directories)}>"
+
+
+def _mark_clean(directory: LogDir) -> None:
+    """Without room for the mark the next start recovers; the other folders get theirs."""
+    try:
+        files.write_atomically(
+            directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT
+        )
+    except DiskError as error:
+        log.error(
+            "log folder could not be marked as stopped cleanly, the next start recovers it",
+            extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
+        )
 
 
 def _close(opened: LocalLog) -> ClosedLog | None:

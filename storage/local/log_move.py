@@ -8,7 +8,7 @@ The copy lies under its final name in the other folder, with a mark that says wh
 
     1 folder with the mark `moving`, synced           5 short tail: synced, then on the owner's loop
     2 the log rolls; closed segments are copied         the last batches, and `moved` is written
-    3 the copy is opened as a log                     6 old folder renamed to -delete
+    3 the copy is opened as a log                     6 `moved` is synced, old folder to -delete
     4 what was appended meanwhile is copied, synced   7 checkpoints, then the marks are removed
 
 A crash before `moved` is written leaves the old log as it was; after it, the copy is the log and

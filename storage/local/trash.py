@@ -52,10 +52,19 @@ class Trash:
         return target
 
     def purge(self, now_ms: int) -> int:
-        """Unlinks what has waited long enough; how many files. Raises DiskError."""
+        """Unlinks what has waited long enough; how many files.
+
+        Raises DiskError: what is still there waits for the next time.
+        """
         with self._lock:
             due = [file for file in self._waiting if file.unlink_at_ms <= now_ms]
-            self._waiting = [file for file in self._waiting if file.unlink_at_ms > now_ms]
-        for file in due:
-            files.remove(file.path)
-        return len(due)
+        count = 0
+        try:
+            for file in due:
+                files.remove(file.path)
+                count += 1
+        finally:
+            gone = set(due[:count])
+            with self._lock:
+                self._waiting = [file for file in self._waiting if file not in gone]
+        return count

@@ -24,6 +24,7 @@ from strandline.storage.crash_points import (
     EXIT_STATUS_KILLED,
     MOVE_AFTER_MARK,
     MOVE_AFTER_SWAP,
+    MOVE_AFTER_SYNC,
     MOVE_BEFORE_SWAP,
 )
 from strandline.storage.local.checkpoint import MOVES, read_moves, read_topic_id, write_moves
@@ -168,7 +169,9 @@ def test_a_deleted_topic_leaves_nothing_in_either_folder(two: TwoFolders) -> Non
         assert end_offset(client, topic) == 0
 
 
-@pytest.mark.parametrize("point", [MOVE_AFTER_MARK, MOVE_BEFORE_SWAP, MOVE_AFTER_SWAP])
+@pytest.mark.parametrize(
+    "point", [MOVE_AFTER_MARK, MOVE_BEFORE_SWAP, MOVE_AFTER_SWAP, MOVE_AFTER_SYNC]
+)
 def test_a_crash_in_the_middle_leaves_one_whole_log_and_the_move_goes_on(
     tmp_path: Path, point: str
 ) -> None:
@@ -182,6 +185,8 @@ def test_a_crash_in_the_middle_leaves_one_whole_log_and_the_move_goes_on(
         (home,), target = broker.homes(topic), broker.other(topic)
         assert move(client, topic, target) == 0
         assert broker.wait_for_exit(20) == EXIT_STATUS_KILLED
+        # The old one has its name until the mark of the new one cannot be lost any more.
+        assert (home / f"{topic}-0").is_dir()
         broker.environment = {}
         broker.start()
         with WireClient(broker.port) as again:

@@ -409,6 +409,44 @@ def kill(dirs: LogDirs) -> None:
         directory.unlock()
 
 
+def test_what_cannot_be_unlinked_holds_nothing_else_back_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder whose disk is broken does not fill the others."""
+    clock = ManualClock(NOW_MS)
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b", clock=clock)
+    logs = [dirs.create_log(key, TOPIC_ID, CONFIG) for key in (T0, T1)]
+    dirs.delete_log(logs[0])
+    rest = [logs[1], dirs.create_log(T2, TOPIC_ID, CONFIG)]
+    for log in rest:
+        fill(log, 20)
+        log.delete_segments(log.segments[:2])
+    broken = tmp_path / "b" / "t-1"
+    clock.advance_ms(60_000)
+    real_remove = files.remove
+
+    def remove(path: Path) -> None:
+        if path.parent == broken:
+            raise DiskError("input/output error")
+        real_remove(path)
+
+    def fail(path: Path) -> None:
+        raise DiskError(f"input/output error: {path}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove", remove)
+        patch.setattr(files, "remove_tree", fail)
+        for _ in range(2):
+            with pytest.raises(DiskError, match=r"t-0\..*-delete"):
+                dirs.purge_deleted(clock.now_ms())
+    assert not list((tmp_path / "a" / "t-2").glob("*.deleted"))
+    assert list(broken.glob("*.deleted"))
+    assert dirs.purge_deleted(clock.now_ms()) > 1
+    assert not list(tmp_path.glob("*/*.deleted"))
+    assert not list(tmp_path.glob("*/*-delete"))
+    dirs.close()
+
+
 def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     partition = TopicPartition("n" * 249, 12345)
@@ -523,3 +561,25 @@ def test_a_log_that_could_not_be_closed_leaves_no_clean_mark(
     monkeypatch.setattr(LocalLog, "flush", fail)
     dirs.close()
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_folder_without_room_for_its_clean_mark_keeps_the_others_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    real_write = files.write_atomically
+
+    def write(path: Path, content: bytes, *, sync: bool = True) -> None:
+        if path == tmp_path / "a" / ".kafka_cleanshutdown":
+            raise DiskError("no space left on device")
+        real_write(path, content, sync=sync)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_atomically", write)
+        dirs.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+    again = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
+    assert [opened.end_offset for opened in again.values()] == [50, 50]
