@@ -56,6 +56,7 @@ from strandline.storage.local.cleaning_messages import (
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.side_by_side import side_by_side
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class LogCleaner:
 
     async def run(self) -> None:
         """Cleans what is due until it is cancelled."""
-        await asyncio.gather(*(self._work(process) for process in self._processes))
+        await side_by_side(*(self._work(process) for process in self._processes))
 
     async def _work(self, process: CleanerProcess) -> None:
         while True:

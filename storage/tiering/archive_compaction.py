@@ -39,7 +39,7 @@ from pathlib import Path
 from strandline.storage import crc32c, files
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import COMPACT_AFTER_LOG, COMPACT_AFTER_META
-from strandline.storage.errors import ObjectCorrupt
+from strandline.storage.errors import DiskError, ObjectCorrupt
 from strandline.storage.local.cleaned_segment import cleaned_path, remove_cleaned
 from strandline.storage.local.cleaner_plan import SegmentFacts
 from strandline.storage.local.cleaner_process import CleanerProcess
@@ -142,6 +142,7 @@ class CompactionRound:
         key_bytes_max: int,
         scratch: Path | None,
     ) -> None:
+        """Raises DiskError without a place for its files."""
         self.job = job
         self._store = store
         self._process = process
@@ -151,7 +152,12 @@ class CompactionRound:
         self._entries = {entry.base_offset: entry for entry in job.entries}
         self._unread = deque(entry for entry in job.entries if entry.has_transactions)
         self._aborted: set[AbortedTransaction] = set()
-        self._scratch = tempfile.TemporaryDirectory(dir=scratch, prefix="compact-")
+        try:
+            self._scratch = tempfile.TemporaryDirectory(
+                dir=scratch, prefix="compact-", ignore_cleanup_errors=True
+            )
+        except OSError as error:
+            raise DiskError(f"no temporary folder to compact in: {error.strerror}") from error
         self._directory = Path(self._scratch.name)
         self._fetched: Path | None = None
         self._is_begun = False
@@ -228,12 +234,15 @@ class CompactionRound:
         path = self._directory / file_name(entry.base_offset, LOG_SUFFIX)
         self._fetched = path
         crc = 0
-        with open(path, "wb") as file:
-            for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
-                end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
-                content = self._store.get(entry.log_key, start=start, end=end)
-                crc = crc32c.crc32c(content, crc)
-                file.write(content)
+        try:
+            with open(path, "wb") as file:
+                for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
+                    end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
+                    content = self._store.get(entry.log_key, start=start, end=end)
+                    crc = crc32c.crc32c(content, crc)
+                    file.write(content)
+        except OSError as error:
+            raise DiskError(f"cannot write {path}: {error.strerror}") from error
         if crc != entry.log_crc32c:
             raise ObjectCorrupt(entry.log_key, "compact", "is not what the manifest says")
 
@@ -317,7 +326,7 @@ class ArchiveCompactor:
         return under_way if under_way is not None and under_way.job.partition == owner else None
 
     def begin(self, job: CompactionJob) -> CompactionRound:
-        """A new round, if none is under way."""
+        """A new round, if none is under way. Raises DiskError."""
         assert self._round is None, (job.partition, self._round)
         self._round = CompactionRound(
             job,

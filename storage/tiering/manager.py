@@ -32,6 +32,7 @@ from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
+from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.housekeeping import Housekeeping
 from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.ownership import Ownership
@@ -320,8 +321,8 @@ class TieringManager:
     async def run(self) -> None:
         """Works until it is cancelled."""
         if self._config.follows:
-            await asyncio.gather(self._schedule(), self._watch_store(), self._crew.run())
-        await asyncio.gather(
+            await side_by_side(self._schedule(), self._watch_store(), self._crew.run())
+        await side_by_side(
             self._schedule(), self._watch_store(), self._keep_house(), self._crew.run()
         )
 

@@ -33,7 +33,7 @@ from strandline.storage.crash_points import (
     MERGE_AFTER_META,
     crash_point,
 )
-from strandline.storage.errors import ObjectCorrupt
+from strandline.storage.errors import DiskError, ObjectCorrupt
 from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.model import AbortedTransaction, Epoch, Offset, TopicIdPartition
 from strandline.storage.remote import segment_meta
@@ -144,18 +144,22 @@ class SegmentMerger:
     ) -> SegmentEntry:
         """A verified, uncommitted segment of the same records.
 
-        Raises ObjectCorrupt if one of them is not what the manifest says, and as a copy does.
+        Raises ObjectCorrupt if one of them is not what the manifest says, DiskError without room
+        for it, and as a copy does.
         """
-        with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="merge-") as file:
-            for entry in run:  # 1
-                content = self._store.get(entry.log_key)
-                if len(content) != entry.size_bytes or checksum(content) != entry.log_crc32c:
-                    raise ObjectCorrupt(entry.log_key, "merge", "is not what the manifest says")
-                file.write(content)
-            file.flush()
-            return self.publish(
-                partition, run, Path(file.name), leader_epoch=leader_epoch, options=options
-            )
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="merge-") as file:
+                for entry in run:  # 1
+                    content = self._store.get(entry.log_key)
+                    if len(content) != entry.size_bytes or checksum(content) != entry.log_crc32c:
+                        raise ObjectCorrupt(entry.log_key, "merge", "is not what the manifest says")
+                    file.write(content)
+                file.flush()
+                return self.publish(
+                    partition, run, Path(file.name), leader_epoch=leader_epoch, options=options
+                )
+        except OSError as error:
+            raise DiskError(f"cannot merge in a temporary file: {error.strerror}") from error
 
     def publish(
         self,

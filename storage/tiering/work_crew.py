@@ -3,16 +3,21 @@
     0 1 2 ... count-1 | parked ...        a worker with a number from `count` on waits until the
                                           crew grows; what it holds it ends, or gives back
 
-Workers are added when they are first needed, so many at a time that their nesting stays flat.
+Workers are added when they are first needed, so many at a time that their nesting stays flat. A
+step that fails by a mistake of ours ends nothing but itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.work_queue import WorkQueue
+
+log = logging.getLogger(__name__)
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -48,7 +53,7 @@ class WorkCrew(Generic[KeyT]):
 
     async def _run_from(self, first: int) -> None:
         end = max(self._count, 2 * first)
-        await asyncio.gather(*map(self._work, range(first, end)), self._grow_from(end))
+        await side_by_side(*map(self._work, range(first, end)), self._grow_from(end))
 
     async def _grow_from(self, end: int) -> None:
         while self._count <= end:
@@ -65,8 +70,11 @@ class WorkCrew(Generic[KeyT]):
                 self._queue.done(key)
                 self._queue.add(key)
                 continue
+            more = False
             try:
                 more = await self._step(key)
+            except Exception:  # whatever it is, the other keys go on
+                log.exception("step failed", extra={"fields": {"key": str(key)}})
             finally:
                 self._queue.done(key)
             if more:

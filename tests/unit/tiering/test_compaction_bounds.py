@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,3 +172,20 @@ def test_one_segment_is_compacted_again_if_a_merge_put_new_records_into_it(tmp_p
     assert [is_worth(cleaned_offset) for cleaned_offset in (0, 5, 10)] == [False, True, False]
     assert not is_worth_compacting(manifest, rig.config)
     rig.executors.shutdown()
+
+
+@asynchronous
+async def test_without_room_for_its_files_a_round_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make_rig(tmp_path) as rig:
+        put_segments(rig, 12)
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(tmp_path / "not there"))
+            await rig.crash()
+            await rig.settle()
+            assert rig.manifest is not None
+            assert rig.manifest.segment_count == 12
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.manifest.segment_count < 12

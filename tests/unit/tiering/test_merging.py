@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -123,3 +124,22 @@ def test_an_archive_that_is_not_merged_is_never_asked_for(tmp_path: Path) -> Non
             assert not any(r.operation == "get" and r.key.endswith(".log") for r in store.requests)
 
     run()
+
+
+@asynchronous
+async def test_without_room_to_merge_in_the_segments_stay_and_are_merged_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(tmp_path, merge_target_bytes=TARGET_BYTES) as rig:
+        rig.produce_segments(9)
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", str(tmp_path / "not there"))
+            await rig.settle()
+            assert len(rig.archived) == 9
+            failure = rig.statistics.merge_failure
+            assert failure is not None
+            assert failure.kind == "DiskError"
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert len(rig.archived) <= 4
+        await rig.assert_everything_is_readable()

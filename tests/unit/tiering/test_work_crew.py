@@ -104,3 +104,31 @@ def test_a_crew_that_shrank_while_it_had_nothing_to_do_leaves_nothing_undone() -
         working.cancel()
 
     asyncio.run(whole())
+
+
+def test_a_step_that_fails_by_our_mistake_ends_nothing_but_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    done: list[str] = []
+
+    async def step(key: str) -> bool:
+        if key == "wrong":
+            raise ValueError("ours")
+        done.append(key)
+        return False
+
+    async def whole() -> None:
+        queue: WorkQueue[str] = WorkQueue()
+        crew = WorkCrew(1, queue, step)
+        working = asyncio.ensure_future(crew.run())
+        for key in ("wrong", "a", "wrong", "b"):
+            queue.add(key)
+            await settle()
+        assert done == ["a", "b"]
+        assert not working.done()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+    asyncio.run(whole())
+    assert [record.message for record in caplog.records] == ["step failed"] * 2
