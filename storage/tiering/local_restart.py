@@ -5,8 +5,9 @@
     then                             [ empty log, begun here, with producers and lineage as they
                                        were ][ and the parts, as they were sent ]
 
-Otherwise offsets that the archive knows would be given to other records. A read-only replica's
-logs grow this way too.
+Otherwise offsets that the archive knows would be given to other records. A disk that has a
+beginning of the parts, as an older image of it may, goes on with the rest of them. A read-only
+replica's logs grow this way too.
 """
 
 from __future__ import annotations
@@ -17,14 +18,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from strandline.storage.model import EpochStart
+from strandline.storage.local.log import LocalLog
+from strandline.storage.model import EpochStart, Offset
 from strandline.storage.remote import segment_meta
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
+from strandline.storage.remote.tail import TailPart
 from strandline.storage.tiering.remote_log import RemoteLog
-from strandline.storage.tiering.tail_copy import append_part, read_part, usable_tail
+from strandline.storage.tiering.tail_copy import (
+    append_part,
+    is_prefix_of,
+    read_part,
+    usable_tail,
+)
 from strandline.storage.tiering.tiering_tools import TieringTools
 from strandline.storage.tiering.unified_log import UnifiedLog
 
@@ -41,7 +49,8 @@ async def restart_behind(
     tools: TieringTools,
     is_detached: Callable[[], bool],
 ) -> None:
-    """Begins the local log anew if it ends below the archive; else leaves it as it is.
+    """Begins the local log anew if it ends below the archive, and gives it what it lacks of the
+    open segment.
 
     Raises StorageError; then it is to be begun again, and until then nobody may append.
     """
@@ -91,20 +100,61 @@ async def _append_tail(
     tools: TieringTools,
     is_detached: Callable[[], bool],
 ) -> None:
-    """What the bucket has of the open segment, for a disk that has nothing of it."""
+    """What the bucket has of the open segment, for a disk that has less of it, or nothing."""
     local = unified_log.local
     tail = usable_tail(manifest)
     if not tail or is_detached() or local.end_offset < tail[0].base_offset:
         return
-    if local.size_bytes and not tools.follows:
+    if local.end_offset >= tail[-1].end_offset:
+        return
+    if not tools.follows and not await _run(tools, partial(_begins_like, local, tail)):
+        _warn_of_another_past(unified_log, tail[-1].end_offset)
         return
     for part in tail:
         if part.end_offset > local.end_offset:
             content = await _run(tools, partial(read_part, tools.store, part))
+            if is_detached():
+                return
+            if part.base_offset < local.end_offset and not _has_head_of(local, part, content):
+                _warn_of_another_past(unified_log, tail[-1].end_offset)
+                return
             if local.size_bytes and local.end_offset == tail[0].base_offset:
                 # The origin began a segment here: what is before can go when it is archived.
                 local.roll()
             append_part(local, content)
+
+
+def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
+    """Whether the parts that this disk has whole are the same here; blocks."""
+    segment = local.active_segment
+    if local.end_offset == tail[0].base_offset:
+        return True
+    if segment.base_offset != tail[0].base_offset:
+        return False
+    whole = [part for part in tail if part.end_offset <= local.end_offset]
+    return is_prefix_of(whole, local)
+
+
+def _has_head_of(local: LocalLog, part: TailPart, content: bytearray) -> bool:
+    """Whether this disk ends with the beginning of a part."""
+    segment = local.active_segment
+    head_bytes = segment.size_bytes - part.position
+    if not 0 < head_bytes < len(content):
+        return False
+    return segment.log.read_at(part.position, head_bytes) == content[:head_bytes]
+
+
+def _warn_of_another_past(unified_log: UnifiedLog, end_offset: Offset) -> None:
+    log.warning(
+        "the open segment in the bucket is of another past, it is replaced by this disk's",
+        extra={
+            "fields": {
+                "partition": str(unified_log.topic_partition),
+                "local_end_offset": unified_log.local.end_offset,
+                "open_segment_end_offset": end_offset,
+            }
+        },
+    )
 
 
 def _read_state_at_end(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,41 @@ async def test_a_disk_with_another_past_than_the_parts_replaces_them(tmp_path: P
         await pass_and_settle(rig)
         assert tail(rig) == [(0, 6)]
         await rig.lose_disk()
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("image", ["before the open segment", "inside it", "inside a part"])
+@asynchronous
+async def test_an_older_image_of_the_disk_goes_on_with_what_the_bucket_has_of_the_open_segment(
+    tmp_path: Path, image: str
+) -> None:
+    """It ends behind the archive, and yet the bucket has more than it."""
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+
+        def save(moment: str) -> None:
+            if image == moment:
+                shutil.copytree(rig.folder, tmp_path / "image")
+
+        save("before the open segment")
+        rig.produce(40)
+        await pass_and_settle(rig)
+        save("inside it")
+        rig.produce(10)
+        save("inside a part")
+        rig.produce(6)
+        await pass_and_settle(rig)
+        assert tail(rig) == [(20, 60), (60, 76)]
+        shutil.rmtree(rig.folder)
+        shutil.copytree(tmp_path / "image", rig.folder)
+        await rig.crash()
+        assert rig.log.end_offset == 76
+        await rig.assert_everything_is_readable()
+        rig.produce(5)
+        await pass_and_settle(rig)
+        await rig.lose_disk()
+        assert rig.log.end_offset == 81
         await rig.assert_everything_is_readable()
 
 
