@@ -14,6 +14,8 @@ An object appears whole or not at all:
     1 write %tmp/<unique>   2 fsync it   3 lock, check the condition   4 rename, fsync the folder
 
 The lock makes check and rename one step for everybody on this machine, other processes included.
+Who uploads holds the lock of its own file in %tmp until 4, so nobody takes that for the remains of
+a dead process, whatever the clock says.
 The etag is made of checksum, size, inode and time of change, so `head` reads the file: what it
 reports is what lies on the disk now, which is what a check after a copy wants to know.
 """
@@ -88,17 +90,13 @@ class LocalDirectoryStore:
         """Unlike a bucket, a missing folder is created: its parent must exist."""
         if not self._root.parent.is_dir():
             raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
-        with _translated("", "check"):
-            files.remove(self._stage([b""]))
+        with _translated("", "check"), self._staged([b""]):
+            pass
 
     def clock_ms(self) -> TimestampMs:
         """That of the file system: the folder may be another machine's."""
-        with _translated("", "clock"):
-            staged = self._stage([b""])
-            try:
-                return staged.stat().st_mtime_ns // 1_000_000
-            finally:
-                files.remove(staged)
+        with _translated("", "clock"), self._staged([b""]) as staged:
+            return staged.stat().st_mtime_ns // 1_000_000
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -116,16 +114,15 @@ class LocalDirectoryStore:
         blocks: Iterable[Buffer],
         condition: PutCondition | None,
     ) -> ObjectInfo:
-        with _translated(key, "put"):
-            staged = self._stage(blocks)
-            try:
-                with self._exclusive():  # 3
-                    self._check_condition(key, path, condition)
-                    _make_parents(path)
-                    files.rename(staged, path)  # 4
-                    return self._read_info(key, path)
-            finally:
-                files.remove(staged)
+        with (
+            _translated(key, "put"),
+            self._staged(blocks) as staged,
+            self._exclusive(),  # 3
+        ):
+            self._check_condition(key, path, condition)
+            _make_parents(path)
+            files.rename(staged, path)  # 4
+            return self._read_info(key, path)
 
     def _check_condition(self, key: str, path: Path, condition: PutCondition | None) -> None:
         match condition:
@@ -138,18 +135,21 @@ class LocalDirectoryStore:
             case _:
                 return
 
-    def _stage(self, blocks: Iterable[Buffer]) -> Path:
+    @contextmanager
+    def _staged(self, blocks: Iterable[Buffer]) -> Iterator[Path]:
+        """A synced file of `blocks` that nobody aborts; gone afterwards unless it was renamed."""
         self._make_folders()
         staged = self._root / _TEMPORARY_FOLDER / uuid.uuid4().hex
         try:
             with open(staged, "wb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
                 for block in blocks:
                     file.write(block)  # 1
-            files.sync_file(staged)  # 2
-        except BaseException:
+                file.flush()
+                files.sync_file(staged)  # 2
+                yield staged
+        finally:
             files.remove(staged)
-            raise
-        return staged
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -170,14 +170,17 @@ class LocalDirectoryStore:
             folder = folder.parent
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
-        """Remains do not know their key here, so all prefixes are one."""
+        """Remains do not know their key here, so all prefixes are one; what is still being
+        uploaded is left alone.
+        """
         del prefix
         before_ms = self._clock.now_ms() - older_than_ms
         removed_count = 0
         with _translated("", "abort_uploads"):
             for path in self._temporary_files():
-                modified_ms = path.stat().st_mtime_ns // 1_000_000
-                if not older_than_ms or modified_ms < before_ms:
+                modified_ms = files.modified_ms(path)
+                is_old = modified_ms is not None and modified_ms < before_ms
+                if (is_old or not older_than_ms) and not _is_held(path):
                     files.remove(path)
                     removed_count += 1
         return removed_count
@@ -354,6 +357,16 @@ class LocalDirectoryStore:
             while block := file.read(_COPY_BYTES):
                 crc = crc32c.crc32c(block, crc)
             return _info(key, os.fstat(file.fileno()), crc)
+
+
+def _is_held(path: Path) -> bool:
+    """Whether somebody has the lock of a file, or it is gone."""
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, FileNotFoundError):
+        return True
+    return False
 
 
 def _info(key: str, status: os.stat_result, crc: int) -> ObjectInfo:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import crc32c
@@ -130,6 +131,28 @@ def test_remains_of_a_killed_upload_are_no_object_and_are_swept_up(tmp_path: Pat
     clock.advance_ms(120_000)
     assert store.abort_uploads("", older_than_ms=60_000) == 1
     assert list((tmp_path / "%tmp").iterdir()) == []
+
+
+def test_an_upload_under_way_is_no_remains_whatever_the_clock_says(tmp_path: Path) -> None:
+    """A topic that is purged aborts what is left of its uploads, of any age."""
+    clock = ManualClock(SystemClock().now_ms())
+    store = LocalDirectoryStore(tmp_path / "store", clock=clock)
+    source = tmp_path / "source"
+    os.mkfifo(source)
+    content = os.urandom(3 << 20)
+    body = FileBody(path=source, size_bytes=len(content), crc32c=crc32c.crc32c(content))
+    with ThreadPoolExecutor(1) as executor:
+        put = executor.submit(store.put, "topics/a/0/x.log", body)
+        with open(source, "wb") as file:
+            file.write(content[: 2 << 20])
+            file.flush()
+            clock.advance_ms(3_600_000)
+            assert len(list((tmp_path / "store" / "%tmp").iterdir())) == 1
+            assert store.abort_uploads("topics/b/", older_than_ms=0) == 0
+            file.write(content[2 << 20 :])
+        put.result(timeout=60)
+    assert store.get("topics/a/0/x.log") == content
+    assert list((tmp_path / "store" / "%tmp").iterdir()) == []
 
 
 def test_a_damaged_file_has_another_checksum_than_it_was_written_with(tmp_path: Path) -> None:
