@@ -11,7 +11,8 @@ read from it until its time is over (KIP-219).
 
 At most one request is in process: the next frame is looked at when the answer of the last one is
 in the socket, so answers keep their order, and the socket is the back-pressure. Answers that are
-ready together are sent together.
+ready together are sent together. A client that pipelines has its turn of TURN_S_MAX, and then others
+have theirs.
 
 File ranges go by `sendfile`. What stands between and behind them is a few bytes, which would be a
 packet of their own and wake the client: TCP_CORK holds the last packet back until all is there that
@@ -69,6 +70,9 @@ UNSENT_PARTS_MAX = 64
 TURN_BYTES_MAX = 1024 * 1024
 # What may come on top, so that the end of an answer needs no turn of its own.
 SLACK_BYTES = 64 * 1024
+# How long one connection handles what it has pipelined before others have their turn: its buffer
+# may hold tens of thousands of small requests.
+TURN_S_MAX = 0.004
 # Below this, joining buffers is cheaper than handing the kernel a vector, and reading a file than
 # letting the kernel send of it.
 JOIN_BYTES_MAX = 16 * 1024
@@ -200,12 +204,22 @@ class Connection:
             return True
 
     def _process_frames(self) -> None:
-        """Handles the frames that are whole, until one must wait; then sends what is ready."""
+        """Handles the frames that are whole, until one must wait; then sends what is ready.
+
+        Others have their turn after TURN_S_MAX; nobody asks the clock for a single frame.
+        """
+        turn_ends_s = 0.0
         try:
             while not self._busy and not self.closed:
+                if turn_ends_s and self._clock.monotonic_s() > turn_ends_s:
+                    self._busy = True
+                    self._loop.call_soon(self._next_turn)
+                    break
                 frame = self._frames.next_frame()
                 if frame is None:
                     break
+                if not turn_ends_s and self._frames.pending_bytes:
+                    turn_ends_s = self._clock.monotonic_s() + TURN_S_MAX
                 self.requests_total += 1
                 answer = self._handler.handle(frame, self.peer, self._received_s)
                 if answer is None:
@@ -281,6 +295,9 @@ class Connection:
 
     def _end_mute(self) -> None:
         self._mute = None
+        self._next_turn()
+
+    def _next_turn(self) -> None:
         self._busy = False
         if not self._writing:
             self._resume()

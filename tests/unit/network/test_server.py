@@ -278,3 +278,71 @@ def test_a_client_on_this_machine_is_not_paced() -> None:
         writer.close()
 
     run(test)
+
+
+class Slow:
+    """Takes 3 ms for each frame, and notes whose they were."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.handled: list[bytes] = []
+
+    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
+        self._clock.advance_ms(3)
+        self.handled.append(bytes(frame))
+        return [bytes(frame)]
+
+
+def test_what_one_client_pipelines_does_not_hold_up_the_others() -> None:
+    async def main() -> list[bytes]:
+        clock = ManualClock()
+        slow = Slow(clock)
+        server = Server(
+            lambda _listener: slow,
+            limits=limits,
+            clock=clock,
+            spawn=asyncio.get_running_loop().create_task,
+        )
+        port = server.listen("127.0.0.1", 0)
+        greedy, modest = (socket.create_connection(("127.0.0.1", port)) for _ in range(2))
+        # All of it is there before the broker looks.
+        greedy.sendall((struct.pack(">i", 1) + b"g") * 200)
+        modest.sendall(struct.pack(">i", 1) + b"m")
+        while len(slow.handled) < 201:
+            await asyncio.sleep(0)
+        greedy.close()
+        modest.close()
+        server.close()
+        await asyncio.sleep(0)
+        return slow.handled
+
+    handled = asyncio.run(asyncio.wait_for(main(), 60))
+    assert handled.count(b"g") == 200
+    assert handled.index(b"m") < 10
+
+
+def test_answers_to_pipelined_requests_keep_their_order_over_many_turns() -> None:
+    async def main() -> bytes:
+        clock = ManualClock()
+        server = Server(
+            lambda _listener: Slow(clock),
+            limits=limits,
+            clock=clock,
+            spawn=asyncio.get_running_loop().create_task,
+        )
+        port = server.listen("127.0.0.1", 0)
+        loop = asyncio.get_running_loop()
+        connected = socket.create_connection(("127.0.0.1", port))
+        connected.setblocking(False)
+        sent = [struct.pack(">i", number) for number in range(2000)]
+        await loop.sock_sendall(connected, b"".join(struct.pack(">i", 4) + one for one in sent))
+        received = b""
+        while len(received) < 4 * len(sent):
+            received += await loop.sock_recv(connected, 65536)
+        connected.close()
+        server.close()
+        await asyncio.sleep(0)
+        assert received == b"".join(sent)
+        return received
+
+    asyncio.run(main())
