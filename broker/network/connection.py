@@ -11,8 +11,7 @@ read from it until its time is over (KIP-219).
 
 At most one request is in process: the next frame is looked at when the answer of the last one is
 in the socket, so answers keep their order, and the socket is the back-pressure. Answers that are
-ready together are sent together. A client that pipelines has its turn of TURN_S_MAX, and then others
-have theirs.
+ready together are sent together. Who pipelines has a turn of TURN_S_MAX; then others have theirs.
 
 File ranges go by `sendfile`. What stands between and behind them is a few bytes, which would be a
 packet of their own and wake the client: TCP_CORK holds the last packet back until all is there that
