@@ -130,7 +130,11 @@ class OffsetHandlers:
         response = ListOffsetsResponse(topics=topics)
         if not lookups:
             return response
-        return self._look_up_all(response, lookups, request.isolation_level)
+        # As Kafka's ReplicaManager: the client's patience, which v10 tells, or else the broker's.
+        wait_ms = request.timeout_ms
+        if wait_ms <= 0:
+            wait_ms = self._services.config.remote_list_offsets_request_timeout_ms
+        return self._look_up_all(response, lookups, request.isolation_level, wait_ms)
 
     def _find(
         self, topic: str, wanted: ListOffsetsPartition, *, version: int, is_repeated: bool
@@ -165,12 +169,16 @@ class OffsetHandlers:
         )
 
     async def _look_up_all(
-        self, response: ListOffsetsResponse, lookups: Sequence[_Lookup], isolation: int
+        self,
+        response: ListOffsetsResponse,
+        lookups: Sequence[_Lookup],
+        isolation: int,
+        wait_ms: int,
     ) -> ListOffsetsResponse:
-        await asyncio.gather(*(self._look_up(lookup, isolation) for lookup in lookups))
+        await asyncio.gather(*(self._look_up(lookup, isolation, wait_ms) for lookup in lookups))
         return response
 
-    async def _look_up(self, lookup: _Lookup, isolation: int) -> None:
+    async def _look_up(self, lookup: _Lookup, isolation: int, wait_ms: int) -> None:
         """Puts the answer in its place.
 
         A record that the client could not fetch yet is not found (Kafka's
@@ -178,9 +186,7 @@ class OffsetHandlers:
         """
         partition, wanted = lookup.partition, lookup.wanted
         try:
-            async with asyncio.timeout(
-                self._services.config.remote_list_offsets_request_timeout_ms / 1000
-            ):
+            async with asyncio.timeout(wait_ms / 1000):
                 if wanted.timestamp == MAX_TIMESTAMP:
                     found = await partition.log.max_timestamp()
                 else:

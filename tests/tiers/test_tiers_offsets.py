@@ -20,12 +20,21 @@ from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from strandline.broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from strandline.storage.records.batch import read_header
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, iter_records
 from tests.conftest import make_bucket
+from tests.support.broker import eventually
+from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.ministack import ServerProcess
 from tests.support.wire import WireClient
+from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import (
     BASE_TIMESTAMP_MS,
     EARLIEST,
@@ -45,6 +54,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 NOTHING_FOUND = -1
 OFFSET_OUT_OF_RANGE = 1
+REQUEST_TIMED_OUT = 7
 JUMBLED_SPAN_MS = 5_000
 
 
@@ -230,3 +240,46 @@ def test_an_offset_behind_the_end_is_out_of_range_and_never_a_cold_read(
     at_end = log.client.fetch(log.end, wait_ms=0)
     assert (at_end.error_code, at_end.records) == (0, b"")
     assert (at_end.log_start_offset, at_end.high_watermark) == (0, log.end)
+
+
+def test_a_lookup_by_time_waits_no_longer_than_its_client(
+    make_broker: MakeBroker, fault_proxy: FaultProxy
+) -> None:
+    """ListOffsets 10 says how long that is; the broker would wait for ten minutes."""
+    patience = {"remote.list.offsets.request.timeout.ms": "600000"}
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url, settings=patience)
+    broker.start()
+    with broker.client("far") as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY}, partitions=2)
+        batches = make_batches(size_bytes=7 * SEGMENT_BYTES // 2)
+        client.produce(batches)
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client, files_kept=1)
+    # Nothing of the archive is in memory any more.
+    broker.stop()
+    broker.start()
+    fault_proxy.add(
+        Rule(action=Action.HANG, method="GET", path=r"\.(log|meta)", times=-1, delay_s=6)
+    )
+    request = ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name="far",
+                partitions=[
+                    ListOffsetsPartition(partition_index=0, timestamp=timestamp_of(3)),
+                    ListOffsetsPartition(partition_index=1, timestamp=LATEST),
+                ],
+            )
+        ],
+        timeout_ms=300,
+    )
+    with WireClient(broker.port) as asking:
+        (topic,) = asking.ask(request, ListOffsetsResponse, 10).topics
+        assert [p.error_code for p in topic.partitions] == [REQUEST_TIMED_OUT, 0]
+    fault_proxy.clear()
+
+    def is_found() -> bool:
+        with broker.client("far") as client:
+            return client.list_offset(timestamp_of(3)).offset == 3
+
+    eventually(is_found)
