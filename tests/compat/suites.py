@@ -382,7 +382,22 @@ def page(outcomes: Sequence[Outcome]) -> str:
         if unrun:
             lines += ["", "Not run:", "", "| test | reason |", "| --- | --- |"]
             lines += [f"| {test} | {reason} |" for test, reason in unrun.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join((*lines, *by_hand())) + "\n"
+
+
+def by_hand() -> Sequence[str]:
+    """The part of the page on clients that nobody runs again by themselves."""
+    rows: Mapping[str, str] = tomllib.loads(KNOWN.read_text())["by_hand"]
+    return (
+        "",
+        "## By hand",
+        "",
+        "Run once, in their own words, against a broker with its defaults, and found to work:",
+        "",
+        "| client | what it did |",
+        "| --- | --- |",
+        *(f"| {client} | {did} |" for client, did in rows.items()),
+    )
 
 
 def start_broker(folder: Path, scenario: str = DEFAULT_SCENARIO) -> BrokerProcess:
