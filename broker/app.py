@@ -248,6 +248,9 @@ class Broker:
         try:
             await self._in(self._workers.metadata, self._metadata_log.load)
         except TierError as error:
+            if self._store is None:
+                # It is the first log folder that failed.
+                raise
             raise ArchiveUnknown(
                 f"{self._config.log_dirs[0]} is empty, and whether {self._config.remote_url} holds"
                 " an archive already cannot be found out. A first start needs the remote tier;"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_table
 from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import BarProgress
 from strandline.broker.tools.printing import human_bytes
 from strandline.storage import files
@@ -33,6 +34,7 @@ from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.topic_info import list_topics
 from strandline.storage.tiering.orphans import (
     SAFE_REASONS,
+    Orphan,
     compare,
     delete_orphans,
     time_of_both,
@@ -220,13 +222,8 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
     found = compare(store, now_ms=time_of_both(store, SystemClock()), grace_ms=grace_ms)
     if not found.object_count and load_cluster_info(store) is None:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
-    table = make_table(f"objects that nothing refers to, {store.url}")
-    for name in ("object", "size", "why"):
-        table.add_column(name, overflow="fold")
-    for orphan in found.orphans:
-        table.add_row(orphan.key, human_bytes(orphan.size_bytes), orphan.reason.value)
     if found.orphans:
-        make_console().print(table)
+        _print_orphans(store, found.orphans)
     for row in found.unreadable:
         print(f"strandline: {row.partition} not looked at: {row.reason}", file=sys.stderr)
     chosen = [o for o in found.orphans if delete_all or (delete and o.reason in SAFE_REASONS)]
@@ -243,6 +240,21 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
             file=sys.stderr,
         )
     return DAMAGED if found.unreadable or found.missing_keys else 0
+
+
+def _print_orphans(store: ObjectStore, found: Sequence[Orphan]) -> None:
+    printer = RowPrinter(
+        f"objects that nothing refers to, {store.url}",
+        [
+            Column(name="size", width=len("1023.9 MiB"), is_right=True),
+            Column(name="why", width=widest(orphan.reason.value for orphan in found), rank=1),
+            Column(name="object", width=widest(orphan.key for orphan in found)),
+        ],
+        columns_max=terminal_columns(),
+    )
+    for orphan in found:
+        printer.row([human_bytes(orphan.size_bytes), orphan.reason.value, orphan.key])
+    print()
 
 
 # --- lifecycle -------------------------------------------------------------------------------

@@ -87,12 +87,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"strandline: {error}{_remedy(error)}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
+        print(f"\nstrandline: interrupted{_how_to_go_on(options)}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # `strandline archive ls | head`: the reader has seen enough.
         sys.stderr.close()
         return 0
     return code
+
+
+def _how_to_go_on(options: argparse.Namespace) -> str:
+    """What an interrupted command left, if it is more than nothing."""
+    if options.run is _restore:
+        return "; run the same command again before a broker starts on these folders"
+    state = getattr(options, "state", None)
+    if state is not None and state.exists():
+        return f"; what was done is in {state}: the same command goes on from there"
+    return ""
 
 
 # What the machine refused, and what to do about it.

@@ -76,7 +76,12 @@ def scan(
     Raises InvalidConfig for what is asked wrongly, a TierError for what the bucket answers; the
     reader raises what `Query.read` raises.
     """
-    import pyarrow as pa
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise ImportError(
+            f"{error}; the lake needs its extra: pip install 'strandline[lake]'"
+        ) from error
 
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
     reader = query.open()

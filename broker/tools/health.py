@@ -83,7 +83,6 @@ def check_broker(page: Page, unready: str) -> list[Check]:
     return [
         Check(what="serves clients", figure="no" if unready else "yes", trouble=unready),
         _partitions(page),
-        _replicas(page),
         *_folders(page),
         *_compaction(page),
         *_archive(page),
@@ -130,12 +129,6 @@ def _partitions(page: Page) -> Check:
     offline = int(page.value("kafka_controller_kafkacontroller_offlinepartitionscount"))
     trouble = f"{offline:,} partitions are offline: a log folder failed" if offline else ""
     return Check(what="partitions", figure=f"{count:,}", trouble=trouble)
-
-
-def _replicas(page: Page) -> Check:
-    under = int(page.value("kafka_server_replicamanager_underminisrpartitioncount"))
-    trouble = f"{under:,} partitions refuse acks=all: min.insync.replicas" if under else ""
-    return Check(what="takes acks=all", figure="no" if under else "yes", trouble=trouble)
 
 
 def _folders(page: Page) -> Iterator[Check]:

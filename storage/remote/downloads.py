@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from strandline.storage.errors import TierError, TierUnavailable
+from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.model import Offset
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
 from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
@@ -298,6 +298,8 @@ class ChunkDownloads:
             self._accept(download, result)
         else:
             self.counters.failed += 1
+            # It was damaged twice. What a second download mended is counted when it is accepted.
+            self.counters.corrupt += isinstance(result, ObjectCorrupt)
             self.lost_guesses += not download.is_wanted
             if isinstance(result, TierError):
                 _forget_frames(result)

@@ -148,6 +148,8 @@ class SegmentCopier:
         self._executor = executor
         self._clock = clock
         self._timeout_s = timeout_ms / 1000
+        # Why copies could not be taken back, as far as it was logged; a good copy ends it.
+        self._noted_kind = ""
 
     def begin(
         self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
@@ -239,6 +241,7 @@ class SegmentCopier:
         except StorageError as error:
             self._clean_up(keys, error)
             raise
+        self._noted_kind = ""
         return SegmentEntry(
             base_offset=source.base_offset,
             end_offset=segment.end_offset,
@@ -284,10 +287,13 @@ class SegmentCopier:
         try:
             self._store.delete([keys.log_key, keys.meta_key])
         except StorageError as clean_up_error:
-            log.info(
+            kind = type(clean_up_error).__name__
+            log.log(
+                logging.DEBUG if kind == self._noted_kind else logging.INFO,
                 "failed copy is left as an orphan",
                 extra={"fields": {"key": keys.log_key, "reason": str(clean_up_error)}},
             )
+            self._noted_kind = kind
 
     def _inspect(self, source: _Source, recompression: Recompression | None = None) -> SegmentFacts:
         segment = source.segment

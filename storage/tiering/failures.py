@@ -75,7 +75,7 @@ class RetryState:
             "reason": str(error),
             "kind": type(error).__name__,
             "attempts": attempts,
-            "since_ms": since_ms,
+            "for_s": self._seconds_since(since_ms),
         }
         level = logging.DEBUG if reason_class == self._reason_class else logging.WARNING
         self._reason_class = reason_class
@@ -89,11 +89,14 @@ class RetryState:
             "activity": self._activity,
             "subject": self._subject,
             "attempts": self.failure.attempts,
-            "failed_since_ms": self.failure.since_ms,
+            "failed_for_s": self._seconds_since(self.failure.since_ms),
         }
         self.failure = None
         self._reason_class = ""
         log.info("tiering succeeds again", extra={"fields": fields})
+
+    def _seconds_since(self, since_ms: int) -> float:
+        return max(0, self._clock.now_ms() - since_ms) / 1000
 
     def __repr__(self) -> str:
         return f"<RetryState {self._activity} {self._subject} failure={self.failure}>"

@@ -72,6 +72,7 @@ def test_a_chunk_damaged_in_the_store_is_corrupt_and_the_others_are_readable(
             assert found.size_bytes > 0
 
     run(read_around())
+    assert reader.statistics().corrupt_chunks >= 1
 
 
 def test_an_object_that_is_cut_off_is_corrupt(

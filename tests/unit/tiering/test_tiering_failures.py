@@ -119,6 +119,35 @@ async def test_a_failed_copy_cleans_up_after_itself(tmp_path: Path) -> None:
 
 
 @asynchronous
+async def test_copies_that_cannot_be_taken_back_are_said_once_until_one_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Rig(tmp_path) as rig:
+        with caplog.at_level(logging.INFO, "strandline.storage.tiering.copier"):
+            for episode in (1, 2):
+                rig.produce_segments(1)
+                for operation, pattern in (("put", r"\.meta$"), ("delete", r"\.log$")):
+                    rig.memory.add_fault(
+                        Fault(
+                            operation=operation,
+                            key_pattern=pattern,
+                            error=AccessDenied,
+                            times=-1,
+                        )
+                    )
+                for _ in range(5):
+                    rig.pass_ms(30_000)
+                    await rig.manager.run_once()
+                assert rig.memory.count_requests("delete") >= 5 * episode
+                said = [r for r in caplog.records if "left as an orphan" in r.message]
+                assert len(said) == episode
+                rig.memory.clear_faults()
+                rig.pass_ms(60_000)
+                await rig.settle()
+                assert len(rig.archived) == episode
+
+
+@asynchronous
 async def test_a_copy_that_arrived_damaged_is_not_committed(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.produce_segments(1)

@@ -10,7 +10,6 @@ WELL = """\
 # TYPE kafka_server_replicamanager_partitioncount gauge
 kafka_server_replicamanager_partitioncount 12
 kafka_controller_kafkacontroller_offlinepartitionscount 0
-kafka_server_replicamanager_underminisrpartitioncount 0
 strandline_log_directory_free_bytes{directory="/data"} 50000000000
 kafka_log_logcleanermanager_uncleanable_partitions_count 0
 strandline_remote_up 1
@@ -41,7 +40,6 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
     ("series", "value", "what"),
     [
         ("kafka_controller_kafkacontroller_offlinepartitionscount", "3", "partitions"),
-        ("kafka_server_replicamanager_underminisrpartitioncount", "1", "takes acks=all"),
         ('strandline_log_directory_free_bytes{directory="/data"}', "1000", "disk of /data"),
         ("kafka_log_logcleanermanager_uncleanable_partitions_count", "1", "compaction"),
         ("strandline_remote_up", "0", "object store"),

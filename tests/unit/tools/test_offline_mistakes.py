@@ -39,6 +39,42 @@ def test_what_holds_nothing_of_a_broker_is_refused_with_what_to_do(
     assert "whole" not in told.out
 
 
+@pytest.mark.parametrize(
+    ("words", "module", "advice"),
+    [
+        (("archive", "ls", "--remote", "file:///a"), "archive_tables.print_partitions", ""),
+        (
+            ("archive", "verify", "--remote", "file:///a", "--state", "{folder}/done.json"),
+            "archive_commands.verify",
+            "done.json: the same command goes on from there",
+        ),
+        (
+            ("restore", "--remote", "file:///a", "--set", "log.dirs={folder}/new"),
+            "restore_command.restore",
+            "run the same command again before a broker starts",
+        ),
+    ],
+)
+def test_who_interrupts_a_command_is_told_how_to_go_on(
+    words: tuple[str, ...],
+    module: str,
+    advice: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object, **__: object) -> int:
+        (tmp_path / "done.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"strandline.broker.{module}", interrupt)
+    assert main([word.format(folder=tmp_path) for word in words]) == 130
+    told = capsys.readouterr().err
+    assert "strandline: interrupted" in told
+    assert advice in told
+    assert "Traceback" not in told
+
+
 def test_a_log_folder_without_a_partition_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
