@@ -3,6 +3,10 @@
 Values that were written with the reader's schema become columns in one compiled loop
 (`avro_columns`). All others, and whatever that loop does not know, are read by fastavro into the
 reader's schema (Avro's own resolution: defaults, promotions, other orders), row by row.
+
+fastavro takes logical types from the writer's schema, and the columns have those of the reader's.
+So those that make no column of their own are taken off both (`avro_logical`), and a number that was
+written before its field became a time is made one afterwards.
 """
 
 from __future__ import annotations
@@ -12,12 +16,19 @@ import json
 from typing import Any
 
 from strandline.spark_lake.values.avro_columns import AvroColumns
+from strandline.spark_lake.values.avro_logical import fixer, logical_types, without_logical
 from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
 from strandline.spark_lake.values.decoder import UnparsableValue
 from strandline.spark_lake.values.registry import FRAME_BYTES, Registry
 from strandline.storage.errors import InvalidConfig
 
 DEPTH_MAX = 32
+# Of a decimal in Spark.
+DIGITS_MAX = 38
+# What a task keeps of other schemas than the reader's.
+WRITERS_MAX = 1000
+# What parsing raises for JSON that is no schema: it expects one.
+BAD_SCHEMA = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 class AvroValues:
@@ -25,13 +36,19 @@ class AvroValues:
 
     def __init__(self, schema: str, registry: Registry | None) -> None:
         """Raises InvalidConfig for a schema that is none, or has no columns."""
-        fastavro = _fastavro()
         try:
-            self._reader_schema = fastavro.parse_schema(json.loads(schema))
-        except (ValueError, fastavro.schema.SchemaParseException) as error:
-            raise InvalidConfig(f"option valueSchema is no Avro schema: {error}") from error
-        self._type = arrow_type(json.loads(schema), {})
+            # With the full name wherever something is named, so that references are found.
+            parsed = _parsed(json.loads(schema))
+            self._type = arrow_type(parsed, {})
+        except BAD_SCHEMA as error:
+            raise InvalidConfig(
+                f"option valueSchema is no Avro schema that stands alone: {_told(error)}"
+            ) from error
+        self._logical = logical_types(parsed)
+        self._reader_schema = _parsed(without_logical(json.loads(schema), self._logical))
+        self._fix = fixer(self._reader_schema, {})
         self._registry = registry
+        # By id; what cannot be used is asked for once, too.
         self._writers: dict[int, Any] = {}
         self._columns = AvroColumns.of(self._reader_schema, self._type)
 
@@ -73,6 +90,7 @@ class AvroValues:
             stream.seek(FRAME_BYTES)
         try:
             row = fastavro.schemaless_reader(stream, writer, self._reader_schema)
+            row = self._fix(row) if self._fix is not None else row
         except Exception as error:  # damaged bytes make it raise nearly anything
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
         if stream.tell() != len(value):
@@ -82,13 +100,41 @@ class AvroValues:
     def _writer(self, value: bytes) -> Any:
         schema_id = framed_id(value)
         if schema_id not in self._writers:
-            assert self._registry is not None
-            try:
-                found = self._registry.by_id(schema_id)
-            except InvalidConfig as error:
-                raise UnparsableValue(f"its schema {schema_id} is not in the registry") from error
-            self._writers[schema_id] = _fastavro().parse_schema(json.loads(found.text))
-        return self._writers[schema_id]
+            if len(self._writers) >= WRITERS_MAX:
+                self._writers.clear()
+            self._writers[schema_id] = self._asked(schema_id)
+        writer = self._writers[schema_id]
+        if isinstance(writer, UnparsableValue):
+            raise writer
+        return writer
+
+    def _asked(self, schema_id: int) -> Any:
+        """The schema of this id, or why values with it do not parse."""
+        assert self._registry is not None
+        try:
+            found = self._registry.by_id(schema_id)
+        except InvalidConfig:
+            return UnparsableValue(f"its schema {schema_id} is not in the registry")
+        try:
+            return _parsed(without_logical(json.loads(found.text), self._logical))
+        except BAD_SCHEMA as error:
+            return UnparsableValue(
+                f"its schema {schema_id} in the registry is no Avro schema that stands alone:"
+                f" {_told(error)}"
+            )
+
+
+def _told(error: Exception) -> str:
+    return f"{error} is missing" if type(error) is KeyError else str(error)
+
+
+def _parsed(schema: Any) -> Any:
+    """Raises one of BAD_SCHEMA."""
+    fastavro = _fastavro()
+    try:
+        return fastavro.parse_schema(schema)
+    except fastavro.schema.SchemaParseException as error:
+        raise ValueError(str(error)) from error
 
 
 def framed_id(value: bytes) -> int:
@@ -110,7 +156,7 @@ def _fastavro() -> Any:
 
 
 def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
-    """The Arrow type of a schema; as Spark's from_avro maps it. Raises InvalidConfig."""
+    """The Arrow type of a parsed schema; as Spark's from_avro maps it. Raises InvalidConfig."""
     import pyarrow as pa
 
     if depth > DEPTH_MAX:
@@ -137,13 +183,16 @@ def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
         return logical
     match kind:
         case "record":
-            names = {schema["name"], f"{schema.get('namespace', '')}.{schema['name']}"}
-            named.update(dict.fromkeys(names))
+            named[schema["name"]] = None
             fields = [
                 pa.field(one["name"], arrow_type(one["type"], named, depth + 1))
                 for one in schema["fields"]
             ]
-            named.update(dict.fromkeys(names, pa.struct(fields)))
+            if len({one.name for one in fields}) < len(fields):
+                raise InvalidConfig(
+                    f"option valueSchema: {schema['name']} has two fields of one name"
+                )
+            named[schema["name"]] = pa.struct(fields)
             return named[schema["name"]]
         case "array":
             return list_of(arrow_type(schema["items"], named, depth + 1))
@@ -175,10 +224,14 @@ def _logical(kind: str, schema: Any) -> Any:
         case "long", "timestamp-millis" | "timestamp-micros":
             return timestamp()
         case "bytes" | "fixed", "decimal":
-            return pa.decimal128(int(schema["precision"]), int(schema.get("scale", 0)))
-        case "string", "uuid":
-            return pa.string()
-        case "int" | "long", "time-millis" | "time-micros" | "local-timestamp-millis":
+            precision = int(schema["precision"])
+            if precision > DIGITS_MAX:
+                raise InvalidConfig(
+                    f"option valueSchema has a decimal of {precision} digits, a column of Spark"
+                    f" has {DIGITS_MAX} at most"
+                )
+            return pa.decimal128(precision, int(schema.get("scale", 0)))
+        case "int" | "long", str(name) if name.startswith(("time-", "local-timestamp-")):
             raise InvalidConfig(
                 f"option valueSchema: Avro's {schema['logicalType']} makes no column of Spark;"
                 " leave the logicalType out of the reader schema"

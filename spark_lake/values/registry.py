@@ -16,6 +16,7 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from strandline.storage.errors import AccessDenied, InvalidConfig, TierUnavailable
@@ -31,7 +32,6 @@ FRAME_BYTES = 5
 class RegisteredSchema:
     """What the registry has under an id; `kind` is AVRO, PROTOBUF or JSON."""
 
-    schema_id: int
     kind: str
     text: str
 
@@ -47,11 +47,7 @@ class Registry:
         """Raises InvalidConfig for an unknown subject, TierUnavailable, AccessDenied."""
         name = urllib.parse.quote(subject, safe="")
         answer = self._get(f"/subjects/{name}/versions/latest", serialized=serialized)
-        return RegisteredSchema(
-            schema_id=int(answer["id"]),
-            kind=answer.get("schemaType", "AVRO"),
-            text=answer["schema"],
-        )
+        return _registered(answer)
 
     def by_id(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
         """The same by id; raises the same."""
@@ -59,10 +55,7 @@ class Registry:
         with _LOCK:
             known = _KNOWN.get(key)
         if known is None:
-            answer = self._get(f"/schemas/ids/{schema_id}", serialized=serialized)
-            known = RegisteredSchema(
-                schema_id=schema_id, kind=answer.get("schemaType", "AVRO"), text=answer["schema"]
-            )
+            known = _registered(self._get(f"/schemas/ids/{schema_id}", serialized=serialized))
             with _LOCK:
                 if len(_KNOWN) >= _KNOWN_MAX:
                     _KNOWN.clear()
@@ -78,7 +71,7 @@ class Registry:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-                    return dict(json.loads(response.read(ANSWER_BYTES_MAX)))
+                    return _with_schema(json.loads(response.read(ANSWER_BYTES_MAX)))
             except urllib.error.HTTPError as error:
                 if error.code in (401, 403):
                     raise AccessDenied(
@@ -97,6 +90,17 @@ class Registry:
                         url, "read", f"{type(error).__name__}: {error}"
                     ) from error
         raise AssertionError(url)
+
+
+def _with_schema(answer: object) -> dict[str, str]:
+    """Raises ValueError for what no registry answers."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+        raise ValueError("the answer has no schema: is this a schema registry?")
+    return answer
+
+
+def _registered(answer: Mapping[str, str]) -> RegisteredSchema:
+    return RegisteredSchema(kind=answer.get("schemaType") or "AVRO", text=answer["schema"])
 
 
 # Schemas are few and small; a registry with more of them in one query is asked again.

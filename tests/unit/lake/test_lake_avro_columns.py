@@ -142,7 +142,6 @@ def test_damaged_values_are_refused_by_both_or_the_same_for_both() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "string", "logicalType": "uuid"},
         {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
         {"type": "array", "items": {"type": "record", "name": "Nothing", "fields": []}},
         ["int"],

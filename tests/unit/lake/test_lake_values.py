@@ -200,6 +200,17 @@ def test_damaged_avro_does_not_parse(bad: bytes) -> None:
         ('["null", "int", "string"]', "union of several types"),
         ('{"type":"record","name":"R","fields":[{"name":"r","type":["null","R"]}]}', "itself"),
         ('{"type":"int","logicalType":"time-millis"}', "time-millis makes no column"),
+        ('{"type":"long","logicalType":"local-timestamp-micros"}', "makes no column"),
+        ('{"type":"bytes","logicalType":"decimal","precision":50}', "decimal of 50 digits"),
+        ('{"type":"bytes","logicalType":"decimal"}', "'precision' is missing"),
+        ("5", "no Avro schema"),
+        ("{}", "'type' is missing"),
+        ('{"type":"record","name":"R","fields":[{"name":"f","type":"Q"}]}', "stands alone: Q"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"f","type":"int"},'
+            '{"name":"f","type":"int"}]}',
+            "R has two fields of one name",
+        ),
     ],
 )
 def test_avro_schemas_that_make_no_columns_are_refused(schema: str, says: str) -> None:

@@ -1,0 +1,120 @@
+"""Logical types of Avro: which are read as such, and numbers that are read into them. Pure.
+
+    both schemas    date, timestamp-millis, timestamp-micros, decimal    kept if the reader has any
+                    uuid, time-*, local-timestamp-*, others              left out: plain values
+    a row           a number where the reader has a time                 the time that it means
+
+fastavro makes a time of what was *written* as one. A field that became `timestamp-millis` later
+comes as the number it was then, and Arrow would take that for microseconds.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+LOGICAL_TYPES = frozenset({"date", "timestamp-millis", "timestamp-micros", "decimal"})
+
+# Changes one value as fastavro gave it; None where there is nothing to change.
+Fix = Callable[[Any], Any] | None
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_TIMES: Mapping[tuple[str, str], Callable[[int], Any]] = {
+    ("long", "timestamp-millis"): lambda number: _EPOCH + dt.timedelta(milliseconds=number),
+    ("long", "timestamp-micros"): lambda number: _EPOCH + dt.timedelta(microseconds=number),
+    ("int", "date"): lambda number: (_EPOCH + dt.timedelta(days=number)).date(),
+}
+
+
+def logical_types(schema: Any) -> frozenset[str]:
+    """Those of `LOGICAL_TYPES` that are kept: all, if the schema has any."""
+    return LOGICAL_TYPES if _has(schema) else frozenset()
+
+
+def _has(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_has, schema))
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("logicalType") in LOGICAL_TYPES:
+        return True
+    parts = [schema.get(name) for name in ("type", "items", "values")]
+    return any(map(_has, parts)) or any(_has(one.get("type")) for one in _fields(schema))
+
+
+def without_logical(schema: Any, kept: Collection[str]) -> Any:
+    """The same schema without other logical types than these."""
+    if isinstance(schema, list):
+        return [without_logical(one, kept) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        name: without_logical(part, kept) if name in ("type", "items", "values") else part
+        for name, part in schema.items()
+        if name != "logicalType" or part in kept
+    }
+    if "fields" in made:
+        made["fields"] = [
+            {**one, "type": without_logical(one.get("type"), kept)} for one in _fields(schema)
+        ]
+    return made
+
+
+def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
+    """For a parsed schema, which contains itself nowhere; None if numbers are what they should."""
+    if isinstance(schema, list):
+        # A union of a type and null: others make no column.
+        inside = next((found for one in schema if (found := fixer(one, named))), None)
+        return None if inside is None else _unless_null(inside)
+    if isinstance(schema, str):
+        return named.get(schema)
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return fixer(kind, named)
+    match kind:
+        case "record":
+            named[schema["name"]] = _record(schema, named)
+            return named[schema["name"]]
+        case "array":
+            item = fixer(schema["items"], named)
+            return None if item is None else _each(item)
+        case "map":
+            item = fixer(schema["values"], named)
+            return None if item is None else _each_value(item)
+    time = _TIMES.get((kind, schema.get("logicalType", "")))
+    return None if time is None else _if_number(time)
+
+
+def _record(schema: Any, named: dict[str, Fix]) -> Fix:
+    fixes = {
+        one["name"]: fix
+        for one in _fields(schema)
+        if (fix := fixer(one["type"], named)) is not None
+    }
+
+    def fixed(row: Any) -> Any:
+        return {**row, **{name: fix(row[name]) for name, fix in fixes.items()}}
+
+    return fixed if fixes else None
+
+
+def _unless_null(fix: Callable[[Any], Any]) -> Fix:
+    return lambda value: None if value is None else fix(value)
+
+
+def _if_number(time: Callable[[int], Any]) -> Fix:
+    return lambda value: time(value) if type(value) is int else value
+
+
+def _each(fix: Callable[[Any], Any]) -> Fix:
+    return lambda values: [fix(one) for one in values]
+
+
+def _each_value(fix: Callable[[Any], Any]) -> Fix:
+    return lambda values: {key: fix(one) for key, one in values.items()}
+
+
+def _fields(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    fields = schema.get("fields", [])
+    return [one for one in fields if isinstance(one, dict)] if isinstance(fields, list) else []

@@ -1,0 +1,154 @@
+"""Schemas of Avro as registries have them: names, logical types that came later, nonsense."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.storage.errors import ObjectCorrupt, TierUnavailable
+from tests.unit.lake.archive_builder import START_MS
+from tests.unit.lake.test_lake_values import (
+    ORDER,
+    ORDER_ROW,
+    FakeRegistry,
+    archive_of,
+    avro,
+    framed,
+    shown,
+    values_of,
+)
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    server = FakeRegistry()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_what_a_registry_should_not_answer_costs_only_its_values(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    registry.answers = {
+        "/subjects/t-value/versions/latest": {"id": 9, "schema": json.dumps(ORDER)},
+        "/schemas/ids/9": {"schema": json.dumps(ORDER)},
+        "/schemas/ids/1": {"schema": "no JSON"},
+        "/schemas/ids/2": {"schema": "5"},
+        "/schemas/ids/3": {"schema": '{"type": "record"}'},
+        "/schemas/ids/4": {"schema": json.dumps({**ORDER, "fields": [{"name": "x"}]})},
+    }
+    values = [framed(number, b"\0") for number in (1, 2, 3, 4, 77)]
+    archive = archive_of(tmp_path, [*values, framed(9, avro(ORDER_ROW))] * 3)
+    options = {"valueFormat": "avro", "registryurl": registry.url}
+    assert values_of(archive, **options, valueErrors="null") == [*[None] * 5, shown(ORDER_ROW)] * 3
+    # What is unusable is asked for once, however many values name it.
+    assert registry.asked.count("/schemas/ids/77") == 1
+    with pytest.raises(ObjectCorrupt, match="its schema 1 in the registry is no Avro schema"):
+        values_of(archive, **options)
+    registry.answers["/subjects/t-value/versions/latest"] = {"error": "who are you?"}
+    with pytest.raises(TierUnavailable, match="the answer has no schema: is this"):
+        values_of(archive, **options)
+
+
+def record_of(**types: Any) -> dict[str, Any]:
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    return {"type": "record", "name": "R", "namespace": "a.b", "fields": fields}
+
+
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+DATE = {"type": "int", "logicalType": "date"}
+
+
+def test_numbers_written_before_they_were_times_are_the_times_they_meant(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    def schema(millis: Any, micros: Any, date: Any) -> dict[str, Any]:
+        inner = {"type": "record", "name": "Inner", "fields": [{"name": "at", "type": millis}]}
+        return record_of(
+            millis=millis,
+            maybe=["null", micros],
+            day=date,
+            many={"type": "array", "items": ["null", millis]},
+            named={"type": "map", "values": inner},
+            inner="a.b.Inner",
+        )
+
+    before, after = schema("long", "long", "int"), schema(MILLIS, MICROS, DATE)
+    registry.answers = {
+        "/subjects/t-value/versions/latest": {"id": 2, "schema": json.dumps(after)},
+        "/schemas/ids/1": {"schema": json.dumps(before)},
+        "/schemas/ids/2": {"schema": json.dumps(after)},
+    }
+    row = {
+        "millis": START_MS,
+        "maybe": START_MS * 1000 + 1,
+        "day": 19_000,
+        "many": [None, 5],
+        "named": {"k": {"at": 7}},
+        "inner": {"at": -1},
+    }
+    empty = {**row, "maybe": None, "many": [], "named": {}}
+    values = [framed(2, avro(row, before)), *(framed(1, avro(one, before)) for one in (row, empty))]
+    archive = archive_of(tmp_path / "all", values)
+    found = values_of(archive, valueFormat="avro", registryurl=registry.url)
+    # Alone the first is read by the compiled loop, beside others by fastavro.
+    alone = archive_of(tmp_path / "alone", values[:1])
+    assert values_of(alone, valueFormat="avro", registryurl=registry.url) == found[:1]
+    assert found[0] == found[1]
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert found[1]["millis"] == epoch + timedelta(milliseconds=START_MS)
+    assert found[1]["maybe"] == epoch + timedelta(microseconds=START_MS * 1000 + 1)
+    assert found[1]["day"] == date(2022, 1, 8)
+    assert found[1]["many"] == [None, epoch + timedelta(milliseconds=5)]
+    assert found[1]["named"] == [("k", {"at": epoch + timedelta(milliseconds=7)})]
+    assert found[1]["inner"] == {"at": epoch - timedelta(milliseconds=1)}
+    assert (found[2]["maybe"], found[2]["many"], found[2]["named"]) == (None, [], [])
+    # And the other way round: the reader has numbers.
+    registry.answers["/subjects/t-value/versions/latest"] = {"id": 1, "schema": json.dumps(before)}
+    again = values_of(archive, valueFormat="avro", registryurl=registry.url)
+    assert again[0] == again[1] == {**row, "named": [("k", {"at": 7})]}
+
+
+@pytest.mark.parametrize("written", ["uuid", "time-micros", "local-timestamp-micros", "unheard-of"])
+def test_logical_types_that_make_no_column_are_the_plain_values(
+    tmp_path: Path, registry: FakeRegistry, written: str
+) -> None:
+    plain, value = ("string", "0-0") if written == "uuid" else ("long", 7)
+    schema = record_of(x={"type": plain, "logicalType": written}, at=MILLIS)
+    reader = record_of(x=plain, at=MILLIS, more={"type": "int"})
+    reader["fields"][2]["default"] = 3
+    registry.answers = {"/schemas/ids/1": {"schema": json.dumps(schema)}}
+    archive = archive_of(
+        tmp_path, [framed(1, avro({"x": value, "at": 0}, record_of(x=plain, at="long")))]
+    )
+    options = {"valueFormat": "avro", "registryurl": registry.url}
+    (row,) = values_of(archive, **options, valueSchema=json.dumps(reader))
+    assert row == {"x": value, "at": datetime(1970, 1, 1, tzinfo=UTC), "more": 3}
+
+
+@pytest.mark.parametrize("reference", ["E", "a.b.E"])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "A"),
+        ({"type": "fixed", "name": "E", "size": 2}, b"xy"),
+        ({"type": "record", "name": "E", "fields": [{"name": "n", "type": "int"}]}, {"n": 1}),
+    ],
+)
+def test_named_types_are_found_by_either_name(
+    tmp_path: Path, kind: Any, value: Any, reference: str
+) -> None:
+    schema = record_of(first=kind, again=reference)
+    row = {"first": value, "again": value}
+    archive = archive_of(tmp_path, [avro(row, schema)])
+    assert values_of(archive, valueFormat="avro", valueSchema=json.dumps(schema)) == [row]
