@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -89,9 +89,12 @@ class Catalog:
         with naming_later_formats(self._reader.url):
             return ClusterInfo.decode(content)
 
-    def topic_names(self) -> list[str]:
-        """All topics that are not being deleted, in order of their names."""
-        return [topic.topic for topic in self._load_topics(SubscribePattern(".*"))]
+    def topic_names(self, selection: Selection | None = None) -> list[str]:
+        """The selected topics, or all that are not being deleted, in order of their names.
+
+        Raises InvalidConfig for a topic that the archive does not have.
+        """
+        return [topic.topic for topic in self._load_topics(selection or SubscribePattern(".*"))]
 
     def load_partitions(
         self, selection: Selection, *, open_for: Isolation | None = None
@@ -230,13 +233,19 @@ class Catalog:
                     " through the broker"
                 )
             topics[topic.topic] = topic
-        self._check_found(selection, topics, folders)
+        gone = {folder.topic for folder in chosen} - topics.keys()
+        self._check_found(selection, topics, gone, {folder.topic for folder in folders} - gone)
         return [topics[name] for name in sorted(topics)]
 
     def _check_found(
-        self, selection: Selection, topics: dict[str, TopicInfo], folders: list[TopicFolder]
+        self,
+        selection: Selection,
+        topics: Collection[str],
+        gone: Collection[str],
+        others: Collection[str],
     ) -> None:
-        names = sorted({folder.topic for folder in folders})
+        """`gone`: topics that were deleted, as far as anybody looked; `others`: what there is."""
+        names = sorted(others)
         shown = ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
         has = f"it has {shown}" if names else "it has no topics yet"
         match selection:
@@ -251,8 +260,13 @@ class Catalog:
             case Assign():
                 option, wanted = "assign", list(selection.partitions)
         for name in wanted:
+            if name in gone:
+                raise InvalidConfig(
+                    f"option {option}: {self._reader.url} has no topic {name} any more: it was"
+                    " deleted, and what it had is being removed"
+                )
             if name not in topics:
-                near = difflib.get_close_matches(name, [n for n in names if n != name], n=1)
+                near = difflib.get_close_matches(name, names, n=1)
                 hint = f"the nearest is {near[0]}" if near else has
                 raise InvalidConfig(
                     f"option {option}: {self._reader.url} has no topic {name}; {hint}"

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession, functions
 
 from strandline.spark_lake import load as load_archive
 from strandline.spark_lake import read_scan_reports, register, register_views
+from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
@@ -158,6 +159,33 @@ def test_sql_and_chosen_columns_work(spark: SparkSession, archive: ArchiveBuilde
     )
     assert chosen.columns == ["offset", "value"]
     assert chosen.count() == 550
+
+
+@pytest.mark.parametrize("engine", ["python", "jvm"])
+@pytest.mark.parametrize(
+    ("topics", "options", "says"),
+    [
+        (["t", "nothing"], {}, "has no topic nothing"),
+        ("tt", {}, "has no topic tt; the nearest is t"),
+        (["t"], {"subscribe": "t"}, "option subscribe is not for views"),
+        (["t"], {"path": "file:///other"}, "option path is not for views"),
+        (["t"], {"startingOffset": "earliest"}, "the nearest is startingOffsets"),
+        (["t"], {"maxOffsetsPerTrigger": 5}, "works in a query of readStream only"),
+    ],
+)
+def test_views_are_refused_before_one_is_made(
+    spark: SparkSession,
+    archive: ArchiveBuilder,
+    topics: str | list[str],
+    options: dict[str, str | int],
+    says: str,
+    engine: str,
+) -> None:
+    spark.catalog.dropTempView("t")
+    with pytest.raises(InvalidConfig, match=says):
+        register_views(spark, archive.url, topics, options={"engine": engine, **options})
+    assert "t" not in [one.name for one in spark.catalog.listTables()]
+    assert register_views(spark, archive.url, "t", options={"engine": engine}) == {"t": "t"}
 
 
 def test_decoded_values_are_columns_of_spark(spark: SparkSession, tmp_path: Path) -> None:

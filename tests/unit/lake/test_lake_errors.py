@@ -101,7 +101,12 @@ def test_an_unknown_topic_is_answered_with_the_nearest_or_the_first_names(
 
 def test_a_topic_that_is_being_deleted_does_not_exist(archive: ArchiveBuilder) -> None:
     archive.add_topic("t", deleted_ms=1)
-    assert "has no topic t" in refused(archive, InvalidConfig)
+    assert "has no topic t any more: it was deleted" in refused(archive, InvalidConfig)
+    archive.add_topic("u")
+    # Its folder is still there, and no name to choose.
+    assert "has no topic v; it has t, u" in refused(archive, InvalidConfig, subscribe="v")
+    with pytest.raises(InvalidConfig, match=r"matches no topic of .*; it has u$"):
+        scan(archive.url, options={"subscribePattern": "t"})
 
 
 def test_a_pattern_without_a_match_and_a_partition_too_many_are_refused(
