@@ -3,8 +3,9 @@
 Messages become columns in one compiled loop (`protobuf_columns`); what the loop leaves alone is
 read by Protobuf's own parser, row by row. Columns are mapped as Spark's from_protobuf does: enums
 become their names, a message that is not set is null, `google.protobuf.Timestamp` is a timestamp.
-With a registry, the frame in front of the message is passed over: schema id, then the indexes of
-the message in its file.
+With a registry, a frame stands in front of the message: schema id, then the indexes of the message
+in its file. A value whose indexes name another message does not parse: it would make a row, and
+almost any bytes would, of fields that mean something else.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class ProtobufValues:
         self._descriptor, self._make = _load(descriptors, message)
         self._type = _struct(self._descriptor, ())
         self._framed = framed
+        self._indexes = _indexes_of(self._descriptor)
         self._columns = ProtobufColumns.of(self._descriptor, self._type)
 
     @property
@@ -44,7 +46,7 @@ class ProtobufValues:
     def decode(self, values: Any) -> Any:
         import pyarrow as pa
 
-        skip = _frame_bytes(values) if self._framed else 0
+        skip = _frame_bytes(values, self._indexes) if self._framed else 0
         if self._columns is not None and skip is not None:
             decoded = self._columns.decode(values, skip=skip)
             if decoded is not None:
@@ -58,12 +60,21 @@ class ProtobufValues:
     def _row(self, value: bytes) -> Any:
         message = self._make()
         try:
-            message.ParseFromString(_unframed(value) if self._framed else value)
+            message.ParseFromString(self._unframed(value) if self._framed else value)
             return _row(message)
         except UnparsableValue:
             raise
         except Exception as error:  # its DecodeError, a time beyond its own bounds, anything
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
+
+    def _unframed(self, value: bytes) -> bytes:
+        indexes, content = _unframed(value)
+        if indexes != self._indexes:
+            raise UnparsableValue(
+                f"it is message {'.'.join(map(str, indexes))} of its file, and"
+                f" {self._descriptor.full_name} is {'.'.join(map(str, self._indexes))}"
+            )
+        return content
 
 
 def read_descriptors(text: str) -> bytes:
@@ -83,7 +94,13 @@ def read_descriptors(text: str) -> bytes:
 def descriptors_of_file(serialized: str) -> bytes:
     """A set of the one file that a registry gives with `format=serialized`."""
     descriptor_pb2 = _protobuf()
-    one = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(serialized))
+    try:
+        content = base64.b64decode(serialized, validate=True)
+        one = descriptor_pb2.FileDescriptorProto.FromString(content)
+    except Exception as error:  # binascii.Error, and the DecodeError of Protobuf
+        raise InvalidConfig(
+            f"the schema of the registry is no Protobuf file: {type(error).__name__}: {error}"
+        ) from error
     return bytes(descriptor_pb2.FileDescriptorSet(file=[one]).SerializeToString())
 
 
@@ -203,25 +220,51 @@ def _one(value: Any, of: Any) -> Any:
     return value
 
 
-def _frame_bytes(values: Any) -> int | None:
-    """What stands in front of each message, if it is the first of its file, as it mostly is."""
+def _indexes_of(descriptor: Any) -> tuple[int, ...]:
+    """The message among those of its file, and those it lies in."""
+    outside = descriptor.containing_type
+    if outside is not None:
+        names = [one.name for one in outside.nested_types]
+        return (*_indexes_of(outside), names.index(descriptor.name))
+    file = _protobuf().FileDescriptorProto()
+    descriptor.file.CopyToProto(file)
+    return ([one.name for one in file.message_type].index(descriptor.name),)
+
+
+def _frame_bytes(values: Any, indexes: tuple[int, ...]) -> int | None:
+    """What stands in front of each message; None unless all name the one that is wanted."""
     import pyarrow.compute as pc
 
-    frames = pc.unique(pc.binary_slice(values, 0, FRAME_BYTES + 1)).drop_null().to_pylist()
-    if all(len(one) > FRAME_BYTES and one[0] == one[FRAME_BYTES] == 0 for one in frames):
-        return FRAME_BYTES + 1
+    # One of its own is the first, and count and index are written as one 0.
+    wanted = b"\0" if indexes == (0,) else b"".join(map(_zigzag, (len(indexes), *indexes)))
+    size = FRAME_BYTES + len(wanted)
+    frames = pc.unique(pc.binary_slice(values, 0, size)).drop_null().to_pylist()
+    if all(one[:1] == b"\0" and one[FRAME_BYTES:] == wanted for one in frames):
+        return size
     return None
 
 
-def _unframed(value: bytes) -> bytes:
-    """What stands behind the schema id and the message indexes (zigzag varints, count first)."""
+def _unframed(value: bytes) -> tuple[tuple[int, ...], bytes]:
+    """The message indexes behind the schema id (zigzag varints, count first), and the rest."""
     framed_id(value)
     count, position = _varint(value, FRAME_BYTES)
     if not 0 <= count <= INDEXES_MAX:
         raise UnparsableValue(f"it names {count} message indexes")
+    indexes: list[int] = []
     for _ in range(count):
-        _, position = _varint(value, position)
-    return value[position:]
+        index, position = _varint(value, position)
+        indexes.append(index)
+    return tuple(indexes or [0]), value[position:]
+
+
+def _zigzag(number: int) -> bytes:
+    """A count or an index, which are not negative."""
+    left = number << 1
+    written = bytearray()
+    while left > 0x7F:
+        written.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*written, left])
 
 
 def _varint(value: bytes, position: int) -> tuple[int, int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,26 +11,16 @@ import pytest
 
 from strandline.storage.errors import ObjectCorrupt, TierUnavailable
 from tests.unit.lake.archive_builder import START_MS
+from tests.unit.lake.fake_registry import FakeRegistry
 from tests.unit.lake.test_lake_values import (
     ORDER,
     ORDER_ROW,
-    FakeRegistry,
     archive_of,
     avro,
     framed,
     shown,
     values_of,
 )
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    server = FakeRegistry()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def test_what_a_registry_should_not_answer_costs_only_its_values(

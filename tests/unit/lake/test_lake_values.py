@@ -7,9 +7,7 @@ import datetime as dt
 import decimal
 import io
 import json
-import threading
-from collections.abc import Iterator, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from strandline.spark_lake.values.json_values import JsonValues
 from strandline.storage.errors import AccessDenied, InvalidConfig, ObjectCorrupt
 from strandline.storage.records.record import Record, encode_batch
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
+from tests.unit.lake.fake_registry import FakeRegistry
 
 MOMENT = dt.datetime(2024, 2, 1, 10, 30, tzinfo=dt.UTC)
 
@@ -219,51 +218,6 @@ def test_avro_schemas_that_make_no_columns_are_refused(schema: str, says: str) -
 
 
 # --- a registry ------------------------------------------------------------------------------
-
-
-class FakeRegistry(ThreadingHTTPServer):
-    """Answers by path; counts what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.answers: dict[str, Any] = {}
-        self.asked: list[str] = []
-        self.password: str | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Answer(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        server = self.server
-        assert isinstance(server, FakeRegistry)
-        server.asked.append(self.path)
-        given = self.headers.get("Authorization", "").removeprefix("Basic ")
-        if server.password is not None and base64.b64decode(given).decode() != server.password:
-            self.send_error(401)
-        elif self.path not in server.answers:
-            self.send_error(404)
-        else:
-            body = json.dumps(server.answers[self.path]).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-@pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
-    server = FakeRegistry()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
 
 
 def framed(schema_id: int, payload: bytes) -> bytes:

@@ -1,0 +1,43 @@
+"""A schema registry that answers what a test put into it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class FakeRegistry(ThreadingHTTPServer):
+    """Answers by path; counts what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.answers: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.password: str | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, FakeRegistry)
+        server.asked.append(self.path)
+        given = self.headers.get("Authorization", "").removeprefix("Basic ")
+        if server.password is not None and base64.b64decode(given).decode() != server.password:
+            self.send_error(401)
+        elif self.path not in server.answers:
+            self.send_error(404)
+        else:
+            body = json.dumps(server.answers[self.path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
