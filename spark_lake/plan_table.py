@@ -17,6 +17,8 @@ from rich.text import Text
 from strandline.spark_lake.arrow_scan import FilterTuple, make_query
 from strandline.spark_lake.planner import PartitionPlan, ScanPlan, readable_size
 from strandline.spark_lake.predicate import Comparison
+from strandline.spark_lake.pruning import PRUNED_SEGMENT_BYTES_MIN, is_worth_it
+from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import all_requests, planned_requests
 from strandline.storage.errors import InvalidConfig
 
@@ -61,12 +63,39 @@ def print_plan(
             " filter on time or key spares them, includeOpenSegment=false leaves them out",
             highlight=False,
         )
+    for line in _keys(query, plan):
+        console.print(line, highlight=False)
     if query.residual:
         tests = ", ".join(f"{one.column} {_symbol(one)}" for one in query.residual)
         console.print(
             f"Rows are tested when they are read, which spares no bytes: {tests}", highlight=False
         )
     return 0
+
+
+def _keys(query: Query, plan: ScanPlan) -> Iterator[str]:
+    """Why segments are read that may not have a wanted key."""
+    keys = query.predicate.keys
+    if keys is None:
+        return
+    small: set[str] = set()
+    later: set[str] = set()
+    for split in plan.splits:
+        for piece in split.slices:
+            if piece.ranges is None and is_worth_it(piece.entry, split.limits, keys):
+                later.add(piece.entry.log_key)
+            elif not piece.is_open and piece.entry.size_bytes <= PRUNED_SEGMENT_BYTES_MIN:
+                small.add(piece.entry.log_key)
+    if small:
+        yield (
+            f"{_counted(len(small), 'segment')} of up to {readable_size(PRUNED_SEGMENT_BYTES_MIN)}:"
+            " not asked for the keys they have, which costs what reading them does"
+        )
+    if later:
+        yield (
+            f"{_counted(len(later), 'segment')} may be spared by the tasks: too many to be asked"
+            " for their keys here"
+        )
 
 
 def _counted(number: int, what: str) -> str:

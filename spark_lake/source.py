@@ -246,7 +246,9 @@ def _check_columns(schema: StructType, values: ValuePlan | None) -> None:
                 f"the schema has the column {field.name}; there are {', '.join(known)}"
             )
         if field.dataType != expected.dataType:
+            is_newer = field.name == "value" and values is not None and values.registry is not None
             raise InvalidConfig(
                 f"the schema has {field.name} as {field.dataType.simpleString()}, it is"
                 f" {expected.dataType.simpleString()}"
+                + ("; if the registry has a newer schema by now, make the frame anew" * is_newer)
             )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from strandline.storage.errors import ObjectCorrupt, TierUnavailable
+from strandline.spark_lake.source import StrandlineDataSource
+from strandline.storage.errors import InvalidConfig, ObjectCorrupt, TierUnavailable
 from tests.unit.lake.archive_builder import START_MS
 from tests.unit.lake.fake_registry import FakeRegistry
 from tests.unit.lake.test_lake_values import (
@@ -45,6 +46,27 @@ def test_what_a_registry_should_not_answer_costs_only_its_values(
     registry.answers["/subjects/t-value/versions/latest"] = {"error": "who are you?"}
     with pytest.raises(TierUnavailable, match="the answer has no schema: is this"):
         values_of(archive, **options)
+
+
+def test_a_frame_of_an_older_schema_says_that_there_is_a_newer_one(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    archive = archive_of(tmp_path, [None])
+    latest = "/subjects/t-value/versions/latest"
+    options = {
+        "path": archive.url,
+        "subscribe": "t",
+        "valueFormat": "avro",
+        "schemaRegistry.url": registry.url,
+    }
+    registry.answers[latest] = {"id": 1, "schema": json.dumps(record_of(a="int"))}
+    source = StrandlineDataSource(options)
+    schema = source.schema()
+    source.reader(schema)
+    registry.answers[latest] = {"id": 2, "schema": json.dumps(record_of(a="int", b="int"))}
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(InvalidConfig, match="newer schema by now, make the frame anew"):
+            reader(schema)
 
 
 def record_of(**types: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
-from strandline.spark_lake import plan_table
+from strandline.spark_lake import plan_table, pruning
 from strandline.spark_lake.plan_table import parse_filter
 from strandline.storage.errors import InvalidConfig
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
@@ -66,6 +66,19 @@ def test_filters_that_spare_nothing_are_named(
     shown = printed(capsys, "--remote", archive.url, "--topic", "t", *filters)
     assert "Rows are tested when they are read, which spares no bytes: value ==, offset !=" in shown
     assert "0 2 of 3" in shown
+
+
+def test_segments_that_nobody_asks_for_their_keys_are_counted(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("--remote", archive.url, "--topic", "t", "--where", "key = nobody")
+    shown = printed(capsys, *asked)
+    # Three are large enough to be asked, and do not have it.
+    assert "0 0 of 3" in shown
+    assert "1 segment of up to 1.0 MiB: not asked for the keys they have" in shown
+    monkeypatch.setattr(pruning, "PLANNED_METAS_MAX", 2)
+    assert "3 segments may be spared by the tasks: too many to be asked" in printed(capsys, *asked)
+    assert "keys" not in printed(capsys, "--remote", archive.url, "--topic", "t")
 
 
 def test_many_partitions_a_long_name_and_empty_ones_fit_into_a_narrow_terminal(

@@ -228,6 +228,42 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(archive: ArchiveBuilder)
     assert step(lossy, entered)[0] == [(0, n) for n in range(7)]
 
 
+def test_topics_of_a_pattern_come_and_go(archive: ArchiveBuilder) -> None:
+    def by_pattern(**options: str) -> StrandlineStreamReader:
+        given = {"path": archive.url, "subscribePattern": "^[tu]$", "startingOffsets": "earliest"}
+        source = StrandlineDataSource({**given, **options})
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, StrandlineStreamReader)
+        return reader
+
+    reader = by_pattern()
+    found, at = step(reader, through_json(reader.initialOffset()))
+    assert len(found) == 120
+    archive.add_topic("u")
+    archive.add_segment("u", make_batches(make_records(5)))
+    archive.add_topic("v")
+    archive.add_segment("v", make_batches(make_records(5)))
+    add(archive, 100, 3)
+    # A new topic enters with the offset where it begins: its rows come with the next batch.
+    entered, at = step(reader, at)
+    assert entered == [(0, 100), (0, 101), (0, 102)]
+    assert step(reader, at)[0] == [(0, n) for n in range(5)]
+    _, at = step(reader, at)
+    old = archive.topics["u"].info
+    archive.object_path(old.key).write_bytes(replace(old, deleted_ms=1).encode())
+    add(archive, 103, 2)
+    with pytest.raises(StreamDataLost, match="u-0: the topic or partition is no longer in"):
+        step(reader, at)
+    # Nor is it, where the query asks for others than the checkpoint has.
+    with pytest.raises(StreamDataLost, match=r"u-0: .*, or not asked for; failOnDataLoss=false"):
+        step(opened(archive), at)
+    assert step(opened(archive, failOnDataLoss="false"), at)[0] == [(0, 103), (0, 104)]
+    found, at = step(by_pattern(failOnDataLoss="false"), at)
+    assert found == [(0, 103), (0, 104)]
+    assert list(at["offsets"]) == list(at["topic_ids"]) == ["t"]
+    assert step(by_pattern(), at) == ([], at)
+
+
 def test_a_topic_made_anew_under_a_batch_gives_its_records_once(archive: ArchiveBuilder) -> None:
     reader = opened(archive, failOnDataLoss="false")
     start = through_json(reader.initialOffset())
