@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from strandline.spark_lake.values.avro_columns import AvroColumns
@@ -47,9 +49,10 @@ class AvroValues:
         self._logical = logical_types(parsed)
         self._reader_schema = _parsed(without_logical(json.loads(schema), self._logical))
         self._fix = fixer(self._reader_schema, {})
+        self._reader = _Writer(schema=self._reader_schema, read=_fastavro().schemaless_reader)
         self._registry = registry
         # By id; what cannot be used is asked for once, too.
-        self._writers: dict[int, Any] = {}
+        self._writers: dict[int, _Writer | UnparsableValue] = {}
         self._columns = AvroColumns.of(self._reader_schema, self._type)
 
     @property
@@ -80,16 +83,15 @@ class AvroValues:
         if len(frames) != 1:
             return None
         writer = self._writer(frames[0].as_py())
-        return FRAME_BYTES if writer == self._reader_schema else None
+        return FRAME_BYTES if writer.schema == self._reader_schema else None
 
     def _row(self, value: bytes) -> Any:
-        fastavro = _fastavro()
-        writer, stream = self._reader_schema, io.BytesIO(value)
+        writer, stream = self._reader, io.BytesIO(value)
         if self._registry is not None:
             writer = self._writer(value)
             stream.seek(FRAME_BYTES)
         try:
-            row = fastavro.schemaless_reader(stream, writer, self._reader_schema)
+            row = writer.read(stream, writer.schema, self._reader_schema)
             row = self._fix(row) if self._fix is not None else row
         except Exception as error:  # damaged bytes make it raise nearly anything
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
@@ -97,7 +99,7 @@ class AvroValues:
             raise UnparsableValue(f"{len(value) - stream.tell()} bytes are left behind it")
         return row
 
-    def _writer(self, value: bytes) -> Any:
+    def _writer(self, value: bytes) -> _Writer:
         schema_id = framed_id(value)
         if schema_id not in self._writers:
             if len(self._writers) >= WRITERS_MAX:
@@ -108,7 +110,7 @@ class AvroValues:
             raise writer
         return writer
 
-    def _asked(self, schema_id: int) -> Any:
+    def _asked(self, schema_id: int) -> _Writer | UnparsableValue:
         """The schema of this id, or why values with it do not parse."""
         assert self._registry is not None
         try:
@@ -116,12 +118,41 @@ class AvroValues:
         except InvalidConfig:
             return UnparsableValue(f"its schema {schema_id} is not in the registry")
         try:
-            return _parsed(without_logical(json.loads(found.text), self._logical))
+            parsed = _parsed(without_logical(json.loads(found.text), self._logical))
         except BAD_SCHEMA as error:
             return UnparsableValue(
                 f"its schema {schema_id} in the registry is no Avro schema that stands alone:"
                 f" {_told(error)}"
             )
+        if not _contains_itself(parsed, ()):
+            return _Writer(schema=parsed, read=_fastavro().schemaless_reader)
+        try:
+            from fastavro._read_py import schemaless_reader
+        except ImportError:
+            return UnparsableValue(f"its schema {schema_id} contains itself")
+        # The compiled one has no bound on nesting: 100 KB of it end the process.
+        return _Writer(schema=parsed, read=schemaless_reader)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writer:
+    """A parsed schema that values were written with, and what reads them."""
+
+    schema: Any
+    read: Callable[[io.BytesIO, Any, Any], Any]
+
+
+def _contains_itself(schema: Any, above: tuple[str, ...]) -> bool:
+    """Whether a parsed schema refers to a type from within it."""
+    if isinstance(schema, list):
+        return any(_contains_itself(one, above) for one in schema)
+    if isinstance(schema, str):
+        return schema in above
+    if schema["type"] == "record":
+        inside = (*above, schema["name"])
+        return any(_contains_itself(one["type"], inside) for one in schema["fields"])
+    parts = [schema[name] for name in ("type", "items", "values") if name in schema]
+    return any(_contains_itself(one, above) for one in parts)
 
 
 def _told(error: Exception) -> str:

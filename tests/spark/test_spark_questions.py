@@ -18,7 +18,7 @@ from strandline.spark_lake.given_options import option_text
 from tests.unit.lake.archive_builder import ArchiveBuilder
 from tests.unit.lake.random_questions import Question, Questions, RandomArchive, described, told
 
-QUESTIONS = 10
+QUESTIONS = 8
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -146,6 +146,27 @@ def test_logical_types_that_make_no_column_are_the_plain_values(
     assert row == {"x": value, "at": datetime(1970, 1, 1, tzinfo=UTC), "more": 3}
 
 
+@pytest.mark.parametrize("depth", [10, 1_000_000])
+def test_what_a_writer_nested_without_end_costs_only_itself(
+    tmp_path: Path, registry: FakeRegistry, depth: int
+) -> None:
+    """A list of its own kind is a schema like others; so long a one ended the process."""
+    chain = {
+        "type": "record",
+        "name": "Chain",
+        "fields": [{"name": "n", "type": ["null", "Chain"]}],
+    }
+    registry.answers = {
+        "/schemas/ids/1": {"schema": json.dumps(record_of(a="int", more=["null", chain]))},
+        "/schemas/ids/2": {"schema": json.dumps(record_of(a="int"))},
+    }
+    values = [framed(1, b"\x06" + b"\x02" * depth + b"\x00"), framed(2, b"\x06")]
+    archive = archive_of(tmp_path, values)
+    options = {"valueFormat": "avro", "registryurl": registry.url, "valueErrors": "null"}
+    found = values_of(archive, **options, valueSchema=json.dumps(record_of(a="int")))
+    assert found == [{"a": 3} if depth == 10 else None, {"a": 3}]
+
+
 @pytest.mark.parametrize("reference", ["E", "a.b.E"])
 @pytest.mark.parametrize(
     ("kind", "value"),
