@@ -110,9 +110,11 @@ class LogUpkeep:
                 for partition in self._replicas.partitions()
                 if _must_be_flushed(partition.log.local, now_ms)
             ]
-            for start in range(0, len(due), SYNC_THREADS):
-                together = due[start : start + SYNC_THREADS]
-                await asyncio.gather(*(_flush(partition) for partition in together))
+            while due:
+                # Taken out: nobody here is to hold a partition that is deleted later.
+                together = [due.pop() for _ in due[:SYNC_THREADS]]
+                await asyncio.gather(*map(_flush, together))
+                together.clear()
             unwritten = [
                 partition
                 for partition in self._replicas.partitions()
@@ -120,6 +122,7 @@ class LogUpkeep:
             ]
             if unwritten:
                 await loop.run_in_executor(self._workers.disk, _write_epochs, unwritten)
+                unwritten.clear()
 
     async def checkpoint_forever(self) -> None:
         """Writes down where the logs start."""

@@ -18,6 +18,7 @@ class ParkedFetch:
     """One waiting fetch; registers itself with its partitions."""
 
     __slots__ = (
+        "__weakref__",
         "_done",
         "_finish",
         "_loop",
@@ -40,7 +41,7 @@ class ParkedFetch:
         self._loop = loop
         self._partitions = partitions
         self._missing_bytes = missing_bytes
-        self._finish = finish
+        self._finish: Callable[[], None] | None = finish
         self._done = False
         self._scheduled = False
         self._timer = loop.call_later(wait_ms_max / 1000, self._end)
@@ -66,11 +67,16 @@ class ParkedFetch:
 
     def _end(self) -> None:
         if not self._done:
+            finish = self._finish
             self._leave()
-            self._finish()
+            assert finish is not None
+            finish()
 
     def _leave(self) -> None:
         self._done = True
+        # It knows the answer, and the answer knows how to cancel this. Each fetch at the end of a
+        # log would be left to the collector.
+        self._finish = None
         self._timer.cancel()
         for partition in self._partitions:
             partition.stop_waiting(self)

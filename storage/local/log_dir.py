@@ -319,7 +319,7 @@ class LogDirs:
         directory = self._directory_of(deleted)
         key = deleted.topic_partition
         # A flush that is under way may find its folder gone; that is no fault of the disk.
-        deleted.on_failure = None
+        deleted.let_go()
         deleted.stop(DiskError(f"{key} was deleted"))
         del directory.logs[key]
         directory.forget_state(key)
@@ -335,7 +335,7 @@ class LogDirs:
         assert target is not None, new
         key = old.topic_partition
         # As in delete_log: what is still under way in the old folder is no fault of its disk.
-        old.on_failure = None
+        old.let_go()
         del directory.logs[key]
         target.logs[key] = self._watched(target, new)
         if key in directory.cleaned_offsets:

@@ -190,6 +190,16 @@ class SegmentedLog:
         """Why this log takes and gives nothing any more; None while it works."""
         return self._failure
 
+    def let_go(self) -> None:
+        """Nobody owns this log any more, and nobody is told of it.
+
+        Its owners are reached by what they wanted to be told, and reach it: without the collector's
+        help it would never end, and its deleted files keep their descriptors and their room on the
+        disk until it does. A quiet broker's collector may take hours.
+        """
+        self.on_failure = self.on_cleaning_undone = self.on_segment_closed = None
+        self.archived_below = _nobody_knows
+
     def stop(self, error: DiskError) -> None:
         """Refuses everything from now on, with `error` for the reason. Thread-safe."""
         if self._failure is None:
@@ -437,3 +447,7 @@ class SegmentedLog:
 
 def _nothing_archived() -> int:
     return 0
+
+
+def _nobody_knows() -> None:
+    return None

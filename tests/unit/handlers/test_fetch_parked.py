@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import cast
 
@@ -81,6 +83,34 @@ def park(handler: FetchHandler) -> tuple[Deferred, list[Parts], list[Exception]]
     failures: list[Exception] = []
     answer.attach(answers.append, failures.append)
     return answer, answers, failures
+
+
+def test_it_leaves_nothing_for_the_collector() -> None:
+    """Each fetch at the end of a log is one: the collector would stop everybody for them."""
+
+    async def test() -> None:
+        partition = EmptyPartition()
+        handler = handler_of(partition)
+        gc.collect()
+        gc.disable()
+        try:
+            for end in ("woken", "cancelled"):
+                answer, answers, _ = park(handler)
+                (waiter,) = partition.waiters
+                if end == "woken":
+                    waiter.on_append(10**6)
+                    await asyncio.sleep(0)
+                    assert len(answers) == 1
+                else:
+                    answer.cancel()
+                gone = weakref.ref(waiter)
+                del answer, answers, waiter, _
+                await asyncio.sleep(0)
+                assert gone() is None, end
+        finally:
+            gc.enable()
+
+    asyncio.run(test())
 
 
 def test_it_is_answered_once_however_often_it_is_woken() -> None:

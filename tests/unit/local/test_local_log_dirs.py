@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import uuid
+import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
+from strandline.storage.tiering.unified_log import UnifiedLog
 from tests.unit.local.builders import NOW_MS, TOPIC_ID, assert_dense, fill, read_bytes
 
 CONFIG = LogConfig(segment_bytes=4000)
@@ -39,6 +43,14 @@ def open_dirs(
 
 def load_all(dirs: LogDirs) -> dict[TopicPartition, LocalLog]:
     return dirs.load(lambda _partition, _topic_id: CONFIG)
+
+
+def _open_files() -> list[str]:
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return found
 
 
 # --- locks and identity --------------------------------------------------------------------------
@@ -359,6 +371,28 @@ def test_a_deleted_log_is_gone_at_once_and_purged_after_the_delay(tmp_path: Path
     assert not list(tmp_path.glob("t-0*"))
     assert held.read() == expected
     dirs.create_log(T0, TOPIC_ID, CONFIG)
+    dirs.close()
+
+
+def test_a_deleted_log_holds_no_file_open_and_waits_for_no_collector(tmp_path: Path) -> None:
+    """An open file keeps its room on the disk, and a quiet process collects garbage never."""
+    clock = ManualClock(NOW_MS)
+    dirs = open_dirs(tmp_path, clock=clock)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    tiers = UnifiedLog(log)
+    fill(log, 5)
+    gone = weakref.ref(log)
+    gc.collect()
+    gc.disable()
+    try:
+        dirs.delete_log(log)
+        clock.advance_ms(CONFIG.file_delete_delay_ms)
+        dirs.purge_deleted(clock.now_ms())
+        del log, tiers
+        assert gone() is None
+        assert not [name for name in _open_files() if "t-0" in name]
+    finally:
+        gc.enable()
     dirs.close()
 
 
