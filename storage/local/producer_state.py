@@ -39,6 +39,7 @@ from strandline.storage.errors import (
     InvalidRecords,
     OutOfOrderSequence,
     RecordsRejected,
+    UnsupportedCodec,
     UnsupportedFormat,
 )
 from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer
@@ -404,7 +405,11 @@ def read_marker(buffer: Buffer, header: BatchHeader, position: int = 0) -> Trans
     if header.record_count == 0:
         # Compaction took the marker and kept the header, for the producer or for the offset.
         return None
-    record = next(iter_records(buffer, header, position), None)
+    try:
+        record = next(iter_records(buffer, header, position), None)
+    except UnsupportedCodec as error:
+        # Nobody compresses markers with what nobody knows: it is damage, to whoever reads a log.
+        raise CorruptRecords(f"control batch at offset {header.base_offset}: {error}") from error
     if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
         raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")
     _, marker_type = _CONTROL_KEY.unpack_from(record.key)

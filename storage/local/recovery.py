@@ -387,7 +387,10 @@ class _Loader:
         for batch in scan_batches(segment.log, position, end_position, verify_crc=verify_crc):
             header = batch.header
             is_gap = header.base_offset > segment.end_offset and not self._may_have_gaps
-            if is_gap or header.base_offset < segment.end_offset or header.last_offset_delta < 0:
+            # Behind a gap that compaction made, too, an index has to hold the offset.
+            is_beyond = header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            is_before = header.base_offset < segment.end_offset
+            if is_gap or is_before or is_beyond or header.last_offset_delta < 0:
                 raise CorruptRecords(
                     f"batch at position {batch.position} has offsets {header.base_offset} to "
                     f"{header.last_offset} where {segment.end_offset} should begin"

@@ -22,6 +22,8 @@ from strandline.storage.records import batch_layout as batch_format
 if TYPE_CHECKING:
     from strandline.storage.model import Offset, Position
 
+# Offsets have 63 bits. What is damaged may say more, and no index holds that.
+_OFFSET_MAX = 2**63 - 1
 # The head of a batch up to the last offset delta; see records/batch.py for the whole.
 _BATCH_HEAD = struct.Struct(">qiibIhi")
 _MAGIC_POSITION = 16
@@ -105,7 +107,9 @@ class BatchWalk:
                 # The base offset is not covered by the CRC.
                 if start + position == 0 and offset != self._base_offset:
                     raise CorruptRecords(f"begins with offset {offset}, not {self._base_offset}")
-                if last_offset_delta < 0 or offset < expected_offset:
+                if last_offset_delta < 0 or not (
+                    expected_offset <= offset < _OFFSET_MAX - last_offset_delta
+                ):
                     raise CorruptRecords(f"offset {offset} follows {expected_offset}")
                 expected_offset = offset + last_offset_delta + 1
             elif _is_old(view, position):
@@ -118,7 +122,7 @@ class BatchWalk:
                 header = any_batch.read_header(view, position)
                 any_batch.check_crc(view, header, position)
                 offset = header.base_offset
-                if offset < expected_offset:
+                if offset < expected_offset or header.next_offset > _OFFSET_MAX:
                     raise CorruptRecords(f"offset {offset} follows {expected_offset}")
                 expected_offset = header.next_offset
             else:

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.local.producer_state import MarkerType
+from strandline.storage.log_config import LogConfig
+from strandline.storage.records.batch import CODEC_MASK, CRC_START, iter_batches
 from tests.unit.local.builders import (
+    append,
+    append_marker,
     assert_dense,
     batch,
     fill,
@@ -16,7 +21,7 @@ from tests.unit.local.builders import (
     open_log,
     read_bytes,
 )
-from tests.unit.local.restarts import filled, goes_on, killed, reopen
+from tests.unit.local.restarts import CONFIG, filled, goes_on, killed, reopen
 
 
 def test_a_clean_restart_reads_only_the_tail(tmp_path: Path) -> None:
@@ -214,3 +219,46 @@ def test_a_sealed_segment_that_is_missing_in_a_killed_log_ends_it(tmp_path: Path
     again = reopen(directory)
     assert again.end_offset == missing.base_offset
     goes_on(again)
+
+
+@pytest.mark.parametrize("wrong_offset", [2**40, 2**63 - 5, -5])
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_impossible_offset_in_a_compacted_log_cuts_it_and_ends_no_start(
+    tmp_path: Path, wrong_offset: int, clean: bool
+) -> None:
+    """The base offset lies outside the checksum, and after compaction any gap may be right."""
+    config = LogConfig(cleanup_policy=("compact",), index_interval_bytes=300)
+    log = open_log(tmp_path / "log", config=config)
+    fill(log, 20)
+    directory = killed(log, tmp_path / "killed")
+    if clean:
+        log.active_segment.write_indexes()
+        directory = killed(log, tmp_path / "killed")
+    path = directory / log.active_segment.log_path.name
+    content = bytearray(path.read_bytes())
+    damaged = [found.position for found in iter_batches(content)][-1]
+    struct.pack_into(">q", content, damaged, wrong_offset)
+    path.write_bytes(content)
+    again = open_log(directory, clean_shutdown=clean, config=config)
+    assert again.end_offset == 190
+    assert again.recovery_report.problems
+    fill(again, 3)
+    assert_dense(again)
+
+
+def test_a_damaged_marker_in_a_safe_segment_ends_no_start(tmp_path: Path) -> None:
+    """Its codec may then be one that nobody knows; checksums are not looked at there."""
+    log = open_log(tmp_path / "log", config=CONFIG)
+    append(log, batch(3, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True))
+    append_marker(log, MarkerType.COMMIT, producer_id=1)
+    log.roll()
+    fill(log, 3)
+    directory = killed(log, tmp_path / "killed")
+    path = directory / log.segments[0].log_path.name
+    content = bytearray(path.read_bytes())
+    content[[found.position for found in iter_batches(content)][1] + CRC_START + 1] |= CODEC_MASK
+    path.write_bytes(content)
+    (directory / "leader-epoch-checkpoint").write_bytes(b"garbage")
+    again = open_log(directory, clean_shutdown=False, recovery_point=4, config=CONFIG)
+    assert again.end_offset == log.end_offset
+    assert again.recovery_report.problems

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import struct
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -19,7 +20,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import AccessDenied, CorruptRecords, ObjectCorrupt, ObjectNotFound
 from strandline.storage.files import FileRange
 from strandline.storage.model import TimestampOffset
-from strandline.storage.records.record import encode_batch
+from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote import file_check, file_chunks, paced_steps
 from strandline.storage.remote.batch_index import BatchWalk, index_batches
 from strandline.storage.remote.chunk_cache import Chunk
@@ -494,3 +495,16 @@ def test_no_flipped_bit_of_a_file_is_let_pass(
 
 def _start_of(index: Any, place: int) -> int:
     return max(start for start in index.positions if start <= place)
+
+
+def test_an_offset_that_no_log_has_is_damage() -> None:
+    """It lies outside the checksum of its batch."""
+    records = [Record(offset=n, timestamp_ms=1, key=None, value=b"v") for n in range(2)]
+    batches = [encode_batch([record], base_offset=record.offset) for record in records]
+    whole = b"".join(batches)
+    assert len(index_batches(memoryview(whole), 0).base_offsets) == 2
+    for wrong in (2**63 - 1, -1):
+        damaged = bytearray(whole)
+        struct.pack_into(">q", damaged, len(batches[0]), wrong)
+        with pytest.raises(CorruptRecords, match=str(wrong)):
+            index_batches(memoryview(damaged), 0)
