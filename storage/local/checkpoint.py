@@ -23,7 +23,7 @@ from pathlib import Path
 
 from strandline.storage import files
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
-from strandline.storage.model import EpochStart, TopicId, TopicPartition
+from strandline.storage.model import ZERO_TOPIC_ID, EpochStart, TopicId, TopicPartition
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -134,7 +134,8 @@ def encode_id(value: uuid.UUID) -> str:
 def decode_id(text: str) -> uuid.UUID:
     """Raises CorruptFile if `text` is no such form."""
     try:
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+        # Strictly: what is no letter of it would be passed over.
+        return uuid.UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except ValueError as error:
         raise CorruptFile(f"{text!r} is no id") from error
 
@@ -158,7 +159,11 @@ def read_topic_id(folder: Path) -> TopicId | None:
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise CorruptFile(f"{path} has no version 0 and topic_id")
-    return decode_id(fields["topic_id"])
+    topic_id = decode_id(fields["topic_id"])
+    if topic_id == ZERO_TOPIC_ID:
+        # To Kafka, too, it is damage: the folder would count for one of a topic without an id.
+        raise CorruptFile(f"{path} has the topic_id of no topic")
+    return topic_id
 
 
 def write_topic_id(folder: Path, topic_id: TopicId) -> None:

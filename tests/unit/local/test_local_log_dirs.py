@@ -548,7 +548,19 @@ def test_a_folder_that_fails_while_loading_takes_only_its_partitions_offline(
     assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
 
 
-@pytest.mark.parametrize("content", [b"garbage", b"", b"version: 0\ntopic_id: x\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"garbage",
+        b"",
+        b"\xff\xfe",
+        b"version: 0\n",
+        b"version: 0\ntopic_id: x\n",
+        # A letter that is none, in the place of another one; and Kafka's id of no topic.
+        b"version: 0\ntopic_id: Dw4NDAsKSQi!HBgUEAwIBAA\n",
+        b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n",
+    ],
+)
 def test_a_topic_id_that_cannot_be_read_takes_its_folder_offline_until_the_next_start(
     tmp_path: Path, content: bytes
 ) -> None:
