@@ -239,7 +239,12 @@ class ChunkDownloads:
         if self._is_held_back(self._loop):
             return False
         key = download.key
-        place = self.cache.reserve(key.size_bytes, is_guess=is_guess, now_s=self._loop.time())
+        try:
+            place = self.cache.reserve(key.size_bytes, is_guess=is_guess, now_s=self._loop.time())
+        except (OSError, MemoryError, OverflowError) as error:
+            # Whoever waits for it is told, or would wait for ever, and all behind it too.
+            self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
+            return True
         if place is None:
             return False
         self._running[key] = download
@@ -264,6 +269,12 @@ class ChunkDownloads:
         if has_idle and self._idle_watch is None:
             self._idle_watch = self._loop.call_later(IDLE_S, self._look_if_idle)
         return True
+
+    def _give_up(self, download: _Download, reason: str) -> None:
+        """It is not begun, whatever it was for."""
+        self.counters.failed += 1
+        self.lost_guesses += not download.is_wanted
+        _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
     def _is_held_back(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether nothing may begin yet; the pump runs again when it may."""

@@ -12,6 +12,7 @@ one with CorruptFile that names the document and the field.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
@@ -19,12 +20,15 @@ from typing import TypeAlias
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Buffer
+from strandline.storage.remote.object_store import KEY_BYTES_MAX
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 # A root manifest has a few hundred entries of half a KiB, a page not more. Anything of this size
 # under one of our names was not written by us.
 DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
+# An empty component, `.` or `..`, and what is not ASCII, as all that goes into our keys is.
+_NO_KEY = re.compile(r"(^|/)\.{0,2}(/|$)|[^ -~]")
 
 
 def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) -> bytes:
@@ -110,6 +114,19 @@ class Fields:
         found = self._get(name)
         if not isinstance(found, str):
             raise self._wrong(name, "text", found)
+        return found
+
+    def object_key(self, name: str) -> str:
+        """The key of an object: what no key can be is not looked for in any store."""
+        found = self.text(name)
+        # A page has thousands of them, and hardly one that has to be looked at closely.
+        is_plain = (
+            found.isascii()
+            and found[:1] not in ("", ".", "/")
+            and not ("/." in found or "//" in found or found[-1] == "/")
+        )
+        if len(found) > KEY_BYTES_MAX or (not is_plain and _NO_KEY.search(found)):
+            raise self._wrong(name, "the key of an object", found)
         return found
 
     def boolean(self, name: str) -> bool:

@@ -139,8 +139,8 @@ def entry_from(fields: Fields) -> SegmentEntry:
         record_count=fields.integer("record_count"),
         min_timestamp_ms=fields.integer("min_timestamp_ms"),
         max_timestamp_ms=fields.integer("max_timestamp_ms"),
-        log_key=fields.text("log_key"),
-        meta_key=fields.text("meta_key"),
+        log_key=fields.object_key("log_key"),
+        meta_key=fields.object_key("meta_key"),
         log_crc32c=fields.crc("log_crc32c"),
         meta_size_bytes=fields.integer("meta_size_bytes"),
         meta_crc32c=fields.crc("meta_crc32c"),
@@ -168,7 +168,7 @@ def page_fields(page: PageRef) -> dict[str, Json]:
 def page_from(fields: Fields) -> PageRef:
     """Raises CorruptFile, as `entry_from`."""
     return PageRef(
-        key=fields.text("key"),
+        key=fields.object_key("key"),
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),
         min_timestamp_ms=fields.integer("min_timestamp_ms"),
@@ -193,8 +193,8 @@ def deleted_fields(mark: DeletedEntry) -> dict[str, Json]:
 def deleted_from(fields: Fields) -> DeletedEntry:
     """Raises CorruptFile, as `entry_from`."""
     return DeletedEntry(
-        log_key=fields.text("log_key"),
-        meta_key=fields.text("meta_key"),
+        log_key=fields.object_key("log_key"),
+        meta_key=fields.object_key("meta_key"),
         marked_ms=fields.integer("marked_ms"),
         size_bytes=fields.optional_integer("size_bytes") or 0,
     )

@@ -76,7 +76,7 @@ def tail_from(fields: Fields) -> TailPart:
         end_offset=fields.integer("end_offset"),
         position=fields.integer("position"),
         size_bytes=fields.integer("size_bytes"),
-        key=fields.text("key"),
+        key=fields.object_key("key"),
         crc32c=fields.crc("crc32c"),
         uploaded_ms=fields.integer("uploaded_ms"),
         record_count=fields.optional_integer("record_count"),

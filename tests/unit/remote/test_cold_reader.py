@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +13,13 @@ from hypothesis import strategies as st
 
 from strandline.storage.errors import (
     AccessDenied,
+    TierUnavailable,
 )
 from strandline.storage.model import AbortedTransaction, TimestampOffset
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.compression import Codec
+from strandline.storage.remote import chunk_cache
+from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import ColdRead
 from strandline.storage.remote.segment_meta import Section
@@ -137,6 +141,27 @@ def test_one_batch_comes_however_large(store: MemoryStore, executor: ThreadPoolE
     segment = archive_segment(store, PARTITION, log, piece_bytes=1000)
     reader = make_reader(store, executor, memory_bytes_max=60_000)
     assert run(read_all(reader, [segment], bytes_max=1)) == log
+
+
+def test_a_read_that_finds_no_memory_is_told_and_holds_up_nobody(
+    store: MemoryStore, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = archive(store)
+    reader = make_reader(store, executor)
+
+    async def reads() -> None:
+        async with asyncio.timeout(60):
+            with monkeypatch.context() as patch:
+                patch.setattr(chunk_cache, "BlockMemory", no_memory)
+                for _ in range(2):
+                    with pytest.raises(TierUnavailable, match="no memory"):
+                        await reader.read(segment.entry, segment.entry.base_offset, bytes_max=100)
+            assert await read_all(reader, [segment], bytes_max=1000) == segment.log
+
+    def no_memory(*_: object, **__: object) -> BlockMemory:
+        raise OSError(12, "Cannot allocate memory")
+
+    run(reads())
 
 
 # --- the index -------------------------------------------------------------------------------

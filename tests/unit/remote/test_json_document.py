@@ -190,3 +190,18 @@ def test_a_folder_without_description_is_no_topic() -> None:
     save_topic_info(store, ORDERS)
     store.put(f"topics/gone-{uuid.uuid4()}/0/manifest.json", b"")
     assert [info.topic for info in list_topics(store)] == ["orders"]
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/./b", "../a", "a/..", "é"])
+def test_what_no_object_can_be_called_is_no_key(key: str) -> None:
+    """A folder of the machine would be asked for it, where the archive is one."""
+    content = encode_document("f", 1, {"key": key})
+    fields = decode_document(content, format_name="f", versions=range(1, 2))
+    with pytest.raises(CorruptFile, match="the key of an object"):
+        fields.object_key("key")
+
+
+def test_keys_may_have_dots() -> None:
+    key = "topics/.a..b-1/0/00.log"
+    content = encode_document("f", 1, {"key": key})
+    assert decode_document(content, format_name="f", versions=range(1, 2)).object_key("key") == key
