@@ -84,6 +84,8 @@ class DownloadPace(Protocol):
 class _Download:
     key: ChunkKey
     base_offset: Offset
+    # Behind which none of its batches may end; -1: nobody knows.
+    end_offset: Offset
     future: asyncio.Future[Chunk]
     is_wanted: bool
 
@@ -147,18 +149,21 @@ class ChunkDownloads:
     def waiting_count(self) -> int:
         return len(self._wanted)
 
-    def request(self, key: ChunkKey, *, base_offset: Offset) -> Chunk | asyncio.Future[Chunk]:
+    def request(
+        self, key: ChunkKey, *, base_offset: Offset, end_offset: Offset = -1
+    ) -> Chunk | asyncio.Future[Chunk]:
         """The chunk if it is in memory, else the future of its download.
 
-        The chunk's first batch must begin with `base_offset`. Await the future shielded: others
-        may wait for it too. Raises TierUnavailable if too many wait already; the future may raise
-        ObjectCorrupt, if two downloads had wrong CRCs, and what `ObjectStore.get_into` raises.
+        The chunk's first batch must begin with `base_offset`, and the last one not end behind
+        `end_offset`. Await the future shielded: others may wait for it too. Raises TierUnavailable
+        if too many wait already; the future may raise ObjectCorrupt, if two downloads had wrong
+        CRCs, and what `ObjectStore.get_into` raises.
         """
         chunk = self.find(key)
         if chunk is not None:
             self.counters.memory_hits += 1
             return chunk
-        return self._want(key, base_offset).future
+        return self._want(key, base_offset, end_offset).future
 
     def take(self, chunk: Chunk, run: BatchRun) -> RecordBytes:
         """The bytes of `run`; when the view is dropped, waiting downloads may go on."""
@@ -168,12 +173,12 @@ class ChunkDownloads:
         """The chunk if it is in memory."""
         return self.cache.find(key, now_s=asyncio.get_running_loop().time())
 
-    def guess(self, key: ChunkKey, *, base_offset: Offset) -> None:
+    def guess(self, key: ChunkKey, *, base_offset: Offset, end_offset: Offset = -1) -> None:
         """Downloads the chunk if that costs nobody anything; nothing is waited for."""
         if self._is_closed or self.cache.peek(key) or self._find_download(key):
             return
         self.counters.guesses += 1
-        self._guessed[key] = _Download(key, base_offset, self._new_future(), False)
+        self._guessed[key] = _Download(key, base_offset, end_offset, self._new_future(), False)
         while len(self._guessed) > GUESSES_MAX:
             self._guessed.popitem(last=False)
             self.lost_guesses += 1
@@ -199,14 +204,14 @@ class ChunkDownloads:
     def _find_download(self, key: ChunkKey) -> _Download | None:
         return self._running.get(key) or self._wanted.get(key) or self._guessed.get(key)
 
-    def _want(self, key: ChunkKey, base_offset: Offset) -> _Download:
+    def _want(self, key: ChunkKey, base_offset: Offset, end_offset: Offset) -> _Download:
         if self._is_closed:
             raise TierUnavailable(key.log_key, "get", "cold reads are shut down")
         download = self._find_download(key)
         if download is None and len(self._wanted) >= WAITING_MAX:
             raise TierUnavailable(key.log_key, "get", f"{WAITING_MAX} cold reads are waiting")
         if download is None:
-            download = _Download(key, base_offset, self._new_future(), True)
+            download = _Download(key, base_offset, end_offset, self._new_future(), True)
             self._wanted[key] = download
         else:
             self.counters.joined += 1
@@ -326,6 +331,12 @@ class ChunkDownloads:
             self.counters.downloaded_bytes += fetched.chunk.size_bytes
         if self._is_closed:
             _fail(download.future, TierUnavailable(download.key.log_key, "get", "shut down"))
+            return
+        if 0 <= download.end_offset < fetched.chunk.end_offset:
+            # Offsets lie outside the checksums; what is known of the segment is believed instead.
+            self.counters.corrupt += 1
+            detail = f"ends at offset {fetched.chunk.end_offset}, not by {download.end_offset}"
+            _fail(download.future, ObjectCorrupt(download.key.log_key, "get", detail))
             return
         assert self._loop is not None
         self.cache.add(fetched.chunk, now_s=self._loop.time())

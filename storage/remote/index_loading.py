@@ -49,7 +49,13 @@ def load_index(store: ObjectStore, entry: SegmentEntry, *, chunk_bytes: int) -> 
         if encoded is None:
             raise CorruptFile(f"{entry.meta_key}: has no statistics")
         pieces = SegmentStatistics.decode(encoded, source=entry.meta_key).chunks
-        return SegmentIndex.build(entry.log_key, entry.size_bytes, pieces, chunk_bytes=chunk_bytes)
+        return SegmentIndex.build(
+            entry.log_key,
+            entry.size_bytes,
+            pieces,
+            chunk_bytes=chunk_bytes,
+            end_offset=entry.end_offset,
+        )
     except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
         log.warning(
             "segment index unusable, walking the log object",
@@ -57,7 +63,13 @@ def load_index(store: ObjectStore, entry: SegmentEntry, *, chunk_bytes: int) -> 
         )
     pieces = tuple(_walk(store, entry))
     try:
-        return SegmentIndex.build(entry.log_key, entry.size_bytes, pieces, chunk_bytes=chunk_bytes)
+        return SegmentIndex.build(
+            entry.log_key,
+            entry.size_bytes,
+            pieces,
+            chunk_bytes=chunk_bytes,
+            end_offset=entry.end_offset,
+        )
     except CorruptFile as error:
         raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
 

@@ -336,7 +336,9 @@ class ColdReader:
 
     def _request(self, index: SegmentIndex, number: int) -> Chunk | asyncio.Future[Chunk]:
         return self._downloads.request(
-            index.chunk_key(number), base_offset=index.chunk_base_offset(number)
+            index.chunk_key(number),
+            base_offset=index.chunk_base_offset(number),
+            end_offset=index.chunk_end_offset(number),
         )
 
     def _chunks_in_memory(self, entries: Iterable[SegmentEntry], number: int) -> Iterator[Chunk]:
@@ -410,7 +412,9 @@ class ColdReader:
         end = min(number + depth, index.chunk_count)
         for following in range(number, end):
             self._downloads.guess(
-                index.chunk_key(following), base_offset=index.chunk_base_offset(following)
+                index.chunk_key(following),
+                base_offset=index.chunk_base_offset(following),
+                end_offset=index.chunk_end_offset(following),
             )
         if depth <= 0 or not next_entries:
             return
@@ -478,7 +482,9 @@ class ColdReader:
         if whole is not None:
             return whole
         wanted = self._downloads.request(
-            index.piece_key(piece), base_offset=index.piece_base_offset(piece)
+            index.piece_key(piece),
+            base_offset=index.piece_base_offset(piece),
+            end_offset=index.piece_end_offset(piece),
         )
         return wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
 

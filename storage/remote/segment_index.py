@@ -48,10 +48,18 @@ class SegmentIndex:
     _max_timestamps_ms: array[int]
     # Number of the first piece of each chunk.
     _chunk_pieces: array[int]
+    # Of the segment; -1 if nobody said.
+    _end_offset: Offset
 
     @classmethod
     def build(
-        cls, log_key: str, size_bytes: int, pieces: Sequence[ChunkStatistics], *, chunk_bytes: int
+        cls,
+        log_key: str,
+        size_bytes: int,
+        pieces: Sequence[ChunkStatistics],
+        *,
+        chunk_bytes: int,
+        end_offset: Offset = -1,
     ) -> SegmentIndex:
         """Raises CorruptFile if the pieces cannot belong to an object of `size_bytes`."""
         if not pieces or pieces[-1].position >= size_bytes:
@@ -70,6 +78,7 @@ class SegmentIndex:
             array("q", (piece.base_offset for piece in pieces)),
             array("q", (piece.max_timestamp_ms for piece in pieces)),
             chunk_pieces,
+            end_offset,
         )
 
     @property
@@ -96,6 +105,18 @@ class SegmentIndex:
     def chunk_base_offset(self, number: int) -> Offset:
         """Base offset of the chunk's first batch."""
         return self._base_offsets[self._chunk_pieces[number]]
+
+    def chunk_end_offset(self, number: int) -> Offset:
+        """Behind which no batch of the chunk may end; -1 if that is not known."""
+        following = number + 1
+        if following < self.chunk_count:
+            return self._base_offsets[self._chunk_pieces[following]]
+        return self._end_offset
+
+    def piece_end_offset(self, piece: int) -> Offset:
+        """As `chunk_end_offset`, of a piece alone."""
+        following = piece + 1
+        return self._base_offsets[following] if following < self.piece_count else self._end_offset
 
     def piece_key(self, piece: int) -> ChunkKey:
         """A piece alone, for readers that want only this much."""

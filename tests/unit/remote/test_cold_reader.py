@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.storage.errors import (
     AccessDenied,
+    ObjectCorrupt,
     TierUnavailable,
 )
 from strandline.storage.model import AbortedTransaction, TimestampOffset
@@ -141,6 +142,24 @@ def test_one_batch_comes_however_large(store: MemoryStore, executor: ThreadPoolE
     segment = archive_segment(store, PARTITION, log, piece_bytes=1000)
     reader = make_reader(store, executor, memory_bytes_max=60_000)
     assert run(read_all(reader, [segment], bytes_max=1)) == log
+
+
+@pytest.mark.parametrize("number", [5, -1])
+def test_an_offset_behind_what_its_chunk_may_hold_is_not_believed(
+    store: MemoryStore, executor: ThreadPoolExecutor, number: int
+) -> None:
+    """It lies outside the checksum: a consumer would pass over all that is in between."""
+    segment = archive(store)
+    batches = list(iter_batches(segment.log))
+    reader = make_reader(store, executor, chunk_bytes=1 if number > 0 else 1 << 20)
+    damaged = batches[number].position + 5
+
+    def add_2_16(log: bytes) -> bytes:
+        return log[:damaged] + bytes([log[damaged] + 1]) + log[damaged + 1 :]
+
+    store.damage(segment.entry.log_key, add_2_16)
+    with pytest.raises(ObjectCorrupt):
+        run(read_all(reader, [segment], bytes_max=100_000))
 
 
 def test_a_read_that_finds_no_memory_is_told_and_holds_up_nobody(
