@@ -36,6 +36,7 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 CHECKPOINT_VERSION = 0
+OFFSET_MAX = 2**63 - 1
 # Later Kafkas put a broker epoch in here; -1 is their word for "unknown".
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 META_PROPERTIES_VERSION = 1
@@ -80,12 +81,16 @@ def _write_rows(path: Path | str, rows: Iterable[str], *, sync: bool) -> None:
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
     """An offset checkpoint. Raises CorruptFile, UnsupportedFormat, DiskError."""
     try:
-        return {
+        offsets = {
             TopicPartition(topic, int(partition)): int(offset)
             for topic, partition, offset in _read_rows(path, 3)
         }
     except ValueError as error:
         raise CorruptFile(f"{path}: {error}") from error
+    # A log start behind the end empties a log: not for a number that no offset can be.
+    if offsets and max(offsets.values()) > OFFSET_MAX:
+        raise CorruptFile(f"{path} has an offset of more than 63 bits")
+    return offsets
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:

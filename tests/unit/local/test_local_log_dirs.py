@@ -279,7 +279,7 @@ def test_a_start_takes_the_clean_mark_away_so_that_a_kill_is_noticed(tmp_path: P
 @pytest.mark.parametrize(
     "damage", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"]
 )
-@pytest.mark.parametrize("content", ["", "0\n5\n", "garbage", None])
+@pytest.mark.parametrize("content", ["", "0\n5\n", "garbage", f"0\n1\nt 0 {2**63}\n", None])
 def test_missing_or_damaged_checkpoints_cost_time_and_not_data(
     tmp_path: Path, damage: str, content: str | None
 ) -> None:
