@@ -3,7 +3,9 @@
 What could not be written is not forgotten; the next look at expiry tries again. A partition that is
 still being loaded when a topic is deleted forgets it once it is loaded, and with it what a broker
 that died right after a deletion had no time to forget: no name may bring back the offsets of the
-topic that had it before.
+topic that had it before. Whatever has no topic by then is forgotten for that; a name that was made
+meanwhile, and perhaps had a topic before, is remembered as long as it has one. So what is kept for
+a partition that cannot be loaded is bounded by the topics that there are.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class OffsetForgetting:
         self._slots = slots
         self._interval_ms = interval_ms
         self._next_expiry_ms = now.monotonic_ms + interval_ms
-        # Deleted while a partition was not loaded; until all are.
-        self._deleted_while_loading: set[str] = set()
+        # Names of topics that there are, made while a partition was not loaded; until all are.
+        self._made_while_loading: set[str] = set()
 
     def expire_if_due(self, now: Moment) -> None:
         """Forgets what is past `offsets.retention.minutes`, once per interval."""
@@ -43,13 +45,26 @@ class OffsetForgetting:
                 log.info("offsets expired", extra={"fields": _fields(slot, records=len(records))})
             _write_tombstones(slot, records, now)
 
-    def forget_topics(self, topics: set[str], now: Moment) -> None:
-        """Forgets every offset of these topics, which were deleted."""
+    @property
+    def remembered_count(self) -> int:
+        """Names that are kept for partitions that are not loaded."""
+        return len(self._made_while_loading)
+
+    def follow(
+        self, topics: Container[str], *, gone: set[str], made: set[str], now: Moment
+    ) -> None:
+        """Forgets every offset of the topics that are `gone`; of those there are, some were `made`
+        since the last look, and may be in both.
+        """
+        is_every_loaded = True
         for slot in self._slots.all():
-            if slot.is_loaded:
-                _write_tombstones(slot, slot.shard.forget_topics(topics), now)
-            else:
-                self._deleted_while_loading |= topics
+            if not slot.is_loaded:
+                is_every_loaded = False
+            elif gone:
+                _write_tombstones(slot, slot.shard.forget_topics(gone), now)
+        if not is_every_loaded:
+            self._made_while_loading |= made
+        self._made_while_loading = {name for name in self._made_while_loading if name in topics}
 
     def note_loaded(self, slot: Slot, topics: Container[str], now: Moment) -> None:
         """Forgets what was deleted meanwhile; `topics` are those that there are.
@@ -59,11 +74,11 @@ class OffsetForgetting:
         """
         known = slot.shard.committed_topics()
         gone = {
-            topic for topic in known if topic in self._deleted_while_loading or topic not in topics
+            topic for topic in known if topic in self._made_while_loading or topic not in topics
         }
         _write_tombstones(slot, slot.shard.forget_topics(gone), now)
         if all(other.is_loaded for other in self._slots.all()):
-            self._deleted_while_loading.clear()
+            self._made_while_loading.clear()
 
 
 def _write_tombstones(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:

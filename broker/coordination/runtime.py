@@ -417,8 +417,13 @@ class GroupCoordinator:
             for known_id, known in seen.topics_by_id.items()
             if known_id not in image.topics_by_id
         }
-        if gone:
-            self._forgetting.forget_topics(gone, self.now())
+        made = {
+            topic.name
+            for made_id, topic in image.topics_by_id.items()
+            if made_id not in seen.topics_by_id
+        }
+        if gone or made:
+            self._forgetting.follow(image.topics, gone=gone, made=made, now=self.now())
 
     def _drop_slots(self) -> None:
         for slot in self._slots.drop():

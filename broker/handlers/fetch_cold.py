@@ -3,6 +3,7 @@
 read ahead already          answered from memory, without a task
 else                        read within remote.fetch.max.wait.ms; what is late is answered
                             empty, and its download goes on for the next fetch
+larger than what is left    answered empty, but for the first batch of an answer
 the archive is away         answered empty, and not before its time
 held back for live traffic  what is there already does not wait for what is late: at the floor, a
                             partition's next download may be seconds away
@@ -144,6 +145,10 @@ class ColdFetches:
     ) -> None:
         wanted, _ = found.answers[position]
         self._failures.pop(partition.topic_partition, None)
+        if found.total_bytes and found.total_bytes + read.size_bytes > plan.bytes_max:
+            # A batch may be larger than a partition's share. As from the disk, only the first one
+            # goes out in any case; the next fetch finds this one in memory.
+            return
         found.total_bytes += read.size_bytes
         partition.traffic.remote_bytes_out += read.size_bytes
         answer = records_answer(

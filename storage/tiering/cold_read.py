@@ -135,7 +135,8 @@ async def _entry_for(log: ReadLog, remote: RemoteLog, offset: Offset) -> Segment
         raise log.out_of_range(offset)
     entry = await remote.find_entry(offset)
     if entry is None:
-        if offset < log.log_start_offset:
+        # The log takes a log start over a little later than the manifest that has it.
+        if offset < max(log.log_start_offset, remote.log_start_offset):
             raise log.out_of_range(offset)
         # Not "out of range": that would make consumers skip what may only be misplaced.
         raise ObjectNotFound(str(log.topic_partition), "read", f"{offset} not archived")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,24 @@ def test_a_reader_whose_segment_is_let_go_meanwhile_is_told_where_the_log_begins
                 assert await find_timestamp(rig) == 10
 
     run()
+
+
+@asynchronous
+async def test_what_the_manifest_has_let_go_is_out_of_range_before_the_log_knows(
+    tmp_path: Path,
+) -> None:
+    """A replica takes over a manifest first, and the log start in it when its log is behind it."""
+    async with Rig(tmp_path) as rig:
+        await archive_and_free(rig)
+        remote, manifest = rig.log.remote, rig.manifest
+        assert remote is not None
+        assert remote.stored is not None
+        assert manifest is not None
+        let_go = manifest.with_log_start(10).with_deleting(manifest.segments[:1], marked_ms=0)
+        remote.adopt(replace(remote.stored, manifest=let_go))
+        assert rig.log.log_start_offset == 0
+        with pytest.raises(OffsetOutOfRange):
+            await read(rig)
 
 
 @pytest.mark.parametrize("what", [*LOOKUPS])
