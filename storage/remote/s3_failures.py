@@ -63,11 +63,16 @@ _PASSING_STATUSES = frozenset(
 # source itself was checked before.
 _DAMAGED_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch"})
 
+HOW_TO_THAW = (
+    "it lies in an archive class: have S3 restore it (RestoreObject), and readers go on by"
+    " themselves"
+)
+
 
 def failure_of_code(code: str, status: int, key: str, operation: str, detail: str) -> Failure:
     """The failure that an error answer stands for; `status` is 0 where an answer lists codes."""
     if code == "InvalidObjectState":
-        return Failure(ObjectArchived(key, operation, detail))
+        return Failure(ObjectArchived(key, operation, f"{detail}; {HOW_TO_THAW}"))
     if code == "PreconditionFailed" or status == HTTPStatus.PRECONDITION_FAILED:
         return Failure(PreconditionFailed(key, operation, detail))
     if code == "NoSuchUpload":

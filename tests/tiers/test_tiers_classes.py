@@ -61,6 +61,8 @@ def test_a_frozen_segment_is_neither_missing_nor_corrupt(make_broker: MakeBroker
         border = broker.wait_until_freed(client)
         # Retriable for every client: somebody may have it restored meanwhile.
         assert client.fetch(0).error_code == KAFKA_STORAGE_ERROR
-        assert broker.warnings("InvalidObjectState")
+        # The log says what can be done about it.
+        (line,) = broker.warnings("InvalidObjectState")
+        assert "have S3 restore it (RestoreObject)" in line
         hot = [batch for batch in BATCHES if end_of([batch]) > border]
         assert client.read(border, end_of(BATCHES)) == hot
