@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.spark_lake.values.avro_bounds import NOTHING_LISTED, contains_itself, lists_nothing
 from strandline.spark_lake.values.avro_columns import AvroColumns
 from strandline.spark_lake.values.avro_logical import fixer, logical_types, without_logical
 from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
@@ -42,6 +43,8 @@ class AvroValues:
             # With the full name wherever something is named, so that references are found.
             parsed = _parsed(json.loads(schema))
             self._type = arrow_type(parsed, {})
+            if lists_nothing(parsed, {}):
+                raise InvalidConfig(f"option valueSchema {NOTHING_LISTED}")
         except BAD_SCHEMA as error:
             raise InvalidConfig(
                 f"option valueSchema is no Avro schema that stands alone: {_told(error)}"
@@ -124,7 +127,9 @@ class AvroValues:
                 f"its schema {schema_id} in the registry is no Avro schema that stands alone:"
                 f" {_told(error)}"
             )
-        if not _contains_itself(parsed, ()):
+        if lists_nothing(parsed, {}):
+            return UnparsableValue(f"its schema {schema_id} {NOTHING_LISTED}")
+        if not contains_itself(parsed, ()):
             return _Writer(schema=parsed, read=_fastavro().schemaless_reader)
         try:
             from fastavro._read_py import schemaless_reader
@@ -140,19 +145,6 @@ class _Writer:
 
     schema: Any
     read: Callable[[io.BytesIO, Any, Any], Any]
-
-
-def _contains_itself(schema: Any, above: tuple[str, ...]) -> bool:
-    """Whether a parsed schema refers to a type from within it."""
-    if isinstance(schema, list):
-        return any(_contains_itself(one, above) for one in schema)
-    if isinstance(schema, str):
-        return schema in above
-    if schema["type"] == "record":
-        inside = (*above, schema["name"])
-        return any(_contains_itself(one["type"], inside) for one in schema["fields"])
-    parts = [schema[name] for name in ("type", "items", "values") if name in schema]
-    return any(_contains_itself(one, above) for one in parts)
 
 
 def _told(error: Exception) -> str:

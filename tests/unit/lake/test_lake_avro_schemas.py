@@ -167,6 +167,38 @@ def test_what_a_writer_nested_without_end_costs_only_itself(
     assert found == [{"a": 3} if depth == 10 else None, {"a": 3}]
 
 
+NOTHING = {"type": "record", "name": "Nothing", "fields": [{"name": "n", "type": "null"}]}
+LISTS_OF_NOTHING = [
+    {"type": "array", "items": "null"},
+    {"type": "array", "items": NOTHING},
+    {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
+    {"type": "map", "values": {"type": "array", "items": {"type": "array", "items": "null"}}},
+    {**record_of(first=NOTHING, many={"type": "array", "items": "Nothing"}), "name": "Q"},
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", LISTS_OF_NOTHING)
+def test_a_list_of_what_takes_no_byte_is_not_counted_through(
+    tmp_path: Path, registry: FakeRegistry, kind: Any
+) -> None:
+    registry.answers = {
+        "/schemas/ids/1": {
+            "schema": json.dumps(record_of(more={**NOTHING, "name": "X"}, some=kind))
+        },
+        "/schemas/ids/2": {"schema": json.dumps(record_of(a="int"))},
+    }
+    # Six bytes: so many items as nobody lives to see.
+    endless = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    archive = archive_of(tmp_path, [framed(1, endless), framed(2, b"\x06")])
+    reader = record_of(a="int")
+    reader["fields"][0]["default"] = 5
+    options = {"valueFormat": "avro", "registryurl": registry.url, "valueErrors": "null"}
+    assert values_of(archive, **options, valueSchema=json.dumps(reader)) == [None, {"a": 3}]
+    with pytest.raises(InvalidConfig, match=r"take no byte|null, which makes no column"):
+        values_of(archive, valueFormat="avro", valueSchema=json.dumps(record_of(some=kind)))
+
+
 @pytest.mark.parametrize("reference", ["E", "a.b.E"])
 @pytest.mark.parametrize(
     ("kind", "value"),

@@ -1,0 +1,60 @@
+"""Schemas with which a few bytes are more than a task can read. Pure; schemas are parsed ones.
+
+    a type within itself     each level of a value is a call: 100 KB end a process
+    a list of nothing        items that take no byte: six bytes are any number of them
+
+Both are schemas by Avro's rules, and any producer may write such values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+NOTHING_LISTED = "has a list whose items take no byte, of which a few bytes could be any number"
+
+
+def contains_itself(schema: Any, above: tuple[str, ...]) -> bool:
+    """Whether it refers to a type from within that type; `above` are those it lies in."""
+    if isinstance(schema, list):
+        return any(contains_itself(one, above) for one in schema)
+    if isinstance(schema, str):
+        return schema in above
+    if schema["type"] == "record":
+        inside = (*above, schema["name"])
+        return any(contains_itself(one["type"], inside) for one in schema["fields"])
+    return any(contains_itself(schema[name], above) for name in _PARTS if name in schema)
+
+
+def lists_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
+    """Whether items of some list in it take no byte; `sizes` has the named types seen so far."""
+    if isinstance(schema, list):
+        return any(lists_nothing(one, sizes) for one in schema)
+    if isinstance(schema, str):
+        return False
+    match schema["type"]:
+        case "record":
+            # While it is looked into it takes a byte, or nobody could write one.
+            sizes[schema["name"]] = False
+            found = any(lists_nothing(one["type"], sizes) for one in schema["fields"])
+            sizes[schema["name"]] = all(_is_nothing(one["type"], sizes) for one in schema["fields"])
+            return found
+        case "fixed":
+            sizes[schema["name"]] = schema["size"] == 0
+            return False
+        case "array":
+            return lists_nothing(schema["items"], sizes) or _is_nothing(schema["items"], sizes)
+    return any(lists_nothing(schema[name], sizes) for name in _PARTS if name in schema)
+
+
+def _is_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
+    if isinstance(schema, list):  # the number of the type that follows
+        return False
+    if isinstance(schema, str):
+        return schema == "null" or sizes.get(schema, False)
+    kind = schema["type"]
+    if kind in ("record", "fixed"):
+        return sizes[schema["name"]]
+    return _is_nothing(kind, sizes)
+
+
+_PARTS = ("type", "items", "values")
