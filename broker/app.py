@@ -15,7 +15,6 @@ Its threads are in `workers.py`, the loops beside the connections in `background
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
+from strandline.broker.collector import Collector
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.consumer_values import MemberTimes
 from strandline.broker.coordination.runtime import GroupCoordinator
@@ -300,6 +300,7 @@ class Broker:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serves until `stopping` is set. Raises CannotListen."""
         refused: CannotListen | None = None
+        collector = Collector()
         try:
             async with asyncio.TaskGroup() as tasks:
                 try:
@@ -311,10 +312,7 @@ class Broker:
                     raise _Stop from None
                 for name, loop in self._loops().items():
                     tasks.create_task(keep_running(name, loop), name=name)
-                # What lives now lives for good: the collector need not look at it again. It is not
-                # searched for garbage before: a start leaves a thousand objects of that.
-                gc.freeze()
-                gc.enable()
+                collector.start()
                 listener = self._config.listeners[0]
                 print(  # noqa: T201 (the one line on standard output)
                     f"strandline ready: broker {self._config.node_id} at "
@@ -329,6 +327,7 @@ class Broker:
         except* _Stop:
             pass
         finally:
+            collector.stop()
             if self._metrics is not None:
                 self._metrics.close()
         if refused is not None:
