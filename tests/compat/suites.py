@@ -392,7 +392,8 @@ def by_hand() -> Sequence[str]:
         "",
         "## By hand",
         "",
-        "Run once against a broker with `num.partitions=2` and `group.initial.rebalance.delay.ms=0`,",
+        "Run once against a broker with `num.partitions=2` and"
+        " `group.initial.rebalance.delay.ms=0`,",
         "and found to work:",
         "",
         "| client | what it did |",
