@@ -158,6 +158,13 @@ TIERS = (
         "The same for deleting in the archive.",
         ("topic", "partition", "error"),
     ),
+    _family(
+        "strandline_remote_copy_waiting_segments",
+        _G,
+        "Closed segments that are not archived, by why: `next` and `queued` are on their way;"
+        " `gap`, `overlap` and `fenced` will not be archived before somebody does something.",
+        ("topic", "reason"),
+    ),
     _family("strandline_remote_up", _G, "1 if the object store answers, 0 if it is away."),
     _family(
         "strandline_remote_archive_owned",

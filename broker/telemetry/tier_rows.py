@@ -20,6 +20,7 @@ from strandline.broker.telemetry.rows import (
     single,
 )
 from strandline.broker.telemetry.sources import Sources
+from strandline.storage.tiering.lifecycle import SegmentState
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 
 # Counters of the tiering, by the name under which Kafka has them.
@@ -64,6 +65,7 @@ def tier_rows(
     prefix = "kafka_server_brokertopicmetrics_"
     for name, read in _TIER_GAUGES.items():
         yield row_of(prefix + name, _by_topic(tiered, read, topics))
+    yield row_of("strandline_remote_copy_waiting_segments", _waiting(tiered, topics))
     now_ms = sources.clock.now_ms()
     for name, failures in (
         ("copy", [(s.topic_partition, s.copy_failure) for s in tiered]),
@@ -107,6 +109,21 @@ def _tiering_counters(sources: Sources, topics: Sequence[str]) -> Iterator[Row]:
                 *(Sample(counts[topic], (topic,)) for topic in sorted(counts.keys() & shown)),
             ],
         )
+
+
+def _waiting(tiered: Sequence[PartitionStatistics], topics: Sequence[str]) -> Iterator[Sample]:
+    """Closed segments that are not archived, by topic and why."""
+    counts: Counter[tuple[str, str]] = Counter()
+    shown = set(topics)
+    for found in tiered:
+        topic = found.topic_partition.topic
+        if topic in shown:
+            counts.update(
+                (topic, segment.state.name.lower())
+                for segment in found.pending
+                if segment.state is not SegmentState.ACTIVE
+            )
+    return (Sample(count, where) for where, count in sorted(counts.items()))
 
 
 def _by_topic(

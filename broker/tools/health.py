@@ -17,6 +17,13 @@ QUEUE_MS_MAX = 200.0
 # Less than one segment of the default size: the next one may not fit.
 FREE_BYTES_MIN = 1024**3
 
+# Why segments are never archived, unless somebody does something.
+STUCK = {
+    "gap": "records between the archive and the disk are missing; was the manifest lost?",
+    "overlap": "the archive ends inside a segment of the disk: another broker wrote it",
+    "fenced": "another broker owns the manifest",
+}
+
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -173,6 +180,7 @@ def _archive(page: Page) -> Iterator[Check]:
             figure="fails" if failing else "works",
             trouble=_failing_text(failing) if failing else "",
         )
+    yield _stuck(page)
     behind = int(page.value("strandline_metadata_mirror_lag"))
     yield Check(
         what="metadata in the bucket",
@@ -189,6 +197,18 @@ def _archive(page: Page) -> Iterator[Check]:
         figure="damaged" if corrupt else "whole",
         trouble=f"{int(corrupt):,} downloads since the start were damaged" if corrupt else "",
     )
+
+
+def _stuck(page: Page) -> Check:
+    """Segments that wait for somebody to do something; the others wait for their turn."""
+    waiting = page.all("strandline_remote_copy_waiting_segments")
+    stuck = [sample for sample in waiting if sample.value and sample.labels.get("reason") in STUCK]
+    count = sum(sample.value for sample in waiting)
+    trouble = ""
+    if stuck:
+        worst = max(stuck, key=lambda sample: sample.value)
+        trouble = f"{worst.labels.get('topic')}: {STUCK[worst.labels['reason']]}"
+    return Check(what="waiting for the archive", figure=f"{count:,.0f} segments", trouble=trouble)
 
 
 def _failing_text(failing: Sequence[Sample]) -> str:

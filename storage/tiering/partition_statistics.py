@@ -20,6 +20,7 @@ class PendingSegment:
     base_offset: Offset
     end_offset: Offset
     size_bytes: int
+    state: SegmentState
     reason: str
 
 
@@ -105,5 +106,6 @@ def _pending(segment: SegmentVerdict, failure: FailureInfo | None) -> PendingSeg
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
         size_bytes=segment.size_bytes,
+        state=segment.state,
         reason=reason,
     )

@@ -14,7 +14,14 @@ from tests.support.metrics import get, metric, metrics_port
 from tests.support.ports import ReservedPort
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import LATEST, make_batches
-from tests.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S, TieredBroker
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
@@ -135,3 +142,28 @@ def test_a_broker_without_metrics_is_told_what_to_set(
         assert main(["status", "--bootstrap-server", broker.bootstrap]) == 1
         assert "strandline.metrics.listener" in capsys.readouterr().err
         assert main(["status", "--metrics", f"http://127.0.0.1:{broker.port}"]) == 1
+
+
+def test_an_archive_that_was_emptied_is_not_all_well_and_deleted_records_let_it_begin_anew(
+    broker: TieredBroker,
+    look: Callable[..., dict[str, object]],
+    archive: Archive,
+) -> None:
+    """What the disk holds does not continue the archive: segments wait, and no attempt fails."""
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BATCHES)
+        broker.wait_until_archived(client)
+        local_start = broker.wait_until_freed(client)
+        client.produce(make_batches(base_offset=client.offset_at(LATEST), size_bytes=SEGMENT_BYTES))
+    broker.stop()
+    archive.store.delete(archive.keys())
+    broker.start()
+    with broker.client(TOPIC) as client:
+        eventually(
+            lambda: "manifest lost" in troubles(look()).get("waiting for the archive", ""),
+            timeout_s=WAIT_S,
+        )
+        client.delete_records(local_start)
+        eventually(lambda: "waiting for the archive" not in troubles(look()), timeout_s=WAIT_S)
+        eventually(lambda: archive.end_offset(TOPIC) > local_start, timeout_s=WAIT_S)

@@ -14,6 +14,8 @@ strandline_log_directory_free_bytes{directory="/data"} 50000000000
 kafka_log_logcleanermanager_uncleanable_partitions_count 0
 strandline_remote_up 1
 strandline_remote_archive_owned 1
+strandline_remote_copy_waiting_segments{topic="t",reason="queued"} 40
+strandline_remote_copy_waiting_segments{topic="t",reason="gap"} 0
 strandline_metadata_mirror_lag 0
 strandline_cold_failures_total{reason="corrupt"} 0
 process_open_fds 26
@@ -44,6 +46,11 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
         ("kafka_log_logcleanermanager_uncleanable_partitions_count", "1", "compaction"),
         ("strandline_remote_up", "0", "object store"),
         ("strandline_remote_archive_owned", "0", "owns the archive"),
+        (
+            'strandline_remote_copy_waiting_segments{topic="t",reason="gap"}',
+            "3",
+            "waiting for the archive",
+        ),
         ("strandline_metadata_mirror_lag", "2", "metadata in the bucket"),
         ('strandline_cold_failures_total{reason="corrupt"}', "1", "reads of the archive"),
         ("process_open_fds", "16001", "open files"),
