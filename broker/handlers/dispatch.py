@@ -31,12 +31,14 @@ from strandline.broker.answers import (
     Answer,
     Caller,
     CloseConnectionError,
+    ColdParts,
     Deferred,
     Parts,
     ThrottledParts,
 )
 from strandline.broker.handlers.api_versions import ApiVersionsHandler, unsupported_api_versions
 from strandline.broker.handlers.fetch import FetchHandler
+from strandline.broker.handlers.fetch_again import KnownFetches
 from strandline.broker.handlers.produce import ProduceHandler
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.api import ApiKey
@@ -92,6 +94,7 @@ class Dispatcher:
         self._decoding = decoding
         self._produce = produce
         self._fetch = fetch
+        self._known_fetches = KnownFetches()
         self._others: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: ApiVersionsHandler(services.metadata).api_versions,
             **others,
@@ -106,6 +109,17 @@ class Dispatcher:
     ) -> Answer:
         """See `network.connection.RequestHandler`; `caller` is who sends it, as far as known."""
         started_s = self._now_s()
+        again = self._known_fetches.get(peer)
+        if again is not None:
+            known = again.match(frame)
+            if known is not None:
+                cold = self._fetch.handle_again(again, *known)
+                if cold is not None:
+                    traffic = self._apis[ApiKey.FETCH]
+                    size_bytes = len(frame) + LENGTH_BYTES
+                    traffic.came(again.version, size_bytes, started_s - received_s)
+                    traffic.at_once(cold, self._now_s() - started_s)
+                    return cold
         try:
             header = decode_request_header(frame)
             if caller.user is not ANONYMOUS:
@@ -123,9 +137,10 @@ class Dispatcher:
                     decode_produce_request(header.api_version, body), header, size_bytes, started_s
                 )
             elif header.api_key is ApiKey.FETCH:
-                answer = self._fetch.handle(
-                    decode_fetch_request(header.api_version, body), header, started_s
-                )
+                fetch = decode_fetch_request(header.api_version, body)
+                answer = self._fetch.handle(fetch, header, started_s)
+                if answer.__class__ is ColdParts:
+                    self._known_fetches.note(peer, frame, fetch, header)
             else:
                 request = decode_request(header.api_key, header.api_version, body)
                 return self._dispatch(header, request, peer, started_s, caller)

@@ -46,6 +46,7 @@ from functools import partial
 from strandline.broker.answers import Answer, ColdParts, Deferred, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.handlers.fetch_again import FetchAgain
 from strandline.broker.handlers.fetch_answers import (
     error_answer,
     is_news,
@@ -80,7 +81,7 @@ from strandline.broker.protocol.messages.fetch import (
     FetchResponseTopic,
 )
 from strandline.storage.errors import RecordsRejected, StorageError
-from strandline.storage.model import Isolation
+from strandline.storage.model import NO_EPOCH, Isolation, Offset
 from strandline.storage.records.compression import Codec
 
 log = logging.getLogger(__name__)
@@ -137,6 +138,44 @@ class FetchHandler:
         ):
             return self._answer(plan, found)
         return self._park(plan, found)
+
+    def handle_again(
+        self, again: FetchAgain, correlation_id: int, offset: Offset
+    ) -> ColdParts | None:
+        """As `handle`, for a fetch that is `again` from `offset` on.
+
+        Only records that were read ahead from the archive are given out here, to whom nothing
+        limits. Whoever wants anything else gets None, and nothing has happened.
+        """
+        now_s = self._now_s()
+        partition = self._replicas.partitions_of(again.topic, again.topic_id).get(again.partition)
+        if (
+            partition is None
+            or again.leader_epoch not in (NO_EPOCH, partition.leader_epoch)
+            or self._quotas.is_active
+            or self._pace.is_held(now_s)
+        ):
+            return None
+        tiers = partition.log
+        log_start_offset = tiers.log_start_offset
+        if not log_start_offset <= offset < tiers.local.start_offset:
+            return None
+        # One at least, as `ColdFetches` has it.
+        bytes_max = max(min(again.bytes_max, self._bytes_max), 1)
+        read = tiers.read_remote_from_memory(
+            offset,
+            bytes_max=min(again.partition_bytes_max, bytes_max),
+            isolation=again.isolation,
+        )
+        if read is None:
+            return None
+        self._cold.note_read(partition, read.size_bytes)
+        traffic = partition.traffic
+        traffic.fetch_requests += 1
+        traffic.remote_fetches += 1
+        traffic.bytes_out += read.size_bytes
+        told = partition.high_watermark, partition.last_stable_offset, log_start_offset
+        return ColdParts(again.answer(correlation_id, told, read.buffers, read.size_bytes))
 
     # --- sessions ----------------------------------------------------------------------------
 

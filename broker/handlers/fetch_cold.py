@@ -149,14 +149,20 @@ class ColdFetches:
             # A batch may be larger than a partition's share. As from the disk, only the first one
             # goes out in any case; the next fetch finds this one in memory.
             return
+        self.note_read(partition, read.size_bytes)
         found.total_bytes += read.size_bytes
-        partition.traffic.remote_bytes_out += read.size_bytes
         answer = records_answer(
             wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
         )
         if read.aborted:
             answer = with_aborted(answer, read.aborted)
         found.answers[position] = (wanted, answer)
+
+    def note_read(self, partition: Partition, size_bytes: int) -> None:
+        """Counts what was read, and what failed before would be logged again."""
+        if self._failures:
+            self._failures.pop(partition.topic_partition, None)
+        partition.traffic.remote_bytes_out += size_bytes
 
     def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
         """Says why once per kind of reason: consumers ask again several times a second."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import itertools
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from strandline.storage.remote.block_memory import SPARES_MAX, BlockMemory, best
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.values import dataclass
 
+_numbers = itertools.count()
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One
 # that has not come for this long has lost its claim on what was read ahead for it.
 IDLE_S = 10.0
@@ -140,8 +142,8 @@ class MemoryChunk(Chunk):
     def __init__(self, key: ChunkKey, view: memoryview, index: BatchIndex) -> None:
         super().__init__(key, index)
         self._view = view
-        # One element per view that is in use; a deque, because views die in any thread.
-        self._pins: deque[None] = deque()
+        # One element per view that is in use. Views die in any thread: each call is one step.
+        self._pins: dict[int, weakref.ref[memoryview]] = {}
 
     @classmethod
     def check(cls, key: ChunkKey, view: memoryview, *, base_offset: Offset) -> MemoryChunk:
@@ -158,15 +160,17 @@ class MemoryChunk(Chunk):
 
     def take(self, run: BatchRun, *, on_release: Callable[[], None] | None = None) -> memoryview:
         view = self._view[run.position : run.end_position].toreadonly()
-        self._pins.append(None)
-        weakref.finalize(view, self._unpin, on_release).atexit = False
+        pins, number = self._pins, next(_numbers)
+
+        def unpin(_: object) -> None:
+            del pins[number]
+            if on_release is not None and not pins:
+                on_release()
+
+        # A third of what `weakref.finalize` costs, and taken for each answer.
+        pins[number] = weakref.ref(view, unpin)
         self.is_used_up |= run.end_position == len(self._view)
         return view
-
-    def _unpin(self, on_release: Callable[[], None] | None) -> None:
-        self._pins.pop()
-        if on_release is not None and not self._pins:
-            on_release()
 
     def piece(self, position: Position, end_position: Position) -> memoryview:
         return self._view[position - self.key.position : end_position - self.key.position]

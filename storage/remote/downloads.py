@@ -25,6 +25,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Protocol
 
 from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
@@ -132,6 +133,9 @@ class ChunkDownloads:
         self.lost_guesses = 0
         self._disk_writes = 0
         self._is_pump_due = False
+        # The loop's thread while it reserves memory, and whether some became free in it then.
+        self._reserving_thread = 0
+        self._is_freed_meanwhile = False
         self._is_closed = False
 
     def resize(self, parallel_max: int) -> None:
@@ -245,7 +249,7 @@ class ChunkDownloads:
             return False
         key = download.key
         try:
-            place = self.cache.reserve(key.size_bytes, is_guess=is_guess, now_s=self._loop.time())
+            place = self._reserve(key.size_bytes, is_guess, self._loop.time())
         except (OSError, MemoryError, OverflowError) as error:
             # Whoever waits for it is told, or would wait for ever, and all behind it too.
             self._give_up(download, f"no memory for {key.size_bytes} bytes: {error}")
@@ -280,6 +284,18 @@ class ChunkDownloads:
         self.counters.failed += 1
         self.lost_guesses += not download.is_wanted
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
+
+    def _reserve(self, size_bytes: int, is_guess: bool, now_s: float) -> object | None:
+        """A place of that size. What is evicted for it wakes nobody if it was enough."""
+        self._reserving_thread = get_ident()
+        try:
+            place = self.cache.reserve(size_bytes, is_guess=is_guess, now_s=now_s)
+        finally:
+            self._reserving_thread = 0
+            is_freed, self._is_freed_meanwhile = self._is_freed_meanwhile, False
+        if place is None and is_freed:
+            self._memory_became_free()
+        return place
 
     def _is_held_back(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether nothing may begin yet; the pump runs again when it may."""
@@ -373,6 +389,9 @@ class ChunkDownloads:
         """Called in whatever thread dropped a view, or the last trace of a block."""
         loop = self._loop
         if loop is None or self._is_pump_due or not (self._wanted or self._guessed):
+            return
+        if self._reserving_thread == get_ident():
+            self._is_freed_meanwhile = True
             return
         self._is_pump_due = True
         try:

@@ -276,6 +276,10 @@ class ColdReader:
         if stream is not None and stream.key is not None and stream.key.log_key == entry.log_key:
             key, number = stream.key, stream.number
             is_ahead = stream.depth == depth and stream.lost_guesses == lost_guesses
+            if is_ahead:
+                found = self._read_on(folder, stream, key, offset, bytes_max, end_offset)
+                if found is not None:
+                    return found
         else:
             index = self._indexes.find(entry.meta_key)
             if index is None:
@@ -301,6 +305,32 @@ class ColdReader:
         )
         self._remember_stream(folder, result, chunk, number, depth, lost_guesses)
         return result
+
+    def _read_on(
+        self,
+        folder: str,
+        stream: _Stream,
+        key: ChunkKey,
+        offset: Offset,
+        bytes_max: int,
+        end_offset: Offset | None,
+    ) -> ColdRead | None:
+        """Most reads of a consumer that reads on: they end before their chunk does, and leave
+        `stream` as it was. None for the others, and then nothing has happened.
+        """
+        chunk = self._downloads.find(key)
+        if chunk is None:
+            return None
+        run = chunk.find_run(offset, bytes_max=bytes_max, end_offset=end_offset, at_least_one=True)
+        if run is None or run.end_position == chunk.size_bytes:
+            return None
+        self._downloads.counters.memory_hits += 1
+        self._place(folder, run.next_offset, stream)
+        return ColdRead(
+            buffers=[self._downloads.take(chunk, run)],
+            next_offset=run.next_offset,
+            size_bytes=run.size_bytes,
+        )
 
     def _collect(
         self,
@@ -381,10 +411,12 @@ class ColdReader:
         # The one that began here is not forgotten: other consumers may be at the same place, and
         # a fetch whose wait ran out comes again.
         is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
-        place = (folder, result.next_offset)
-        self._streams[place] = _Stream(
-            depth, chunk.key if is_inside else None, number, lost_guesses
-        )
+        stream = _Stream(depth, chunk.key if is_inside else None, number, lost_guesses)
+        self._place(folder, result.next_offset, stream)
+
+    def _place(self, folder: str, next_offset: Offset, stream: _Stream) -> None:
+        place = (folder, next_offset)
+        self._streams[place] = stream
         self._streams.move_to_end(place)
         while len(self._streams) > STREAMS_MAX:
             self._streams.popitem(last=False)

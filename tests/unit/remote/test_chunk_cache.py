@@ -131,6 +131,30 @@ def test_a_chunk_is_pinned_as_long_as_a_view_of_it_exists() -> None:
     assert not chunk.is_pinned
 
 
+def test_the_last_view_of_a_chunk_tells_that_it_is_gone() -> None:
+    chunk, told = chunk_of(LOG, 100), []
+    run = chunk.find_run(100, bytes_max=10**6, end_offset=None, at_least_one=True)
+    assert run is not None
+    first, second = (chunk.take(run, on_release=lambda: told.append(chunk.key)) for _ in range(2))
+    del second
+    gc.collect()
+    assert not told
+    del first
+    assert told == [chunk.key]
+
+
+def test_a_view_may_outlive_its_chunk() -> None:
+    chunk = chunk_of(LOG, 100)
+    run = chunk.find_run(100, bytes_max=10**6, end_offset=None, at_least_one=True)
+    assert run is not None
+    view = chunk.take(run)
+    del chunk
+    gc.collect()
+    assert bytes(view) == LOG
+    del view
+    gc.collect()
+
+
 # --- memory ----------------------------------------------------------------------------------
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from strandline.storage.errors import (
     TierUnavailable,
@@ -92,6 +95,65 @@ def test_whoever_jumps_causes_no_read_ahead(
     run(jump())
     assert reader.statistics().guessed_downloads == 0
     assert store.count_requests("get", r"\.log$") == 4
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    sizes=st.lists(st.sampled_from([1, 700, 1400, 3000, 9000]), min_size=1, max_size=60),
+    end_offset=st.sampled_from([None, 30, 61, 62, 63, 64]),
+)
+@example(sizes=[1] * 60, end_offset=30)
+@example(sizes=[3000] * 60, end_offset=61)
+@example(sizes=[700] * 60, end_offset=None)
+def test_where_a_consumer_is_known_to_be_it_gets_what_anybody_gets_there(
+    executor: ThreadPoolExecutor, sizes: list[int], end_offset: int | None
+) -> None:
+    """To be in the middle of a chunk changes what a read costs, never what it brings."""
+    store = MemoryStore()
+    segment = archive(store)
+
+    async def main() -> None:
+        reader = make_reader(store, executor)
+        read = partial(reader.read_from_memory, segment.entry, end_offset=end_offset)
+        offset = 0
+        # All chunks are there, so only what is remembered of the consumer differs.
+        await read_all(reader, [segment])
+        for size in sizes:
+            kept = reader._streams.copy()
+            reader._streams.clear()
+            fresh = read(offset, bytes_max=size)
+            reader._streams = kept
+            found = read(offset, bytes_max=size)
+            assert fresh is not None
+            assert found is not None
+            assert joined(found) == joined(fresh)
+            assert (found.next_offset, found.size_bytes) == (fresh.next_offset, fresh.size_bytes)
+            if not found.buffers or found.next_offset >= segment.entry.end_offset:
+                break
+            offset = found.next_offset
+
+    run(main())
+
+
+def test_whoever_takes_a_chunk_in_many_reads_is_known_in_all_of_them(
+    store: MemoryStore, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = archive(store)
+    reader = make_reader(store, executor)
+    looks: list[object] = []
+    look_ahead_soon = reader._look_ahead_soon
+    monkeypatch.setattr(
+        reader, "_look_ahead_soon", lambda due: (looks.append(due), look_ahead_soon(due))
+    )
+    assert run(read_all(reader, [segment], bytes_max=1)) == segment.log
+    # As the depth grows, and then once for each chunk; 40 reads were answered.
+    assert 0 < len(looks) < 10
+    counts = reader.statistics()
+    assert counts.downloads == 4
+    # The first chunk is wanted before anybody is known.
+    assert counts.guessed_downloads == counts.downloads - 1
 
 
 def test_read_ahead_goes_on_into_the_next_segment(

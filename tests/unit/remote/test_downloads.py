@@ -1,0 +1,108 @@
+"""The queue of downloads, and the memory that they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from strandline.storage.remote.chunk_cache import Chunk
+from strandline.storage.remote.downloads import ChunkDownloads
+from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.segment_index import ChunkKey
+from tests.support.archived_segments import make_log
+
+LOG = make_log(batch_count=1, records_per_batch=8, value_bytes=100)
+WAIT_S_MAX = 60.0
+
+
+def _key(number: int) -> ChunkKey:
+    return ChunkKey(f"{number}.log", 0, len(LOG))
+
+
+async def _wanted(downloads: ChunkDownloads, number: int) -> Chunk:
+    found = downloads.request(_key(number), base_offset=0)
+    if isinstance(found, Chunk):
+        return found
+    async with asyncio.timeout(WAIT_S_MAX):
+        return await asyncio.shield(found)
+
+
+def _run(use: Callable[[ChunkDownloads], object], *, chunks_max: int) -> None:
+    """`use` with downloads whose memory has room for so many chunks."""
+    store = MemoryStore()
+    for number in range(8):
+        store.put(_key(number).log_key, LOG)
+
+    async def main() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            downloads = ChunkDownloads(
+                store, pool, parallel_max=4, memory_bytes_max=chunks_max * len(LOG), disk=None
+            )
+            try:
+                await use(downloads)  # type: ignore[misc]
+            finally:
+                downloads.close()
+
+    asyncio.run(main())
+
+
+def test_memory_that_becomes_free_while_a_chunk_is_refused_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def use(downloads: ChunkDownloads) -> None:
+        reserve = downloads.cache.reserve
+        refused: list[int] = []
+
+        def refuse_once(size_bytes: int, *, is_guess: bool, now_s: float) -> object:
+            if refused:
+                return reserve(size_bytes, is_guess=is_guess, now_s=now_s)
+            refused.append(size_bytes)
+            # What the collector may do at any time, in this thread too.
+            downloads._memory_became_free()
+            return None
+
+        monkeypatch.setattr(downloads.cache, "reserve", refuse_once)
+        await _wanted(downloads, 0)
+        assert refused == [len(LOG)]
+
+    _run(use, chunks_max=2)
+
+
+def test_what_is_evicted_for_a_chunk_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def use(downloads: ChunkDownloads) -> None:
+        await _wanted(downloads, 0)
+        # Whoever brought it has let it go then.
+        await asyncio.sleep(0)
+        gc.collect()
+        freed: list[bool] = []
+        became_free = downloads.cache._on_free
+
+        def on_free() -> None:
+            became_free()
+            freed.append(downloads._is_pump_due)
+
+        monkeypatch.setattr(downloads.cache, "_on_free", on_free)
+        await _wanted(downloads, 1)
+        assert downloads.cache.evicted_count == 1
+        assert freed == [False]
+
+    _run(use, chunks_max=1)
+
+
+def test_a_chunk_waits_for_memory_that_a_reader_has() -> None:
+    async def use(downloads: ChunkDownloads) -> None:
+        chunk = await _wanted(downloads, 0)
+        run = chunk.find_run(0, bytes_max=1, end_offset=None, at_least_one=True)
+        assert run is not None
+        view = downloads.take(chunk, run)
+        waiting = asyncio.ensure_future(_wanted(downloads, 1))
+        await asyncio.sleep(0)
+        assert downloads.waiting_count == 1
+        del chunk, view
+        assert (await waiting).size_bytes == len(LOG)
+
+    _run(use, chunks_max=1)
