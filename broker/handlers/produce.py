@@ -36,18 +36,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from strandline.broker.answers import Answer, CloseConnectionError, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.limits import refuse_partition_flood
+from strandline.broker.handlers.produce_later import (
+    Later,
+    ToBlame,
+    ToFlush,
+    complete,
+    record_errors,
+)
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
     ProducePartition,
-    ProduceRecordError,
     ProduceRequest,
     ProduceResponse,
     ProduceResponsePartition,
@@ -59,14 +65,12 @@ from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.errors import (
     CorruptRecords,
     DiskError,
-    InvalidTimestamp,
     MessageTooLarge,
     RecordListTooLarge,
     RecordsRejected,
     StorageError,
     UnsupportedCodec,
 )
-from strandline.storage.local.append_rules import check_records
 from strandline.storage.local.log import AppendInfo
 from strandline.storage.local.preparation import needs_preparation, prepare, prepare_old
 from strandline.storage.records.batch import (
@@ -76,7 +80,6 @@ from strandline.storage.records.batch import (
     HEADER_BYTES,
 )
 from strandline.storage.records.compression import Codec
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -88,29 +91,6 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
-
-
-@dataclass(frozen=True, slots=True)
-class _ToFlush:
-    """An append whose answer waits for an fsync, and where that answer stands."""
-
-    partition: Partition
-    answers: list[ProduceResponsePartition]
-    position: int
-
-
-@dataclass(frozen=True, slots=True)
-class _ToBlame:
-    """A batch that was refused for its header's newest time, and where that answer stands."""
-
-    partition: Partition
-    answers: list[ProduceResponsePartition]
-    position: int
-    records: memoryview
-
-
-# What an answer waits for.
-_Later: TypeAlias = _ToFlush | _ToBlame
 
 
 class _Asked(NamedTuple):
@@ -203,7 +183,7 @@ class ProduceHandler:
                     header,
                 )
         answers: list[ProduceResponsePartition] = []
-        later: list[_Later] = []
+        later: list[Later] = []
         self._note(outcome, partition, wanted, version, answers, later)
         asked = _Asked(header, size_bytes, started_s)
         return self._answer([_topic_answer(topic, answers)], later, asked, request.acks)
@@ -212,7 +192,7 @@ class ProduceHandler:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
-        later: list[_Later] = []
+        later: list[Later] = []
         if any(
             _must_prepare(self._find(topic, wanted.index, version), wanted, version)
             for topic in request.topics
@@ -243,7 +223,7 @@ class ProduceHandler:
         wanted: ProducePartition,
         version: int,
         answers: list[ProduceResponsePartition],
-        later: list[_Later],
+        later: list[Later],
     ) -> None:
         """Adds the answer of one partition, and what it may have to wait for."""
         if isinstance(outcome, ProduceResponsePartition):
@@ -254,18 +234,18 @@ class ProduceHandler:
             ):
                 assert partition is not None
                 assert wanted.records is not None
-                later.append(_ToBlame(partition, answers, len(answers), wanted.records))
+                later.append(ToBlame(partition, answers, len(answers), wanted.records))
             answers.append(outcome)
             return
         assert partition is not None
         if partition.must_flush:
-            later.append(_ToFlush(partition, answers, len(answers)))
+            later.append(ToFlush(partition, answers, len(answers)))
         answers.append(_appended(wanted.index, outcome, partition))
 
     def _answer(
         self,
         topics: list[ProduceResponseTopic],
-        later: list[_Later],
+        later: list[Later],
         asked: _Asked,
         acks: int,
     ) -> Answer:
@@ -358,7 +338,7 @@ class ProduceHandler:
         """
         version = asked.header.api_version
         topics: list[ProduceResponseTopic] = []
-        later: list[_Later] = []
+        later: list[Later] = []
         for topic in request.topics:
             found = [self._find(topic, wanted.index, version) for wanted in topic.partitions]
             outcomes = await asyncio.gather(
@@ -423,49 +403,10 @@ class ProduceHandler:
         return None
 
     async def _answer_later(
-        self, response: ProduceResponse, later: list[_Later], header: RequestHeader
+        self, response: ProduceResponse, later: list[Later], header: RequestHeader
     ) -> Parts:
-        for entry in later:
-            if isinstance(entry, _ToFlush):
-                await self._flush(entry)
-            else:
-                await self._name_misdated(entry)
+        await complete(later, self._workers, now_ms=self._clock.now_ms())
         return self._framed(response, header)
-
-    async def _flush(self, entry: _ToFlush) -> None:
-        try:
-            await entry.partition.flush()
-        except StorageError as error:
-            log.error(
-                "flush failed",
-                extra={
-                    "fields": {
-                        "partition": str(entry.partition.topic_partition),
-                        "error": str(error),
-                    }
-                },
-            )
-            entry.answers[entry.position] = ProduceResponsePartition(
-                index=entry.answers[entry.position].index,
-                error_code=error.kafka_code,
-                error_message=str(error),
-            )
-
-    async def _name_misdated(self, entry: _ToBlame) -> None:
-        """Puts into the answer which records are too new, if the batch is what its header says."""
-        try:
-            await asyncio.get_running_loop().run_in_executor(
-                self._workers,
-                partial(
-                    check_records, entry.records, entry.partition.log.config, self._clock.now_ms()
-                ),
-            )
-        except InvalidTimestamp as error:
-            refused = entry.answers[entry.position]
-            refused.record_errors = _named(error)  # type: ignore[misc]  # nobody else has it yet
-            refused.error_message = str(error)  # type: ignore[misc]
-        except RecordsRejected:
-            pass  # It is refused already.
 
 
 def refuse_zstd(records: memoryview) -> None:
@@ -508,15 +449,8 @@ def _failed(
         error_code=error.kafka_code,
         log_start_offset=log_start_offset,
         error_message=str(error),
-        record_errors=_named(error) if isinstance(error, RecordsRejected) else (),
+        record_errors=record_errors(error) if isinstance(error, RecordsRejected) else (),
     )
-
-
-def _named(error: RecordsRejected) -> list[ProduceRecordError]:
-    return [
-        ProduceRecordError(batch_index=wrong.batch_index, batch_index_error_message=wrong.message)
-        for wrong in error.record_errors
-    ]
 
 
 def _close_on_error(topics: list[ProduceResponseTopic]) -> None:
