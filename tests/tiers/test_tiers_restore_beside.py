@@ -28,7 +28,7 @@ def test_what_the_old_broker_archived_after_the_restore_is_served_and_nothing_la
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(BEFORE)
         restored_end = old.wait_until_archived(client)
-        eventually(lambda: mirrors_topic(archive), timeout_s=WAIT_S)
+        eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
         assert run_restore(new).returncode == 0
         again = run_restore(new)
         assert again.returncode == 1
