@@ -29,11 +29,11 @@ from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
-from strandline.broker.collector import Collector
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.consumer_values import MemberTimes
 from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.folder_marks import METADATA_FOLDER
+from strandline.broker.full_collections import Collector
 from strandline.broker.group_configs import member_times
 from strandline.broker.handlers.dispatch import Dispatcher
 from strandline.broker.handlers.fetch import FetchHandler

@@ -4,13 +4,15 @@ One round:
 
     1 roll     an active segment that has outlived its limits
     2 move     the log start past what retention lets go of (memory; the archive is told)
-    3 write    the log start checkpoint, if any log start moved
+    3 write    the log start checkpoint, if any log start moved or an archive was begun
     4 free     local segments: archived ones by local.retention.*, all below the log start
     5 unlink   files whose delay is over
 
 3 comes before 4: a local segment that was never archived may only go once its log start cannot
-come back after a crash. What lies in the bucket is deleted by tiering, in an order of its own.
-Step 4 asks `lifecycle` again for every segment, so a wrong verdict here frees nothing.
+come back after a crash. And without a checkpoint a start cannot know that there was an archive: it
+would take one that is not found (emptied, or another bucket by mistake) for one that was never
+begun, and let the log begin where the local files do. What lies in the bucket is deleted by
+tiering, in an order of its own. Step 4 asks `lifecycle` again for every segment, so a wrong verdict here frees nothing.
 
 For a tiered log the limits of the whole log apply to what is archived: with the store away nothing
 that is not in it gets lost, however old it is.
@@ -20,9 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from pathlib import Path
 
 from strandline.retention.jump_guard import JumpGuard
 from strandline.retention.policy import (
@@ -61,7 +64,7 @@ class RetentionEnforcer:
         self,
         logs: Callable[[], Iterable[UnifiedLog]],
         *,
-        write_log_starts: Callable[[], Awaitable[object]],
+        write_log_starts: Callable[[], Awaitable[Collection[Path]]],
         purge_deleted: Callable[[TimestampMs], object],
         wake_tiering: Callable[[TopicPartition], None],
         executor: Executor,
@@ -69,7 +72,8 @@ class RetentionEnforcer:
         interval_ms: int,
     ) -> None:
         """`logs` gives those that are served now. `write_log_starts` returns once the log starts
-        of all of them are durable. `purge_deleted` blocks and runs in `executor`.
+        of all of them are durable, but for those in the log folders that it names. `purge_deleted`
+        blocks and runs in `executor`.
         """
         self._logs = logs
         self._write_log_starts = write_log_starts
@@ -184,18 +188,23 @@ class RetentionEnforcer:
             (unified_log, unified_log.log_start_offset)
             for unified_log in self._logs()
             if unified_log.log_start_offset > unified_log.durable_log_start_offset
+            or (unified_log.highest_remote_offset >= 0 and not unified_log.is_log_start_noted)
         ]
         if not log_starts:
             return set()
         try:
-            await self._write_log_starts()
+            failed_folders = await self._write_log_starts()
         except StorageError as error:
             for unified_log, _ in log_starts:
                 self._note_failure(unified_log, error)
             return {unified_log.topic_partition for unified_log, _ in log_starts}
+        failed: set[TopicPartition] = set()
         for unified_log, log_start_offset in log_starts:
-            unified_log.note_checkpointed(log_start_offset)
-        return set()
+            if unified_log.local.directory.parent in failed_folders:
+                failed.add(unified_log.topic_partition)
+            else:
+                unified_log.note_checkpointed(log_start_offset)
+        return failed
 
     # --- 4 free ------------------------------------------------------------------------------
 

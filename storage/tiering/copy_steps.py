@@ -61,6 +61,7 @@ class CopySteps:
         self._tail_timer = TailTimer(tools.clock, interval_ms=tools.interval_ms)
         # The open segment of which the committed parts are known to be the beginning.
         self._tail_checked: LogSegment | None = None
+        self._misfit_told: Offset | None = None
 
     def forget_all(self) -> None:
         """What is under way is not committed any more."""
@@ -100,8 +101,10 @@ class CopySteps:
     # --- closed segments ---------------------------------------------------------------------
 
     async def _copy_next(self) -> bool:
-        wanted = self._owner.log.judge().next_copies(COPIES_PER_PARTITION)
+        verdict = self._owner.log.judge()
+        wanted = verdict.next_copies(COPIES_PER_PARTITION)
         self._copies.keep(wanted)
+        self._tell_of_misfit(verdict.misfit)
         if not wanted:
             return False
         head = wanted[0]
@@ -119,6 +122,24 @@ class CopySteps:
         await self._commit_copy(copied.entry)
         self._copies.forget(head.base_offset)
         return self._owner.log.judge().next_copy is not None
+
+    def _tell_of_misfit(self, segment: SegmentVerdict | None) -> None:
+        """A line in the log, once for each segment, since no retry mends it."""
+        told, self._misfit_told = self._misfit_told, segment and segment.base_offset
+        if segment is None or segment.base_offset == told:
+            return
+        log.warning(
+            "copying has stopped: segment and archive do not fit together; see docs/operations.md",
+            extra={
+                "fields": {
+                    "partition": str(self._owner.log.topic_partition),
+                    "base_offset": segment.base_offset,
+                    "archive_end_offset": self._owner.remote.end_offset,
+                    "log_start_offset": self._owner.log.log_start_offset,
+                    "reason": segment.state.value,
+                }
+            },
+        )
 
     def _begin_copies(self, wanted: Sequence[SegmentVerdict]) -> None:
         """Begins the next copy, and those behind it as far as nothing speaks against it."""

@@ -65,6 +65,8 @@ class PartitionView:
 
     `remote_end_offset` is the exclusive end of the committed archive, None while it is empty.
     `durable_log_start_offset` is the log start that survives a crash of this machine.
+    `is_log_start_noted` says whether this disk has a checkpoint of where the log starts: without
+    one an archive that was lost looks like one that was never begun.
     `cleaned_offset` is up to where a compacted log is clean, None for other logs.
     """
 
@@ -77,6 +79,7 @@ class PartitionView:
     copy_disabled: bool = False
     manifest_known: bool = True
     fenced: bool = False
+    is_log_start_noted: bool = True
     cleaned_offset: Offset | None = None
     now_ms: TimestampMs = 0
     copy_lag_ms: int = 0
@@ -114,6 +117,12 @@ class PartitionVerdict:
             elif copies:
                 break
         return tuple(copies[:count_max])
+
+    @property
+    def misfit(self) -> SegmentVerdict | None:
+        """The segment that cannot be copied until somebody mends the archive, if there is one."""
+        misfits = (SegmentState.GAP, SegmentState.OVERLAP)
+        return next((s for s in self.segments if s.state in misfits), None)
 
     @property
     def freeable_end_offset(self) -> Offset | None:
@@ -168,7 +177,7 @@ def is_freeable(view: PartitionView, segment: SegmentView) -> bool:
     # A log start that only memory knows would go back after a crash, and the records with it.
     if segment.end_offset <= view.durable_log_start_offset:
         return True
-    return _is_archived(view, segment)
+    return view.is_log_start_noted and _is_archived(view, segment)
 
 
 def _is_archived(view: PartitionView, segment: SegmentView) -> bool:

@@ -64,6 +64,7 @@ class UnifiedLog:
         "_checkpointed_offset",
         "_executor",
         "_log_start_known",
+        "is_log_start_noted",
         "is_restarting",
         "local",
         "log_start_offset",
@@ -89,6 +90,8 @@ class UnifiedLog:
         # Set by the manager while the partition is tiered.
         self.remote: RemoteLog | None = None
         self._log_start_known = log_start_offset is not None
+        # A checkpoint on this disk speaks of this log.
+        self.is_log_start_noted = log_start_offset is not None
         # While what was lost from this disk comes back, nobody may write in its place.
         self.is_restarting = False
         # First offset of the log, whichever tier it lies in.
@@ -349,6 +352,7 @@ class UnifiedLog:
     def note_checkpointed(self, log_start_offset: Offset) -> None:
         """The log start checkpoint on this disk says `log_start_offset` now, durably."""
         self._checkpointed_offset = max(self._checkpointed_offset, log_start_offset)
+        self.is_log_start_noted = True
 
     def adopt_remote_log_start(self) -> None:
         """Called when the manifest was loaded: the log start is the higher of both."""
@@ -380,6 +384,7 @@ class UnifiedLog:
             segments=segment_views(self.local.segments, with_times=may_wait),
             log_start_offset=self.log_start_offset,
             durable_log_start_offset=self.durable_log_start_offset,
+            is_log_start_noted=self.is_log_start_noted,
             last_stable_offset=self.local.last_stable_offset,
             remote_end_offset=None if remote is None else remote.end_offset,
             tiering_enabled=self.is_tiered,

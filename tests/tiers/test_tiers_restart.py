@@ -172,3 +172,30 @@ def test_a_broker_that_lost_a_partition_from_its_disk_serves_the_archive_and_goe
         broker.wait_until_archived(client)
         assert client.read(0, end_of(more)) == archived + more
     archive.wait_until_tidy()
+
+
+@pytest.mark.parametrize("end", [TieredBroker.stop, TieredBroker.kill], ids=["stopped", "killed"])
+def test_an_archive_that_was_emptied_is_told_and_not_begun_anew(
+    make_broker: MakeBroker, archive: Archive, end: Callable[[TieredBroker], object]
+) -> None:
+    broker = make_broker()
+    broker.start()
+    border = archive_half(broker)
+    local = [batch for batch in BEFORE if end_of([batch]) > border]
+    end(broker)
+    archive.store.delete(archive.keys())
+    broker.start()
+    with broker.client(TOPIC) as client:
+        client.produce(AFTER)
+        (line,) = eventually(lambda: broker.warnings("copying has stopped"), timeout_s=WAIT_S)
+        assert f"base_offset={border}" in line
+        assert "records between are missing" in line
+        # What is missing is missing, and not deleted: it may come back.
+        assert client.offset_at(EARLIEST) == 0
+        assert client.read(border, end_of(AFTER)) == local + AFTER
+        assert archive.segments(TOPIC) == ()
+        # What operations.md says about it: the records are given up.
+        client.delete_records(border)
+        broker.wait_until_archived(client)
+        assert archive.segments(TOPIC)[0].base_offset == border
+        assert client.read(border, end_of(AFTER)) == local + AFTER

@@ -229,8 +229,9 @@ class Rig:
         self.cleaned_offset = None
         await self.crash()
 
-    async def write_log_starts(self) -> None:
+    async def write_log_starts(self) -> frozenset[Path]:
         checkpoint.write_offsets(self.checkpoint_path, {PARTITION: self.log.log_start_offset})
+        return frozenset()
 
     @property
     def topic_info(self) -> TopicInfo:

@@ -19,7 +19,7 @@ from strandline.storage.remote.keys import (
 from strandline.storage.remote.s3_usage import ObjectVersion
 from strandline.storage.tiering.usage import SMALL_BYTES, Sum, kind_of, sum_up, topic_of
 
-TOPIC_ID = uuid.uuid4()
+TOPIC_ID = uuid.UUID(int=0x5EED << 64 | 7)
 PARTITION = TopicIdPartition("orders", TOPIC_ID, 3)
 KEYS = segment_keys(PARTITION, base_offset=0, leader_epoch=0, unique="ab")
 

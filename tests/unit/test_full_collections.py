@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.broker.collector import Collector
+from strandline.broker.full_collections import Collector
 
 
 class Node:
