@@ -12,7 +12,8 @@ One round:
 come back after a crash. And without a checkpoint a start cannot know that there was an archive: it
 would take one that is not found (emptied, or another bucket by mistake) for one that was never
 begun, and let the log begin where the local files do. What lies in the bucket is deleted by
-tiering, in an order of its own. Step 4 asks `lifecycle` again for every segment, so a wrong verdict here frees nothing.
+tiering, in an order of its own. Step 4 asks `lifecycle` again for every segment, so a wrong verdict
+here frees nothing.
 
 For a tiered log the limits of the whole log apply to what is archived: with the store away nothing
 that is not in it gets lost, however old it is.
