@@ -125,7 +125,8 @@ class CopySteps:
 
     def _tell_of_misfit(self, segment: SegmentVerdict | None) -> None:
         """A line in the log, once for each segment, since no retry mends it."""
-        told, self._misfit_told = self._misfit_told, segment and segment.base_offset
+        told = self._misfit_told
+        self._misfit_told = None if segment is None else segment.base_offset
         if segment is None or segment.base_offset == told:
             return
         log.warning(
