@@ -48,9 +48,11 @@ def pace_settings(config: BrokerConfig) -> PaceSettings:
 def tiering_config(config: BrokerConfig) -> TieringConfig:
     """What the configuration says of the remote tier's work."""
     # A broker without a remote tier does without most of `storage/tiering`.
+    from strandline.storage.tiering.scratch import SCRATCH_FOLDER
     from strandline.storage.tiering.tiering_config import TieringConfig
 
     return TieringConfig(
+        scratch=config.log_dirs[0] / SCRATCH_FOLDER,
         task_interval_ms=config.remote_log_manager_task_interval_ms,
         workers=config.remote_log_manager_copier_thread_pool_size,
         copy_timeout_ms=config.remote_copy_timeout_ms,

@@ -69,6 +69,7 @@ from strandline.storage.tiering.merging import (
     PublishPoints,
     SegmentMerger,
 )
+from strandline.storage.tiering.scratch import made
 from strandline.storage.values import dataclass
 
 DOWNLOAD_BYTES = 8 * 1024 * 1024
@@ -154,7 +155,7 @@ class CompactionRound:
         self._aborted: set[AbortedTransaction] = set()
         try:
             self._scratch = tempfile.TemporaryDirectory(
-                dir=scratch, prefix="compact-", ignore_cleanup_errors=True
+                dir=made(scratch), prefix="compact-", ignore_cleanup_errors=True
             )
         except OSError as error:
             raise DiskError(f"no temporary folder to compact in: {error.strerror}") from error

@@ -50,6 +50,7 @@ from strandline.storage.remote.segment_meta import MetaReader, Section
 from strandline.storage.tiering.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.object_check import verify_object
+from strandline.storage.tiering.scratch import made
 from strandline.storage.tiering.segment_sections import sections_of
 from strandline.storage.values import dataclass
 
@@ -148,7 +149,7 @@ class SegmentMerger:
         for it, and as a copy does.
         """
         try:
-            with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="merge-") as file:
+            with tempfile.NamedTemporaryFile(dir=made(self._scratch), prefix="merge-") as file:
                 for entry in run:  # 1
                     content = self._store.get(entry.log_key)
                     if len(content) != entry.size_bytes or checksum(content) != entry.log_crc32c:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import field
+from pathlib import Path
 
 from strandline.storage.tiering.archive_compaction import KEY_BYTES_MAX
 from strandline.storage.tiering.failures import RetryPolicy
@@ -33,6 +34,9 @@ class TieringConfig:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     # Small segments in the bucket are merged up to this size; 0: never.
     merge_target_bytes: int = 0
+    # Where segments lie while they are merged or compacted; emptied at the start. None: the
+    # system's place for temporary files.
+    scratch: Path | None = None
     # Memory for keys while the archive of a compacted topic is compacted, one at a time.
     compaction_key_bytes_max: int = KEY_BYTES_MAX
     copy_quota: QuotaLimits = field(default_factory=QuotaLimits)

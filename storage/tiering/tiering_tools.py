@@ -18,6 +18,7 @@ from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.merging import SegmentMerger
 from strandline.storage.tiering.quota import TierQuota
+from strandline.storage.tiering.scratch import remove_leftovers
 from strandline.storage.tiering.store_health import StoreHealth
 from strandline.storage.tiering.tail_copy import TailCopier
 from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
@@ -67,8 +68,13 @@ def make_tools(
     cleaner: CleanerProcess,
 ) -> TieringTools:
     """The tools of all partitions of one broker; `inspector` and `compactor` have to be closed."""
+    remove_leftovers(config.scratch)
     merger = SegmentMerger(
-        store, inspector=inspector, clock=clock, timeout_ms=config.copy_timeout_ms
+        store,
+        inspector=inspector,
+        clock=clock,
+        timeout_ms=config.copy_timeout_ms,
+        scratch=config.scratch,
     )
     return TieringTools(
         store=store,
@@ -98,6 +104,7 @@ def make_tools(
             process=cleaner,
             clock=clock,
             key_bytes_max=config.compaction_key_bytes_max,
+            scratch=config.scratch,
         ),
         inspector=inspector,
         copies=executors.copies,

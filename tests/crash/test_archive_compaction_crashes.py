@@ -185,6 +185,7 @@ def check_healed(broker: TieredBroker, archive: Archive) -> None:
         assert table_of(client) == TABLE
         eventually(lambda: is_compacted(archive), timeout_s=WAIT_S)
         assert table_of(client) == TABLE
+    assert broker.scratch_files() == []
     mark = manifest_of(archive).compaction
     assert mark is not None
     assert mark.cleaned_offset == archive.end_offset(TOPIC)
@@ -217,6 +218,8 @@ def test_a_compaction_in_the_bucket_that_dies_at_a_step_is_made_again_and_loses_
     assert len(before) == SEGMENTS
     broker.start_to_crash_at(point)
     wait_for_death(broker)
+    # What it was just putting lies on the disk.
+    assert bool(broker.scratch_files()) == (point in (COMPACT_AFTER_LOG, COMPACT_AFTER_META))
 
     manifest = manifest_of(archive)
     is_committed = point in (COMPACT_AFTER_COMMIT, COMPACT_AFTER_MARK)

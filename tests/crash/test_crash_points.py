@@ -311,11 +311,14 @@ def test_a_merge_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     wait_for_death(broker)
     is_committed = point == MERGE_AFTER_COMMIT
     assert len(archive.segments(TOPIC)) == (1 if is_committed else CLOSED_SEGMENTS)
+    dead = broker.scratch_files()
+    assert len(dead) == (point in (MERGE_AFTER_LOG, MERGE_AFTER_META))
 
     broker.start()
     settle(broker)
     eventually(lambda: len(archive.segments(TOPIC)) == 1 and is_clean(archive), timeout_s=WAIT_S)
     settle(broker)
+    assert broker.scratch_files() == []
     spare = uploaded_keys(archive) - live_keys(archive)
     assert orphan_keys(archive) == spare
     assert len(spare) == {MERGE_AFTER_LOG: 1, MERGE_AFTER_COMMIT: 0}.get(point, 2)

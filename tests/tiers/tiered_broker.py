@@ -35,6 +35,7 @@ from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.topic_info import list_topics
 from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare
+from strandline.storage.tiering.scratch import SCRATCH_FOLDER
 from strandline.storage.tiering.scrub import Depth, Finding, Scrub
 from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, eventually
@@ -274,6 +275,10 @@ class TieredBroker(BrokerProcess):
     def segment_files(self, topic: str, partition: int = 0) -> list[Path]:
         """The partition's local segments, oldest first, without those that are being deleted."""
         return sorted((self.data / f"{topic}-{partition}").glob("*.log"))
+
+    def scratch_files(self) -> list[Path]:
+        """What lies on the disk on its way to the bucket: of merges and compactions there."""
+        return [path for path in (self.data / SCRATCH_FOLDER).rglob("*") if path.is_file()]
 
     def warnings(self, text: str = "") -> list[str]:
         """Log lines at WARNING and above that contain `text`."""
