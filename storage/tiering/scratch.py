@@ -7,16 +7,20 @@ left there goes at the next start; the lock of the log folder sees to it that it
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
+
+from strandline.storage import files
+from strandline.storage.errors import DiskError
 
 SCRATCH_FOLDER = "remote-scratch"
 
 
 def remove_leftovers(scratch: Path | None) -> None:
     """Empties the folder before anything is made in it; what cannot be removed is left."""
-    if scratch is not None and scratch.exists():
-        shutil.rmtree(scratch, ignore_errors=True)
+    if scratch is not None:
+        with suppress(DiskError):
+            files.remove_tree(scratch)
 
 
 def made(scratch: Path | None) -> Path | None:
