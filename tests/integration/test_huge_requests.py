@@ -178,7 +178,9 @@ HOSTILE: Sequence[tuple[str, Callable[[], Request], int]] = [
         "OffsetFetch",
         lambda: OffsetFetchRequest(
             group_id="g",
-            topics=[OffsetFetchRequestTopic(name="none", partition_indexes=range(480_000))],
+            topics=[
+                OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in names(120_000)
+            ],
         ),
         5,
     ),
@@ -191,7 +193,7 @@ HOSTILE: Sequence[tuple[str, Callable[[], Request], int]] = [
                     name="none",
                     partitions=[
                         OffsetDeleteRequestPartition(partition_index=number)
-                        for number in range(480_000)
+                        for number in range(390_000)
                     ],
                 )
             ],
@@ -230,12 +232,13 @@ def test_a_huge_array_holds_up_nobody(
     assert MIB < len(frame) < 2.1 * MIB
 
     def answers_meanwhile(other: WireClient) -> int:
-        ended = threading.Event()
+        sent, ended = threading.Event(), threading.Event()
         refused: list[bool] = []
 
         def send_hostile() -> None:
             with WireClient(broker.port) as hostile:
                 hostile.send_raw(frame)
+                sent.set()
                 # Its answer would be made on the loop, and take as long as the decoding did.
                 refused.append(hostile.closed_by_broker())
             ended.set()
@@ -244,8 +247,9 @@ def test_a_huge_array_holds_up_nobody(
         sender.start()
         answered = 0
         while not ended.is_set():
+            counts = sent.is_set()
             other.ask(software(), ApiVersionsResponse, 3)
-            answered += 1
+            answered += counts
         sender.join()
         assert refused == [True]
         return answered
@@ -255,8 +259,8 @@ def test_a_huge_array_holds_up_nobody(
         other.ask(software(), ApiVersionsResponse, 3)
         # A busy machine may give this process no turn meanwhile: the best of three counts.
         answered_meanwhile = max(answers_meanwhile(other) for _ in range(3))
-    # On the loop it would be two or three: one before, one behind, one between.
-    assert answered_meanwhile >= 10, answered_meanwhile
+    # On the loop it would be one or two: one that was asked before, and one behind.
+    assert answered_meanwhile >= 5, answered_meanwhile
     assert broker.resident_mib() - before_mib < 160
 
 

@@ -16,7 +16,6 @@ from tests.tiers.log_client import (
     end_of,
     make_batches,
 )
-from tests.tiers.test_tiers_topic_changes import TOPIC, alter
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -28,18 +27,24 @@ from tests.tiers.tiered_broker import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
+TOPIC = "changed"
+COPY_DISABLE = "remote.log.copy.disable"
+OFF_WITH_ITS_ARCHIVE = {
+    "remote.storage.enable": "false",
+    "remote.log.delete.on.disable": "true",
+}
 BATCHES = make_batches(size_bytes=7 * SEGMENT_BYTES // 2)
 OTHERS = make_batches(size_bytes=5 * SEGMENT_BYTES // 2, seed=9)
 SLOW_S = 1.0
 # What may be altered while records go on being what they were sent as.
 CHANGES: list[dict[str, str]] = [
-    {"segment_bytes": str(2 * SEGMENT_BYTES), "index_interval_bytes": "100"},
-    {"strandline_remote_storage_class": "STANDARD_IA", "strandline_remote_object_tags": "a=b"},
-    {"strandline_remote_compression_type": "zstd"},
-    {"local_retention_bytes": "0", "local_retention_ms": "0"},
-    {"retention_bytes": str(100 * SEGMENT_BYTES), "remote_copy_lag_ms": "0"},
-    {"strandline_remote_active_segment_upload_ms": "1000"},
-    {"segment_ms": "200"},
+    {"segment.bytes": str(2 * SEGMENT_BYTES), "index.interval.bytes": "100"},
+    {"strandline.remote.storage.class": "STANDARD_IA", "strandline.remote.object.tags": "a=b"},
+    {"strandline.remote.compression.type": "zstd"},
+    {"local.retention.bytes": "0", "local.retention.ms": "0"},
+    {"retention.bytes": str(100 * SEGMENT_BYTES), "remote.copy.lag.ms": "0"},
+    {"strandline.remote.active.segment.upload.ms": "1000"},
+    {"segment.ms": "200"},
 ]
 
 
@@ -79,7 +84,7 @@ def test_whatever_is_altered_during_a_copy_loses_and_changes_no_record(
         sent = list(BATCHES)
         eventually(lambda: slow.hit_count, timeout_s=WAIT_S)
         for number, change in enumerate(CHANGES):
-            alter(far, **change)
+            assert far.alter_topic(TOPIC, change) == 0
             more = make_batches(
                 base_offset=end_of(sent), size_bytes=SEGMENT_BYTES // 2, seed=10 + number
             )
@@ -98,12 +103,12 @@ def test_copying_that_is_turned_off_during_a_copy_goes_on_where_it_was(
         for _ in range(2):
             hits = slow.hit_count
             eventually(lambda hits=hits: slow.hit_count > hits, timeout_s=WAIT_S)
-            alter(far, remote_log_copy_disable="true")
+            assert far.alter_topic(TOPIC, {COPY_DISABLE: "true"}) == 0
             eventually(
                 lambda: client.offset_at(LATEST_TIERED) + 1 == archive.end_offset(TOPIC),
                 timeout_s=WAIT_S,
             )
-            alter(far, remote_log_copy_disable="false")
+            assert far.alter_topic(TOPIC, {COPY_DISABLE: "false"}) == 0
         far.wait_until_archived(client)
         assert client.read(0, end_of(BATCHES)) == BATCHES
         assert archive.findings() == []
@@ -120,8 +125,8 @@ def test_tiering_that_is_turned_off_and_on_during_a_copy_begins_anew(
         client.produce(BATCHES)
         eventually(lambda: slow.hit_count, timeout_s=WAIT_S)
         for _ in range(3):
-            alter(far, remote_storage_enable="false", remote_log_delete_on_disable="true")
-            alter(far, remote_storage_enable="true")
+            assert far.alter_topic(TOPIC, OFF_WITH_ITS_ARCHIVE) == 0
+            assert far.alter_topic(TOPIC, TIERED) == 0
         check(far, archive, client, BATCHES)
         assert archive.segments(TOPIC)[0].base_offset == 0
 

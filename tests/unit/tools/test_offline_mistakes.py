@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from strandline.broker.cli import main
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A restore sets logging up for the whole process, which here is that of all tests."""
+    root, ours = logging.getLogger(), logging.getLogger("strandline")
+    before = list(root.handlers), root.level, ours.level
+    yield
+    root.handlers[:], root.level, ours.level = before
+    for logger in (root, ours):
+        logger.setLevel(logger.level)
 
 
 @pytest.mark.parametrize(
