@@ -1,6 +1,7 @@
 """One chunk from the store into memory, from whoever has it at the least cost.
 
-    disk cache ─► download process ─► the store itself, twice if its bytes are wrong
+    disk cache ─► download process, or this thread in its place ─► the store itself, twice if its
+                                                                   bytes are wrong
 
 Where the download process is all that is needed, no thread is: `begin` asks it on the event loop,
 and what is left to do after another answer than an index is `go_on`, in a worker again.

@@ -24,7 +24,7 @@ import threading
 
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.remote.batch_index import BatchWalk
+from strandline.storage.remote.checked_get import get_checked
 from strandline.storage.remote.download_messages import (
     READY,
     Answer,
@@ -36,7 +36,7 @@ from strandline.storage.remote.download_messages import (
 )
 from strandline.storage.remote.file_check import FileCheck
 from strandline.storage.remote.paced_steps import PacedSteps
-from strandline.storage.remote.ranged_get import RangedGets, Refused
+from strandline.storage.remote.ranged_get import RangedGets
 
 # Cold reads are served to clients that wait, but hot ones come first.
 NICENESS = 5
@@ -79,7 +79,14 @@ def _serve(channel: socket.socket, blocks: _Blocks, clock: Clock) -> None:
             else:
                 mapping = blocks.of(request, descriptor)
                 with memoryview(mapping) as whole, whole[: request.size_bytes] as target:
-                    answer = _download(gets, request, target)
+                    answer = get_checked(
+                        gets,
+                        request.source,
+                        target,
+                        start=request.start,
+                        base_offset=request.base_offset,
+                        bytes_per_s=request.bytes_per_s,
+                    )
             channel.sendall(encode_answer(answer))
         except (EOFError, OSError):
             channel.close()
@@ -98,32 +105,6 @@ def _check(check: FileCheck, request: CheckRequest, descriptor: int) -> Answer:
         return NotDone(detail=str(error), is_corrupt=True)
     except OSError as error:
         return NotDone(detail=f"{type(error).__name__}: {error}")
-
-
-def _download(gets: RangedGets, request: DownloadRequest, target: memoryview) -> Answer:
-    walk = BatchWalk(request.size_bytes, request.base_offset)
-
-    def received(size_bytes: int) -> None:
-        # While it is in the processor's cache, and while the rest is on its way.
-        window_bytes = size_bytes - walk.position
-        if window_bytes >= walk.missing_bytes or size_bytes == request.size_bytes:
-            with target[walk.position : size_bytes] as window:
-                walk.add(window)
-
-    try:
-        gets.get_into(
-            request.source,
-            target,
-            start=request.start,
-            on_received=received,
-            bytes_per_s=request.bytes_per_s,
-        )
-        assert walk.is_done, walk.position
-        return walk.index
-    except Refused as error:
-        return NotDone(detail=str(error))
-    except CorruptRecords as error:
-        return NotDone(detail=str(error), is_corrupt=True)
 
 
 def _interrupt_nobody() -> None:

@@ -6,10 +6,14 @@
                  <-- index of its batches ---   (one for each download at a time)
 
 The blocks are shared memory, so the bytes never pass through the broker's Python; it only sends
-them on. The child knows one case, that all goes well. Anything else, and also a child that is not
-there (yet), makes `fetch` answer None, and the caller downloads in this process as ever: retries,
-errors and what they are called have one home, the store. After that the child is left alone for a
-while that doubles, so that a store in trouble is not asked twice each time.
+them on. The child knows one case, that all goes well. Anything else makes `fetch` answer NotDone or
+None, and the caller downloads by the store as ever: retries, errors and what they are called have
+one home. After that the child is left alone for a while that doubles, so that a store in trouble is
+not asked twice each time.
+
+As long as there is no child (yet), or all its channels are taken, the worker that called `fetch`
+does what the child would do (`checked_get`): the SDK takes several times the processor time, just
+when a reader waits for its first chunks. Not over TLS: the SDK has connections that are open.
 
 `fetch` and `check` wait for the answer and belong in a worker. Most chunks need none: where the
 child is ready and it is known where the object lies, `begin_fetch` and `begin_check` send the
@@ -40,6 +44,7 @@ from strandline.storage.files import OpenFile
 from strandline.storage.model import Offset
 from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.block_memory import BlockMemory
+from strandline.storage.remote.checked_get import CheckedGets
 from strandline.storage.remote.direct_read import DirectRead, ReadsDirectly
 from strandline.storage.remote.download_channel import Channel
 from strandline.storage.remote.download_messages import (
@@ -134,6 +139,8 @@ class DownloadProcess:
         self._rest_s = 0.0
         self._rest_until_s = 0.0
         self._is_closed = False
+        # What comes before a child is ready, or while all its channels are taken.
+        self._here = CheckedGets(self._clock)
         # Log key -> where the object lies, and until when that is believed.
         self._sources: OrderedDict[str, tuple[DirectRead, float]] = OrderedDict()
         # Blocks that are gone and that the child may still have mapped.
@@ -156,8 +163,8 @@ class DownloadProcess:
     def fetch(self, key: ChunkKey, memory: BlockMemory, *, base_offset: Offset) -> Answer | None:
         """Fills the beginning of `memory` with the bytes of `key` and checks them.
 
-        None, or NotDone with what was wrong, if the caller must download by itself; then nobody
-        else writes to the block any more.
+        None, or NotDone with what was wrong, if the caller must ask the store; then nobody else
+        writes to the block any more. Without a child this thread does it, if it is plain http.
         """
         if memory.descriptor < 0:
             return None
@@ -165,10 +172,15 @@ class DownloadProcess:
             source = self._store.direct_read(key.log_key)
         except TierError:
             return None
-        taken = None if source is None else self._take()
-        if source is None or taken is None:
+        if source is None:
             return None
+        taken = self._take()
+        if taken is None:
+            answer = self._fetch_here(source, key, memory, base_offset)
+            self._note_read(key, answer)
+            return answer
         child, channel = taken
+        self._here.close()
         with self._lock:
             self._sources[key.log_key] = source, self._clock.monotonic_s() + SOURCE_KNOWN_S
             self._sources.move_to_end(key.log_key)
@@ -177,6 +189,27 @@ class DownloadProcess:
             request, descriptor = self._request(child, source, key, memory, base_offset)
         answer = self._ask(child, channel, request, descriptor, wait_s=source.request_s)
         self._note_read(key, answer)
+        return answer
+
+    def _fetch_here(
+        self, source: DirectRead, key: ChunkKey, memory: BlockMemory, base_offset: Offset
+    ) -> Answer | None:
+        """As the child would do it, by this thread; None if the store shall do it."""
+        with self._lock:
+            is_resting = self._clock.monotonic_s() < self._rest_until_s
+            if self._is_closed or is_resting or not self._here.takes(source):
+                return None
+        with memoryview(memory.mapping) as whole, whole[: key.size_bytes] as target:
+            answer = self._here.get(
+                source,
+                target,
+                start=key.position,
+                base_offset=base_offset,
+                bytes_per_s=self.bytes_per_s,
+            )
+        if isinstance(answer, NotDone) and not answer.is_corrupt:
+            with self._lock:
+                self._rest(answer.detail)
         return answer
 
     def begin_fetch(
@@ -349,6 +382,7 @@ class DownloadProcess:
             child = self._child
             if child is None:
                 self._asked_count = 0
+                self._here.close()
                 return False
             if self._clock.monotonic_s() - self._used_s < IDLE_S or not child.is_idle:
                 return True
@@ -362,6 +396,7 @@ class DownloadProcess:
         with self._lock:
             self._is_closed = True
             child, self._child = self._child, None
+        self._here.close()
         if child is not None:
             child.process.abandon()
 

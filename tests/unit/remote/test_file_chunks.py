@@ -39,7 +39,7 @@ from tests.support.archived_segments import (
     make_log,
 )
 from tests.support.old_formats import message_set
-from tests.unit.records.test_old_messages import SHAPES, some_records
+from tests.unit.records.old_shapes import SHAPES, some_records
 from tests.unit.remote.cold_reading import (
     ALL_BYTES,
     PARTITION,

@@ -1,0 +1,183 @@
+"""Before there is a download process a worker does its work: the same bytes, the same checks."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from strandline.storage.clock import ManualClock
+from strandline.storage.remote.batch_index import BatchIndex, index_batches
+from strandline.storage.remote.block_memory import BlockMemory
+from strandline.storage.remote.direct_read import DirectRead
+from strandline.storage.remote.download_messages import NotDone
+from strandline.storage.remote.download_process import STARTS_AFTER, DownloadProcess
+from strandline.storage.remote.ranged_get import HEAD_BYTES_MAX
+from strandline.storage.remote.segment_index import ChunkKey
+from tests.support.archived_segments import make_log
+from tests.unit.remote.scripted_server import Server, sends
+
+# More than comes with the head, so that it is received in several pieces.
+LOG = make_log(batch_count=400)
+KEY = ChunkKey("a.log", 0, len(LOG))
+HEAD = (
+    f"HTTP/1.1 206 Partial Content\r\nContent-Length: {len(LOG)}\r\n"
+    f"Content-Range: bytes 0-{len(LOG) - 1}/{len(LOG)}\r\n\r\n"
+).encode()
+GOOD = HEAD + LOG
+INDEX = index_batches(memoryview(LOG), 0)
+assert len(LOG) > 2 * HEAD_BYTES_MAX
+
+
+class Objects:
+    """A store that only says where its one object lies."""
+
+    def __init__(self, source: DirectRead) -> None:
+        self.source = source
+        self.noted_bytes = 0
+
+    def direct_read(self, key: str) -> DirectRead | None:
+        return self.source
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        self.noted_bytes += size_bytes
+
+
+class Reader:
+    """A process that has not started its child, and the server that it reads from."""
+
+    def __init__(self, *scripts: Callable[[socket.socket], bool]) -> None:
+        assert len(scripts) <= STARTS_AFTER
+        self.server = Server(*scripts)
+        self.objects = Objects(self.server.source)
+        self.clock = ManualClock()
+        self.process = DownloadProcess(self.objects, parallel_max=4, clock=self.clock)
+        self.block = BlockMemory(len(LOG), shared=True)
+
+    def fetch(self) -> BatchIndex | NotDone | None:
+        answer = self.process.fetch(KEY, self.block, base_offset=0)
+        assert self.process.pid is None
+        return answer
+
+    def close(self) -> None:
+        self.process.close()
+        self.server.close()
+
+
+Make = Callable[..., Reader]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    made: list[Reader] = []
+
+    def new(*scripts: Callable[[socket.socket], bool]) -> Reader:
+        made.append(Reader(*scripts))
+        return made[-1]
+
+    yield new
+    for reader in made:
+        reader.close()
+
+
+def test_the_worker_fills_the_block_and_finds_the_batches(make: Make) -> None:
+    reader = make(sends(GOOD), sends(GOOD))
+    for _ in range(2):
+        reader.block.mapping[: len(LOG)] = bytes(len(LOG))
+        assert reader.fetch() == INDEX
+        assert reader.block.mapping[: len(LOG)] == LOG
+    assert reader.server.connections == 1
+    assert reader.objects.noted_bytes == 2 * len(LOG)
+
+
+@pytest.mark.parametrize("position", [300, len(LOG) // 2, len(LOG) - 1])
+def test_a_flipped_bit_is_told_wherever_it_is(make: Make, position: int) -> None:
+    wrong = LOG[:position] + bytes([LOG[position] ^ 1]) + LOG[position + 1 :]
+    reader = make(sends(HEAD + wrong, keeps=False), sends(GOOD))
+    found = reader.fetch()
+    assert isinstance(found, NotDone)
+    assert found.is_corrupt
+    assert reader.fetch() == INDEX, "wrong bytes are no reason to stay away from the store"
+
+
+def test_batches_of_another_place_are_told(make: Make) -> None:
+    reader = make(sends(GOOD, keeps=False))
+    found = reader.process.fetch(KEY, reader.block, base_offset=1)
+    assert isinstance(found, NotDone)
+    assert found.is_corrupt
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        sends(GOOD[: len(GOOD) // 2], keeps=False),
+        sends(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n"),
+    ],
+    ids=["cut off in the middle", "an error"],
+)
+def test_a_store_in_trouble_is_left_to_the_sdk_for_a_while(
+    make: Make, script: Callable[[socket.socket], bool]
+) -> None:
+    reader = make(script, sends(GOOD))
+    found = reader.fetch()
+    assert isinstance(found, NotDone)
+    assert not found.is_corrupt
+    assert reader.fetch() is None
+    assert len(reader.server.requests) == 1
+    reader.clock.advance_ms(1000)
+    reader.process.end_if_idle()  # or it would be time for a child
+    assert reader.fetch() == INDEX
+
+
+def test_what_is_no_plain_http_is_left_to_the_child_and_the_sdk(make: Make) -> None:
+    reader = make(sends(GOOD))
+    plain = reader.objects.source
+    for source in (
+        DirectRead(path="/nowhere"),
+        plain._replace(url=plain.url.replace("http:", "https:")),
+    ):
+        reader.objects.source = source
+        reader.process.end_if_idle()
+        assert reader.fetch() is None
+    assert reader.server.connections == 0
+
+
+def test_nothing_is_fetched_after_the_end(make: Make) -> None:
+    reader = make(sends(GOOD))
+    reader.process.close()
+    assert reader.fetch() is None
+    assert reader.server.connections == 0
+
+
+@pytest.mark.parametrize("is_over", [False, True], ids=["nobody reads", "the broker ends"])
+def test_connections_are_closed_when_they_are_not_needed(make: Make, is_over: bool) -> None:
+    ended: list[bytes] = []
+
+    def answers_and_waits(connected: socket.socket) -> bool:
+        connected.sendall(GOOD)
+        connected.settimeout(30)
+        ended.append(connected.recv(1))
+        server_saw_end.release()
+        return False
+
+    server_saw_end = threading.Semaphore(0)
+    reader = make(answers_and_waits)
+    assert reader.fetch() == INDEX
+    if is_over:
+        reader.process.close()
+    else:
+        assert not reader.process.end_if_idle()
+    assert server_saw_end.acquire(timeout=30)
+    assert ended == [b""]
+
+
+def test_the_worker_keeps_to_the_rate(make: Make) -> None:
+    """At a thousand bytes a second most of it is still missing when the time of the GET is over."""
+    reader = make(sends(GOOD), sends(GOOD))
+    reader.process = DownloadProcess(reader.objects, parallel_max=4)
+    reader.process.bytes_per_s = 1000
+    found = reader.fetch()
+    assert isinstance(found, NotDone)
+    assert "came in time" in found.detail
