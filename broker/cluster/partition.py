@@ -14,6 +14,7 @@ from typing import Protocol
 
 from strandline.broker.cluster.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.storage.errors import (
     DiskError,
     FencedLeaderEpoch,
@@ -55,6 +56,7 @@ class Partition:
         "is_internal",
         "leader_epoch",
         "log",
+        "said_in_passing",
         "topic_id",
         "topic_partition",
         "traffic",
@@ -83,6 +85,8 @@ class Partition:
         self.traffic = traffic
         self.leader_epoch = leader_epoch
         self._waiters: set[AppendWaiter] = set()
+        # What consumers were told last who got no records; see `fetch_answers.passed_over`.
+        self.said_in_passing: FetchResponsePartition | None = None
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic_partition} epoch={self.leader_epoch} {self.log!r}>"

@@ -54,6 +54,7 @@ from strandline.broker.protocol.messages.fetch import FetchRequest
 from strandline.broker.protocol.produce import decode_produce_request
 from strandline.broker.protocol.schema import Request, Response
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
+from strandline.storage.files import FileRange
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Dispatcher:
         self._quotas = services.quotas
         self._traffic = services.traffic
         self._apis = services.traffic.apis
+        self._fetches = self._apis[ApiKey.FETCH]
         self._now_s = services.clock.monotonic_s
 
     def handle(
@@ -113,13 +115,13 @@ class Dispatcher:
         if again is not None:
             known = again.match(frame)
             if known is not None:
-                cold = self._fetch.handle_again(again, *known)
-                if cold is not None:
-                    traffic = self._apis[ApiKey.FETCH]
+                parts = self._fetch.handle_again(again, *known)
+                if parts is not None:
+                    traffic = self._fetches
                     size_bytes = len(frame) + LENGTH_BYTES
                     traffic.came(again.version, size_bytes, started_s - received_s)
-                    traffic.at_once(cold, self._now_s() - started_s)
-                    return cold
+                    traffic.at_once(parts, self._now_s() - started_s)
+                    return parts
         try:
             header = decode_request_header(frame)
             if caller.user is not ANONYMOUS:
@@ -139,7 +141,12 @@ class Dispatcher:
             elif header.api_key is ApiKey.FETCH:
                 fetch = decode_fetch_request(header.api_version, body)
                 answer = self._fetch.handle(fetch, header, started_s)
-                if answer.__class__ is ColdParts:
+                if answer.__class__ is ColdParts or (
+                    # Length and header, what stands in front of the first records, and these.
+                    answer.__class__ is list
+                    and len(answer) > 2
+                    and answer[2].__class__ is FileRange
+                ):
                     self._known_fetches.note(peer, frame, fetch, header)
             else:
                 request = decode_request(header.api_key, header.api_version, body)

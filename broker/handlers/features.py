@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
 from strandline.broker.protocol.api import SPECS, ApiKey
@@ -93,7 +94,7 @@ class FeatureHandlers:
             if update.feature in seen:
                 return UpdateFeaturesResponse(
                     error_code=ErrorCode.INVALID_REQUEST,
-                    error_message=f"feature {update.feature} is named twice",
+                    error_message=clipped(f"feature {update.feature} is named twice"),
                 )
             seen.add(update.feature)
             fault = _fault(update, context.api_version)
@@ -104,7 +105,7 @@ class FeatureHandlers:
                     f" {update.feature}. {fault}"
                 )
                 return UpdateFeaturesResponse(
-                    error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=message
+                    error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=clipped(message)
                 )
             results.append(FeatureResult(feature=update.feature))
         if not results:

@@ -49,14 +49,17 @@ from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.broker.handlers.fetch_again import FetchAgain
 from strandline.broker.handlers.fetch_answers import (
     error_answer,
+    follower_fault,
     is_news,
     passed_over,
     readable_end,
     records_answer,
+    replica_id_of,
     with_aborted,
     with_old_messages,
 )
 from strandline.broker.handlers.fetch_cold import ColdFetches
+from strandline.broker.handlers.fetch_local_again import local_answer
 from strandline.broker.handlers.fetch_plan import FIRST_VERSION_WITH_ZSTD, FetchPass, FetchPlan
 from strandline.broker.handlers.fetch_sessions import (
     FINAL_EPOCH,
@@ -80,6 +83,7 @@ from strandline.broker.protocol.messages.fetch import (
     FetchResponsePartition,
     FetchResponseTopic,
 )
+from strandline.broker.protocol.schema import Part
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import NO_EPOCH, Isolation, Offset
 from strandline.storage.records.compression import Codec
@@ -122,6 +126,8 @@ class FetchHandler:
             self._requests.failed(plan.error_code)
             response = FetchResponse(error_code=plan.error_code, topics=())
             return self._frame(header.api_version, header.correlation_id, response)
+        if replica_id_of(request) >= 0:
+            return self._answer(plan, self._refuse_replica(plan))
         if plan.version < FIRST_VERSION_WITH_BATCHES:
             return self._answer_with_old_messages(plan)
         found = self._look(plan)
@@ -141,24 +147,26 @@ class FetchHandler:
 
     def handle_again(
         self, again: FetchAgain, correlation_id: int, offset: Offset
-    ) -> ColdParts | None:
+    ) -> list[Part] | None:
         """As `handle`, for a fetch that is `again` from `offset` on.
 
-        Only records that were read ahead from the archive are given out here, to whom nothing
-        limits. Whoever wants anything else gets None, and nothing has happened.
+        Only records of this disk, or that were read ahead from the archive, are given out here, to
+        whom nothing limits. Whoever wants anything else gets None, and nothing has happened.
         """
-        now_s = self._now_s()
         partition = self._replicas.partitions_of(again.topic, again.topic_id).get(again.partition)
         if (
             partition is None
             or again.leader_epoch not in (NO_EPOCH, partition.leader_epoch)
             or self._quotas.is_active
-            or self._pace.is_held(now_s)
         ):
             return None
         tiers = partition.log
         log_start_offset = tiers.log_start_offset
-        if not log_start_offset <= offset < tiers.local.start_offset:
+        if offset < log_start_offset:
+            return None
+        if offset >= tiers.local.start_offset:
+            return local_answer(again, correlation_id, partition, offset, self._bytes_max)
+        if self._pace.is_held(self._now_s()):
             return None
         # One at least, as `ColdFetches` has it.
         bytes_max = max(min(again.bytes_max, self._bytes_max), 1)
@@ -265,7 +273,7 @@ class FetchHandler:
                 served = self._replicas.partitions_of(topic, topic_id)
             partition = served.get(wanted.partition)
             if partition is None:
-                answer = error_answer(wanted.partition, self._missing(wanted))
+                answer = error_answer(wanted.partition, self._missing(wanted, plan.session))
                 found.must_answer = True
             else:
                 answer = passed_over(plan, wanted, partition, found) or self._look_at(
@@ -334,17 +342,36 @@ class FetchHandler:
             answer = with_aborted(answer, aborted)
         return answer
 
+    def _refuse_replica(self, plan: FetchPlan) -> FetchPass:
+        """The answers for a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
+        found = FetchPass()
+        for wanted in plan.wanted:
+            partition = self._find(wanted)
+            if partition is None:
+                code = int(self._missing(wanted, plan.session))
+            else:
+                code = follower_fault(partition, wanted.current_leader_epoch)
+            found.answers.append((wanted, error_answer(wanted.partition, code)))
+        return found
+
     def _find(self, wanted: WantedPartition) -> Partition | None:
         return self._replicas.partitions_of(wanted.topic, wanted.topic_id).get(wanted.partition)
 
-    def _missing(self, wanted: WantedPartition) -> ErrorCode:
-        """Why `_find` finds nothing."""
+    def _missing(self, wanted: WantedPartition, session: FetchSession | None) -> ErrorCode:
+        """Why `_find` finds nothing.
+
+        As KafkaApis and ReplicaManager have it, a session goes by the name that the id had when it
+        came into it: there the topic is gone, or another one has its name.
+        """
         if wanted.topic is not None:
             return self._replicas.code_of_missing(wanted.topic, wanted.partition)
         if self._replicas.is_offline_by_id(wanted.topic_id, wanted.partition):
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not self._replicas.has_topic_id(wanted.topic_id):
-            return ErrorCode.UNKNOWN_TOPIC_ID
+            if session is None or wanted.topic_id not in session.names:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+            if session.names[wanted.topic_id] in self._services.metadata.image.topics:
+                return ErrorCode.INCONSISTENT_TOPIC_ID
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _diverging(
@@ -460,10 +487,11 @@ class FetchHandler:
         of_topic: list[FetchResponsePartition] = []
         served: list[PartitionKey] = []
         failed = False
+        session, incremental = plan.session, plan.incremental
         for wanted, answer in found.answers:
-            if plan.incremental and not is_news(wanted, answer):
+            if incremental and not is_news(wanted, answer):
                 continue
-            if plan.session is not None:
+            if session is not None:
                 wanted.told_high_watermark = answer.high_watermark
                 wanted.told_log_start_offset = answer.log_start_offset
                 wanted.told_error = answer.error_code != 0
@@ -480,10 +508,10 @@ class FetchHandler:
                 if traffic is not None:
                     traffic.bytes_out += answer.records_bytes
         self._requests.failed_answers += failed
-        if plan.session is not None and served:
-            plan.session.rotate(served)
+        if session is not None and served:
+            session.rotate(served)
         response = FetchResponse(
-            session_id=plan.session.session_id if plan.session is not None else 0,
+            session_id=session.session_id if session is not None else 0,
             topics=[
                 FetchResponseTopic(
                     name=key if isinstance(key, str) else "",

@@ -20,7 +20,7 @@ import struct
 import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from strandline.broker.handlers.fetch_plan import FIRST_VERSION_WITH_ZSTD
 from strandline.broker.handlers.fetch_sessions import FINAL_EPOCH
@@ -36,6 +36,8 @@ from strandline.broker.protocol.messages.fetch import (
 )
 from strandline.broker.protocol.schema import Part
 from strandline.storage.model import NO_EPOCH, Isolation, Offset
+
+_T = TypeVar("_T")
 
 # A kilobyte or two for each; who is forgotten is answered as everybody else.
 CONNECTIONS_MAX: Final = 512
@@ -70,6 +72,7 @@ class FetchAgain:
         "bytes_max",
         "isolation",
         "leader_epoch",
+        "min_bytes",
         "partition",
         "partition_bytes_max",
         "size_bytes",
@@ -89,6 +92,7 @@ class FetchAgain:
         self.partition = partition.partition
         self.leader_epoch = partition.current_leader_epoch
         self.bytes_max = request.max_bytes
+        self.min_bytes = request.min_bytes
         self.partition_bytes_max = partition.partition_max_bytes
         self.isolation = (
             Isolation.READ_COMMITTED
@@ -170,6 +174,8 @@ class KnownFetches:
     def __init__(self) -> None:
         # A peer may be another client meanwhile: equal bytes are an equal request.
         self._by_peer: OrderedDict[str, FetchAgain] = OrderedDict()
+        # Whose last fetch of one partition was of this one, and is not known.
+        self._tried: OrderedDict[str, tuple[str | uuid.UUID | None, int]] = OrderedDict()
 
     def get(self, peer: str) -> FetchAgain | None:
         return self._by_peer.get(peer)
@@ -177,14 +183,31 @@ class KnownFetches:
     def note(
         self, peer: str, frame: memoryview, request: FetchRequest, header: RequestHeader
     ) -> None:
-        """`request` was decoded from `frame`, and the next one may be like it."""
-        found = fetch_again(frame, request, header)
-        if found is None:
+        """`request` was decoded from `frame`, and the next one may be like it.
+
+        It is where the one before was of the same partition: who reads now this and now that one
+        is not worth what it takes to know a fetch again.
+        """
+        if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
             return
-        self._by_peer[peer] = found
-        self._by_peer.move_to_end(peer)
-        while len(self._by_peer) > CONNECTIONS_MAX:
-            self._by_peer.popitem(last=False)
+        (topic,) = request.topics
+        named = topic.name if topic.topic_id is None else topic.topic_id
+        read = named, topic.partitions[0].partition
+        if self._tried.get(peer) != read:
+            _put(self._tried, peer, read)
+            return
+        found = fetch_again(frame, request, header)
+        if found is not None:
+            del self._tried[peer]
+            _put(self._by_peer, peer, found)
+
+
+def _put(known: OrderedDict[str, _T], peer: str, value: _T) -> None:
+    """Sets it as the newest; the oldest one goes if there are too many."""
+    known[peer] = value
+    known.move_to_end(peer)
+    while len(known) > CONNECTIONS_MAX:
+        known.popitem(last=False)
 
 
 def fetch_again(

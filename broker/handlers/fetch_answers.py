@@ -7,14 +7,37 @@ from collections.abc import Sequence
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.fetch_plan import FIRST_VERSION_WITH_ZSTD, FetchPass, FetchPlan
 from strandline.broker.handlers.fetch_sessions import WantedPartition
+from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
+    FetchRequest,
     FetchResponsePartition,
 )
 from strandline.broker.protocol.schema import Part
+from strandline.storage.errors import RecordsRejected
 from strandline.storage.files import FileRange
 from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
 from strandline.storage.records.down_conversion import down_convert
+
+
+def replica_id_of(request: FetchRequest) -> int:
+    """The broker that asks as a follower, wherever its version says so; negative: a consumer."""
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+def follower_fault(partition: Partition, leader_epoch: int) -> int:
+    """What a broker is told that follows a partition which it is no replica of."""
+    try:
+        partition.check_leader_epoch(leader_epoch)
+    except RecordsRejected as error:
+        return error.kafka_code
+    # It knows the epoch, and not who the replicas are in it: it has to ask.
+    return (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if leader_epoch == NO_EPOCH
+        else ErrorCode.UNKNOWN_LEADER_EPOCH
+    )
 
 
 def readable_end(partition: Partition, isolation: Isolation) -> int:
@@ -79,14 +102,20 @@ def passed_over(
     tiers = partition.log
     local = tiers.local
     offset, end_offset = wanted.fetch_offset, local.end_offset
-    if (
-        (offset != end_offset and not (found.is_full and found.total_bytes))
-        or not tiers.log_start_offset <= offset <= end_offset
+    log_start_offset = tiers.log_start_offset
+    if offset != end_offset and (
+        not (found.is_full and found.total_bytes)
+        or offset > end_offset
         or offset < local.start_offset
-        or local.is_stopped
-        or wanted.current_leader_epoch not in (NO_EPOCH, partition.leader_epoch)
+    ):
+        return None
+    epoch = wanted.current_leader_epoch
+    if (
+        offset < log_start_offset
+        or (epoch != partition.leader_epoch and epoch != NO_EPOCH)  # noqa: PLR1714  # half the time
         or wanted.last_fetched_epoch >= 0
         or plan.version < FIRST_VERSION_WITH_ZSTD
+        or local.is_stopped
     ):
         return None
     partition.traffic.fetch_requests += 1
@@ -94,13 +123,23 @@ def passed_over(
     is_committed = plan.isolation is Isolation.READ_COMMITTED
     if offset < (stable_offset if is_committed else end_offset):
         found.must_answer = True
-    return FetchResponsePartition(
-        index=wanted.partition,
-        high_watermark=end_offset,
-        last_stable_offset=stable_offset,
-        log_start_offset=tiers.log_start_offset,
-        aborted_transactions=() if is_committed else None,
-    )
+    # Nobody changes an answer, and to make one takes as long as all of the above.
+    said = partition.said_in_passing
+    if (
+        said is None
+        or said.high_watermark != end_offset
+        or said.last_stable_offset != stable_offset
+        or said.log_start_offset != log_start_offset
+        or (said.aborted_transactions is None) is is_committed
+    ):
+        said = partition.said_in_passing = FetchResponsePartition(
+            index=partition.topic_partition.partition,
+            high_watermark=end_offset,
+            last_stable_offset=stable_offset,
+            log_start_offset=log_start_offset,
+            aborted_transactions=() if is_committed else None,
+        )
+    return said
 
 
 def with_old_messages(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from strandline.storage.clock import Clock
 from strandline.storage.values import dataclass
@@ -34,6 +34,10 @@ SESSION_ID_MAX = 2**31 - 1
 SESSION_BYTES_MAX = 128 * 1024 * 1024
 # The slotted object, its key, its place in the order, and numbers too large to be shared.
 PARTITION_BYTES = 600
+# The name of a topic that is asked for by id; the text is shared.
+NAME_BYTES = 150
+
+NameOf = Callable[[uuid.UUID | None], str | None]
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class FetchSession:
     __slots__ = (
         "epoch",
         "memory_bytes",
+        "names",
         "partitions",
         "session_id",
         "used_at_s",
@@ -83,8 +88,15 @@ class FetchSession:
         self.used_at_s = now_s
         self.memory_bytes = 0
         self.partitions: OrderedDict[PartitionKey, WantedPartition] = OrderedDict()
+        # What the topics were called when they came into the session.
+        self.names: dict[uuid.UUID, str] = {}
 
-    def update(self, wanted: Iterable[WantedPartition], forgotten: Iterable[PartitionKey]) -> None:
+    def update(
+        self,
+        wanted: Iterable[WantedPartition],
+        forgotten: Iterable[PartitionKey],
+        name_of: NameOf,
+    ) -> None:
         """Applies an incremental request; what was told about a partition is kept.
 
         What is wanted and forgotten at once is forgotten, as in Kafka's FetchSession.
@@ -94,6 +106,7 @@ class FetchSession:
             if known is None:
                 self.partitions[request.key] = request
                 self.memory_bytes += request.memory_bytes
+                self._note_name(request.topic_id, name_of)
                 continue
             known.fetch_offset = request.fetch_offset
             known.partition_bytes_max = request.partition_bytes_max
@@ -103,6 +116,14 @@ class FetchSession:
             gone = self.partitions.pop(key, None)
             if gone is not None:
                 self.memory_bytes -= gone.memory_bytes
+
+    def _note_name(self, topic_id: uuid.UUID | None, name_of: NameOf) -> None:
+        if topic_id is None or not self.uses_topic_ids or topic_id in self.names:
+            return
+        name = name_of(topic_id)
+        if name is not None:
+            self.names[topic_id] = name
+            self.memory_bytes += NAME_BYTES
 
     def next_epoch(self) -> None:
         self.epoch = 1 if self.epoch == SESSION_ID_MAX else self.epoch + 1
@@ -136,7 +157,10 @@ class FetchSessionCache:
         *,
         memory_bytes_max: int = SESSION_BYTES_MAX,
         seed: int | None = None,
+        name_of: NameOf = lambda _: None,
     ) -> None:
+        """`name_of` tells the name of a topic by its id; None if there is no such topic now."""
+        self._name_of = name_of
         self._slots_max = slots_max
         self._memory_bytes_max = memory_bytes_max
         self._clock = clock
@@ -171,7 +195,7 @@ class FetchSessionCache:
         if not self._slots_max:
             return None
         session = FetchSession(0, uses_topic_ids=uses_topic_ids, now_s=now_s)
-        session.update(wanted, ())
+        session.update(wanted, (), self._name_of)
         if not self._make_room(session.memory_bytes, slots=1, now_s=now_s):
             return None
         session.session_id = self._random.randint(1, SESSION_ID_MAX)
@@ -209,7 +233,7 @@ class FetchSessionCache:
         It is still answered; the next one is told that there is no such session, and starts anew.
         """
         memory_bytes, count = session.memory_bytes, len(session.partitions)
-        session.update(wanted, forgotten)
+        session.update(wanted, forgotten, self._name_of)
         self._memory_bytes += session.memory_bytes - memory_bytes
         self._partition_count += len(session.partitions) - count
         if not self._make_room(0, slots=0, now_s=session.used_at_s):

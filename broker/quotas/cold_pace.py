@@ -33,7 +33,10 @@ from strandline.storage.values import dataclass
 LIVE_S = 1.5
 # Takes a tenth of a millisecond to send.
 TURN_BYTES = 64 * 1024
-TICK_S = 0.002
+# A prime number of microseconds, so that ticks do not keep step with clients that send every
+# millisecond, or every ten: in step, all of them would come beside a request or none of them would.
+# At the default floor about a turn falls due with each tick; more ticks would bring only work.
+TICK_S = 0.003907
 # What was not used up for a while is not caught up on.
 BURST_S = 2 * TICK_S
 # log(1 / DECREASE) is a hundred times log(INCREASE).
@@ -47,7 +50,7 @@ LIMIT_MAX = 2e9
 
 RATIO = 1.3
 # Ticks that are looked at in a pause: most of the 99th percentile is known from earlier ones.
-QUIET_S = 0.04
+QUIET_S = 0.08
 # However low the limit is, a download is through in a quarter of a second, and can be waited for.
 DOWNLOAD_BYTES_PER_S_MIN = 32_000_000
 # In this time most downloads that have begun are through.

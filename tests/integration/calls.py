@@ -34,6 +34,7 @@ from strandline.broker.protocol.messages.delete_topics import (
 )
 from strandline.broker.protocol.messages.fetch import (
     FetchPartition,
+    FetchReplicaState,
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
@@ -294,8 +295,12 @@ def fetch_request(
     session_id: int = 0,
     session_epoch: int = -1,
     forgotten: Iterable[ForgottenTopic] = (),
+    replica_id: int = -1,
+    replica_state: FetchReplicaState | None = None,
 ) -> FetchRequest:
     return FetchRequest(
+        replica_id=replica_id,
+        replica_state=replica_state,
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
         max_bytes=max_bytes,

@@ -15,6 +15,8 @@ from strandline.broker.protocol.messages.delete_topics import (
 )
 from strandline.broker.protocol.messages.fetch import (
     FetchPartition,
+    FetchReplicaState,
+    FetchRequest,
     FetchResponse,
     FetchResponsePartition,
     FetchTopic,
@@ -43,6 +45,7 @@ from tests.support.wire import WireClient
 pytestmark = pytest.mark.slow
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
 UNKNOWN_LEADER_EPOCH = 75
 UNSUPPORTED_COMPRESSION_TYPE = 76
 UNKNOWN_TOPIC_ID = 100
@@ -159,6 +162,48 @@ def test_a_leader_epoch_that_is_too_new_is_refused(client: WireClient, topic: st
 
 
 # --- how much --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [0, 4, 11, 12, 14, 15, 18])
+@pytest.mark.parametrize("replica_id", [0, 1, 7, 2**31 - 1])
+def test_a_broker_that_is_no_replica_gets_nothing(
+    client: WireClient, topic: str, version: int, replica_id: int
+) -> None:
+    """Kafka's answers to a follower that is not among the replicas; this broker's id included."""
+    append(client, topic, batch(2))
+    described = describe_topic(client, topic)
+    named: str | uuid.UUID = described.topic_id if version >= 13 else topic
+    codes = {}
+    for epoch in (-1, described.partitions[0].leader_epoch, 99):
+        wanted = fetch_topic(named, {0: 0, 5: 0}, current_leader_epoch=epoch)
+        request = fetch_from(replica_id, version, wanted)
+        response = client.ask(request, FetchResponse, version)
+        first, missing = response.topics[0].partitions
+        assert (fetched_bytes(first), first.high_watermark) == (b"", -1)
+        assert missing.error_code == UNKNOWN_TOPIC_OR_PARTITION
+        codes[epoch] = first.error_code
+    knows_epochs = version >= 9
+    assert set(codes.values()) == (
+        {NOT_LEADER_OR_FOLLOWER, UNKNOWN_LEADER_EPOCH} if knows_epochs else {NOT_LEADER_OR_FOLLOWER}
+    )
+    assert codes[-1] == NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("version", [4, 12, 18])
+def test_a_debugging_consumer_is_a_consumer(client: WireClient, topic: str, version: int) -> None:
+    append(client, topic, batch(2))
+    named: str | uuid.UUID = describe_topic(client, topic).topic_id if version >= 13 else topic
+    request = fetch_from(-2, version, fetch_topic(named, {0: 0}))
+    response = client.ask(request, FetchResponse, version)
+    assert len(records_in(response.topics[0].partitions[0])) == 2
+
+
+def fetch_from(replica_id: int, version: int, wanted: FetchTopic) -> FetchRequest:
+    """With the replica where a request of this version has it."""
+    if version < 15:
+        return fetch_request(wanted, replica_id=replica_id)
+    state = FetchReplicaState(replica_id=replica_id, replica_epoch=1)
+    return fetch_request(wanted, replica_state=state)
 
 
 def test_the_first_batch_comes_however_small_the_limits_are(client: WireClient, topic: str) -> None:

@@ -34,6 +34,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 FETCH_SESSION_ID_NOT_FOUND = 70
 INVALID_FETCH_SESSION_EPOCH = 71
 UNKNOWN_TOPIC_ID = 100
+INCONSISTENT_TOPIC_ID = 103
 FETCH_SESSION_TOPIC_ID_ERROR = 106
 
 NO_SESSION = 0
@@ -46,11 +47,18 @@ INCREMENTAL_VERSIONS = [7, 11, 12, 13, 18]
 class Session:
     """A consumer's side of one fetch session."""
 
-    def __init__(self, client: WireClient, topic: str, version: int) -> None:
+    def __init__(
+        self,
+        client: WireClient,
+        topic: str,
+        version: int,
+        *,
+        topic_id: str | uuid.UUID | None = None,
+    ) -> None:
         self.client = client
         self.version = version
-        self.topic: str | uuid.UUID = topic
-        if version >= 13:
+        self.topic: str | uuid.UUID = topic_id or topic
+        if version >= 13 and topic_id is None:
             self.topic = describe_topic(client, topic).topic_id
         self.session_id = NO_SESSION
         self.epoch = FULL_EPOCH
@@ -168,16 +176,34 @@ def test_a_partition_that_comes_into_being_is_served_by_the_session_that_wanted_
     assert (news[0].error_code, len(records_in(news[0]))) == (0, 2)
 
 
-@pytest.mark.parametrize(
-    ("version", "code"), [(12, UNKNOWN_TOPIC_OR_PARTITION), (13, UNKNOWN_TOPIC_ID)]
-)
+@pytest.mark.parametrize("version", [12, 13, 18])
 def test_a_session_tells_that_its_topic_was_deleted(
-    client: WireClient, topic: str, version: int, code: int
+    client: WireClient, topic: str, version: int
+) -> None:
+    """By the name that the id had, as in Kafka; without a session there is only the id."""
+    session = Session(client, topic, version)
+    session.answers({0: 0})
+    delete_topic(client, topic)
+    assert session.answers()[0].error_code == UNKNOWN_TOPIC_OR_PARTITION
+    if version >= 13:
+        anew = Session(client, topic, version, topic_id=session.topic)
+        assert anew.answers({0: 0})[0].error_code == UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("version", [13, 18])
+def test_a_session_tells_that_its_topic_is_another_one_now(
+    client: WireClient, topic: str, version: int
 ) -> None:
     session = Session(client, topic, version)
     session.answers({0: 0})
     delete_topic(client, topic)
-    assert session.answers()[0].error_code == code
+    create_topic(client, topic)
+    for _ in range(2):
+        assert session.answers()[0].error_code == INCONSISTENT_TOPIC_ID
+    anew = Session(client, topic, version, topic_id=session.topic)
+    assert anew.answers({0: 0})[0].error_code == UNKNOWN_TOPIC_ID
+    # It was never called anything while this session was there.
+    assert anew.answers()[0].error_code == UNKNOWN_TOPIC_ID
 
 
 @pytest.mark.parametrize("version", INCREMENTAL_VERSIONS)

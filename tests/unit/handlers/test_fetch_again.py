@@ -6,17 +6,21 @@ import asyncio
 import itertools
 import random
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from strandline.broker.answers import ColdParts
+from strandline.broker.answers import ColdParts, Deferred
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.traffic import TopicTraffic
+from strandline.broker.handlers import dispatch
+from strandline.broker.handlers.dispatch import Dispatcher
 from strandline.broker.handlers.fetch import FetchHandler
 from strandline.broker.handlers.fetch_again import (
     CONNECTIONS_MAX,
@@ -25,6 +29,7 @@ from strandline.broker.handlers.fetch_again import (
     KnownFetches,
     fetch_again,
 )
+from strandline.broker.handlers.produce import ProduceHandler
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol import codec
 from strandline.broker.protocol.api import SPECS, ApiKey
@@ -40,12 +45,25 @@ from strandline.broker.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
+from strandline.broker.protocol.schema import Part
+from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.clock import SystemClock
+from strandline.storage.errors import DiskError
+from strandline.storage.files import FileRange
+from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Isolation, Offset
 from strandline.storage.tiering.cold_read import RemoteRead
 from strandline.storage.tiering.unified_log import UnifiedLog
-from tests.unit.local.builders import PARTITION, TOPIC_ID, fill, open_log
+from tests.unit.local.builders import (
+    PARTITION,
+    TOPIC_ID,
+    append,
+    append_marker,
+    batch,
+    fill,
+    open_log,
+)
 
 LEADER_EPOCH = 4
 LOG_START, LOCAL_START = 4, 10
@@ -174,9 +192,33 @@ def test_connections_that_are_known_are_bounded() -> None:
     known = KnownFetches()
     frame = _frame(16, _request(16))
     for number in range(CONNECTIONS_MAX + 10):
-        known.note(f"peer {number}", frame, *_decoded(frame))
+        for _ in range(2):
+            known.note(f"peer {number}", frame, *_decoded(frame))
     assert known.get("peer 9") is None
     assert known.get("peer 10") is not None
+
+
+def test_connections_that_sent_one_fetch_are_bounded_too() -> None:
+    known = KnownFetches()
+    frame = _frame(16, _request(16))
+    for _ in range(2):
+        for number in range(CONNECTIONS_MAX + 1):
+            known.note(f"peer {number}", frame, *_decoded(frame))
+    assert known.get("peer 0") is None
+
+
+def test_who_reads_partitions_in_turns_is_not_known() -> None:
+    known = KnownFetches()
+    wanted = [
+        FetchPartition(partition=i, fetch_offset=77, partition_max_bytes=1 << 20) for i in range(2)
+    ]
+    for turn in range(10):
+        topic = FetchTopic(topic_id=TOPIC_ID, partitions=[wanted[turn % 2]])
+        frame = _frame(16, _request(16, topics=[topic]))
+        known.note("peer", frame, *_decoded(frame))
+        assert known.get("peer") is None
+    known.note("peer", frame, *_decoded(frame))
+    assert known.get("peer") is not None
 
 
 # --- what is answered ------------------------------------------------------------------------
@@ -223,7 +265,9 @@ def _services(partition: Partition) -> SimpleNamespace:
         sessions=None,
         config=SimpleNamespace(fetch_max_bytes=10**6, remote_fetch_max_wait_ms=500),
         quotas=SimpleNamespace(is_active=False),
-        traffic=SimpleNamespace(apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}),
+        traffic=SimpleNamespace(
+            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0, errors=Counter())}
+        ),
         clock=SystemClock(),
         cold_pace=SimpleNamespace(is_held=lambda _: False, answer_bytes_max=lambda _: None),
         records=None,
@@ -311,7 +355,8 @@ def test_who_wants_anything_but_records_that_are_there_goes_the_long_way(
     def is_answered(offset: Offset = 7, known: FetchAgain = again) -> bool:
         return handler.handle_again(known, 1, offset) is not None
 
-    assert [offset for offset in range(-1, 45) if is_answered(offset)] == [4, 5, 6, 7, 8, 9]
+    # From the archive up to 9, from the disk up to 39.
+    assert [offset for offset in range(-1, 45) if is_answered(offset)] == [*range(4, 40)]
     for epoch in (LEADER_EPOCH - 1, LEADER_EPOCH + 1):
         other = _again(_frame(16, _request(16, epoch=epoch)))
         assert other is not None
@@ -329,3 +374,148 @@ def test_who_wants_anything_but_records_that_are_there_goes_the_long_way(
     assert is_answered()
     services.replicas.served = {}
     assert not is_answered()
+
+
+# --- what is answered from this disk ---------------------------------------------------------
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Partition]:
+    """Offsets 10 to 89 in three segments, deleted below 20.
+
+    Of three transactions the first was aborted, the second committed, and the third is open at 80.
+    """
+    log = open_log(tmp_path / "t", log_start_offset=LOCAL_START)
+    fill(log, 3)
+    log.roll()
+    for producer_id, kind in ((1, MarkerType.ABORT), (2, MarkerType.COMMIT)):
+        append(log, _of_transaction(producer_id))
+        append_marker(log, kind, producer_id=producer_id)
+    fill(log, 2)
+    log.roll()
+    fill(log, 1, record_count=6)
+    append(log, _of_transaction(3))
+    fill(log, 1, record_count=9)
+    with ThreadPoolExecutor(1) as pool:
+        tiers = UnifiedLog(log, log_start_offset=20)
+        yield Partition(
+            PARTITION, TOPIC_ID, tiers, LEADER_EPOCH, syncs=pool, traffic=TopicTraffic()
+        )
+    with suppress(DiskError):  # A test may have stopped it.
+        log.close()
+
+
+def _of_transaction(producer_id: int) -> memoryview:
+    return batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+
+
+def _content(parts: Sequence[Part]) -> bytes:
+    return b"".join(
+        part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
+        for part in parts
+    )
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+@pytest.mark.parametrize("version", [10, 12, VERSIONS[-1]])
+def test_records_of_this_disk_are_the_same_to_the_byte(
+    local: Partition, version: int, isolation: Isolation
+) -> None:
+    """Who would wait, or be told of an error or of an aborted transaction, goes the long way."""
+    answered = asyncio.run(_answered_from_disk(local, version, isolation))
+    log = local.log
+    if isolation is Isolation.READ_UNCOMMITTED:
+        assert answered == set(range(log.log_start_offset, log.end_offset))
+    else:
+        aborted = {40, 41}
+        assert answered == set(range(log.log_start_offset, log.last_stable_offset)) - aborted
+
+
+async def _answered_from_disk(
+    partition: Partition, version: int, isolation: Isolation
+) -> set[Offset]:
+    """The offsets from which records came the short way."""
+    handler = await _made(_services(partition))
+    answered: set[Offset] = set()
+    for offset, most, least in itertools.product(
+        range(LOCAL_START - 1, partition.log.end_offset + 2), (-1, 1000, 1 << 20), (1, 1 << 21)
+    ):
+        request = _request(
+            version,
+            offset,
+            epoch=LEADER_EPOCH if offset % 2 else -1,
+            isolation_level=int(isolation),
+            max_bytes=most,
+            min_bytes=least,
+        )
+        long, short = _both(handler, partition, _frame(version, request))
+        if isinstance(long, Deferred):
+            long.cancel()
+            assert short is None
+        elif short is not None:
+            assert _content(short).hex() == _content(long).hex()  # type: ignore[arg-type]
+            answered.add(offset)
+        else:
+            assert isinstance(long, list)
+            has_records = any(isinstance(part, FileRange) for part in long)
+            aborted = partition.log.aborted_transactions(offset, partition.log.end_offset)
+            assert not has_records or (isolation is Isolation.READ_COMMITTED and aborted)
+    return answered
+
+
+def test_what_is_appended_is_in_the_next_answer_from_disk(local: Partition) -> None:
+    handler = _handler(_services(local))
+    again = _again(_frame(16, _request(16)))
+    assert again is not None
+    answers = set()
+    for _ in range(3):
+        short = handler.handle_again(again, 1, local.log.end_offset - 1)
+        assert short is not None
+        answers.add(_content(short))
+        fill(local.log.local, 1)
+    assert len(answers) == 3
+
+
+def test_a_log_that_was_stopped_answers_the_long_way(local: Partition) -> None:
+    handler = _handler(_services(local))
+    again = _again(_frame(16, _request(16)))
+    assert again is not None
+    assert handler.handle_again(again, 1, 30) is not None
+    local.log.local.stop(DiskError("input/output error"))
+    assert handler.handle_again(again, 1, 30) is None
+    assert local.traffic.failed_fetch == 0
+
+
+def test_of_a_consumer_that_reads_on_the_third_fetch_is_not_decoded(
+    local: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is answered and counted as the first two were."""
+    clock = SystemClock()
+    services = _services(local)
+    services.clock, services.traffic, services.metadata = clock, RequestTraffic(clock), None
+    dispatcher = Dispatcher(
+        cast("Services", services),
+        cast("ProduceHandler", None),
+        _handler(services),
+        {},
+        decoding=cast("Executor", None),
+    )
+    decoded: list[memoryview] = []
+
+    def noted(frame: memoryview) -> RequestHeader:
+        decoded.append(frame)
+        return decode_request_header(frame)
+
+    monkeypatch.setattr(dispatch, "decode_request_header", noted)
+    fetches = services.traffic.apis[ApiKey.FETCH]
+    counts = []
+    for offset in (45, 46, 47, 48):
+        frame = _frame(16, _request(16, offset))
+        answer = dispatcher.handle(frame, "peer", clock.monotonic_s())
+        assert isinstance(answer, list)
+        counts.append((fetches.request_bytes, fetches.total.count, dict(fetches.versions())))
+        assert fetches.response_bytes > 0
+    assert len(decoded) == 2
+    assert [count for _, count, _ in counts] == [1, 2, 3, 4]
+    assert [size for size, _, _ in counts] == [(len(frame) + 4) * i for i in (1, 2, 3, 4)]
+    assert counts[-1][2] == {16: 4}

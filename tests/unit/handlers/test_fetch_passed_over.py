@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -24,11 +24,20 @@ from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
+from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Isolation
 from strandline.storage.tiering.unified_log import UnifiedLog
 from tests.unit.handlers.fetch_plans import plan_of_nothing
-from tests.unit.local.builders import PARTITION, TOPIC_ID, append, batch, fill, open_log
+from tests.unit.local.builders import (
+    PARTITION,
+    TOPIC_ID,
+    append,
+    append_marker,
+    batch,
+    fill,
+    open_log,
+)
 
 LEADER_EPOCH = 4
 
@@ -104,6 +113,35 @@ def test_it_says_what_a_look_says(partition: Partition, codec: str) -> None:
         assert (in_passing.is_full, in_passing.total_bytes) == (is_full, 1000 * is_full)
         assert not looked.remote
     assert said > 20
+
+
+def test_what_happened_since_it_was_said_last_is_said(partition: Partition) -> None:
+    """For who has read all: the end moves, the open transaction ends, the beginning is deleted."""
+    handler = asyncio.run(_handler())
+    log = partition.log
+    opened = batch(producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+    events: list[Callable[[], object]] = [
+        lambda: None,
+        lambda: fill(log.local, 1),
+        lambda: append_marker(log.local, MarkerType.COMMIT, producer_id=9),
+        lambda: log.delete_records(30),
+        lambda: append(log.local, opened),
+        # As a log does that was opened anew without its snapshots: the end stays where it is.
+        log.local.producers.clear,
+    ]
+    told: set[tuple[int, ...]] = set()
+    for happens in events:
+        happens()
+        for isolation in (*Isolation, *reversed(Isolation)):
+            plan = replace(plan_of_nothing(), isolation=isolation)
+            wanted = _wanted(log.end_offset)
+            found = FetchPass()
+            answer = passed_over(plan, wanted, partition, found)
+            assert answer is not None
+            assert answer == handler._look_at(plan, wanted, partition, FetchPass())
+            assert not found.must_answer
+            told.add((answer.high_watermark, answer.last_stable_offset, answer.log_start_offset))
+    assert len(told) == len(events)
 
 
 @pytest.mark.parametrize("is_full", [False, True])

@@ -58,7 +58,7 @@ def test_a_session_of_names_refuses_topic_ids() -> None:
 
 def test_an_update_moves_offsets_adds_and_forgets() -> None:
     session = begin(FetchSessionCache(10, ManualClock(), seed=1), wanted("a", 0), wanted("a", 1))
-    session.update([wanted("a", 0, offset=7), wanted("b", 0)], [("a", 1)])
+    session.update([wanted("a", 0, offset=7), wanted("b", 0)], [("a", 1)], lambda _: None)
     assert [(p.topic, p.partition, p.fetch_offset) for p in session.partitions.values()] == [
         ("a", 0, 7),
         ("b", 0, 0),

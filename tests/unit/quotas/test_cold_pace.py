@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -124,6 +125,18 @@ def test_one_cause_that_makes_several_ticks_late_counts_once() -> None:
     for _ in range(round(CUT_S / TICK_S) - 1):
         rewind.tick(1.0)
     assert rewind.pace.statistics(rewind.now_s).cuts_total == cuts + 1
+
+
+@pytest.mark.parametrize("interval_us", [1000, 2000, 2500, 4000, 5000, 10_000])
+def test_ticks_do_not_keep_step_with_requests_that_come_at_fixed_times(interval_us: int) -> None:
+    """Else a rewind is held by its floor, or not at all, by the chance of when it began."""
+    in_half_a_minute = range(round(30 / TICK_S))
+    tenths = Counter(
+        number * round(TICK_S * 1e6) % interval_us * 10 // interval_us
+        for number in in_half_a_minute
+    )
+    assert len(tenths) == 10
+    assert max(tenths.values()) <= 1.1 * min(tenths.values())
 
 
 def test_ticks_on_time_raise_the_limit_only_while_cold_waits_for_it() -> None:
