@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from strandline.spark_lake.given_options import nearest, option_text
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import COLUMNS, LakeOptions
+from strandline.spark_lake.options import COLUMNS, Engine, LakeOptions
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator, Predicate, taken
 from strandline.spark_lake.query import Query
@@ -84,6 +84,7 @@ def scan(
         ) from error
 
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
+    refuse_jvm(query, "scan")
     reader = query.open()
     plan = query.plan(reader)
     batches = read_in_order(query, plan, reader, threads=threads or default_threads())
@@ -121,6 +122,14 @@ def make_query(
     return Query(parsed, columns=parsed.columns, predicate=predicate, residual=residual)
 
 
+def refuse_jvm(query: Query, asked: str) -> None:
+    """Raises InvalidConfig where there is no JVM to read in: the option would do nothing."""
+    if query.options.engine is Engine.JVM:
+        raise InvalidConfig(
+            f"option engine is jvm, but {asked} reads in Python: leave it out, or use load"
+        )
+
+
 def default_threads() -> int:
     return min(THREADS_MAX, os.cpu_count() or 1)
 
@@ -130,13 +139,14 @@ def read_in_order(
 ) -> Iterator[Any]:
     """The batches of all splits in their order; ends its threads when it is closed early."""
     rows = 0
+    planning = reader.statistics()
     try:
         with _SplitThreads(query, reader, threads) as running:
             for batch in running.batches(plan.splits):
                 rows += batch.num_rows
                 yield batch
     finally:
-        tell("scan read", read_fields(plan, rows, reader.statistics()))
+        tell("scan read", read_fields(plan, rows, reader.statistics(), planning=planning))
 
 
 class _SplitThreads:

@@ -10,14 +10,18 @@ As in Spark's Kafka source. Which offsets these are is found out by `bounds.py`.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from strandline.spark_lake.given_options import GivenOptions, integer, json_object
+from strandline.spark_lake.given_options import GivenOptions, integer, is_long, json_object
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import TopicPartition
+
+_EXAMPLE = '{"topic": {"0": 23, "1": 42}}'
 
 
 class Edge(Enum):
@@ -64,17 +68,12 @@ class Bounds:
         return self.named[partition]
 
     def check_names(self, partitions: Collection[TopicPartition]) -> None:
-        """Raises InvalidConfig for a name that is not among `partitions`, those that are read.
-
-        Other topics may be named: one option can serve several queries.
-        """
-        topics = {one.topic for one in partitions}
+        """Raises InvalidConfig for a name that is not among `partitions`, those that are read."""
         for other in sorted(self.named.keys() - set(partitions)):
-            if other.topic in topics:
-                raise InvalidConfig(
-                    f"option {self.option} names {other.topic} partition {other.partition}, which"
-                    " is not read: it must name the partitions that are, and no others"
-                )
+            raise InvalidConfig(
+                f"option {self.option} names {other.topic} partition {other.partition}, which is"
+                " not read: it must name the partitions that are, and no others"
+            )
 
 
 def is_behind(start: Bound, end: Bound | None) -> bool:
@@ -124,17 +123,37 @@ def parse_bounds(given: GivenOptions, which: str, default: Edge, refused: Edge |
 
 
 def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPartition, Bound]:
-    example = '{"topic": {"0": 23, "1": 42}}'
     named: dict[TopicPartition, Bound] = {}
-    for topic, numbers in json_object(name, text, example).items():
+    for topic, numbers in json_object(name, text, _EXAMPLE).items():
         if not isinstance(numbers, dict):
-            raise InvalidConfig(f"option {name} for {topic} is {numbers!r}, expected {example}")
+            raise InvalidConfig(f"option {name} for {topic} is {numbers!r}, expected {_EXAMPLE}")
         for partition, number in numbers.items():
-            if not partition.isdecimal() or type(number) is not int:
+            if not is_long(number) or re.fullmatch("[0-9]{1,10}", partition) is None:
                 raise InvalidConfig(
-                    f"option {name} for {topic} holds {partition!r}: {number!r}, expected {example}"
+                    f"option {name} for {topic} holds {partition!r}: {number!r},"
+                    f" expected {_EXAMPLE}"
                 )
             named[TopicPartition(topic, int(partition))] = bound(number)
     if not named:
-        raise InvalidConfig(f"option {name} names no partition, expected {example}")
+        raise InvalidConfig(f"option {name} names no partition, expected {_EXAMPLE}")
     return named
+
+
+def narrowed(options: Mapping[str, str], topic: str) -> dict[str, str]:
+    """The same options for a query of one topic, where one of them names partitions of several.
+
+    A topic that an option does not name is left to be missed by that query.
+    """
+    of_topic = dict(options)
+    for name, text in options.items():
+        if name.lower() not in _BY_PARTITION or not text.lstrip().startswith("{"):
+            continue
+        by_topic = json_object(name, text, _EXAMPLE)
+        if topic in by_topic:
+            of_topic[name] = json.dumps({topic: by_topic[topic]})
+    return of_topic
+
+
+_BY_PARTITION = frozenset(
+    f"{edge}offsets{kind}" for edge in ("starting", "ending") for kind in ("", "bytimestamp")
+)

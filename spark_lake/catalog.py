@@ -97,15 +97,21 @@ class Catalog:
         return [topic.topic for topic in self._load_topics(selection or SubscribePattern(".*"))]
 
     def load_partitions(
-        self, selection: Selection, *, open_for: Isolation | None = None
+        self,
+        selection: Selection,
+        *,
+        open_for: Isolation | None = None,
+        topics_min: int = 1,
     ) -> tuple[ArchivedPartition, ...]:
         """The selected partitions in order of topic and number.
+
+        `topics_min` 0: a pattern may match no topic yet.
 
         With `open_for` the pieces of their open segments stand behind the segments, as far as a
         reader of this isolation may see. Raises InvalidConfig for a topic or partition that the
         archive does not have.
         """
-        topics = self._load_topics(selection)
+        topics = self._load_topics(selection, topics_min)
         partitions = [
             TopicIdPartition(topic.topic, topic.topic_id, partition)
             for topic in topics
@@ -212,7 +218,7 @@ class Catalog:
 
     # --- topics ------------------------------------------------------------------------------
 
-    def _load_topics(self, selection: Selection) -> list[TopicInfo]:
+    def _load_topics(self, selection: Selection, topics_min: int = 1) -> list[TopicInfo]:
         folders = [
             folder
             for name in self._reader.list_folders(TOPICS_PREFIX)
@@ -234,7 +240,9 @@ class Catalog:
                 )
             topics[topic.topic] = topic
         gone = {folder.topic for folder in chosen} - topics.keys()
-        self._check_found(selection, topics, gone, {folder.topic for folder in folders} - gone)
+        others = {folder.topic for folder in folders} - gone
+        if topics or topics_min or not isinstance(selection, SubscribePattern):
+            self._check_found(selection, topics, gone, others)
         return [topics[name] for name in sorted(topics)]
 
     def _check_found(
@@ -278,8 +286,15 @@ class Catalog:
             content = self._reader.get(key)
         except ObjectNotFound:
             return None
+        source = f"{self._reader.url}/{key}"
         with naming_later_formats(self._reader.url):
-            return TopicInfo.decode(content, source=f"{self._reader.url}/{key}")
+            found = TopicInfo.decode(content, source=source)
+        if (found.topic, found.topic_id) != (folder.topic, folder.topic_id):
+            raise CorruptFile(
+                f"{source} describes topic {found.topic} ({found.topic_id}), not {folder.topic}"
+                f" ({folder.topic_id}): put the right one back, a bucket with versioning has it"
+            )
+        return found
 
     def _unless_purged(self, folder: TopicFolder) -> TopicInfo | None:
         """Of a folder whose `topic.json` was not found: it after all, or None where a purge ended.

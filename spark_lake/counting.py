@@ -19,6 +19,7 @@ from strandline.spark_lake.arrow_scan import (
     OptionValue,
     default_threads,
     make_query,
+    refuse_jvm,
 )
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.pruning import covers
@@ -40,15 +41,17 @@ def count(
 ) -> int:
     """The number of rows that `scan` would give for the same arguments; raises what it raises."""
     query = make_query(path, topics, columns=["offset"], filters=filters, options=options)
+    refuse_jvm(query, "count")
     reader = query.open()
     plan = query.plan(reader)
+    planning = reader.statistics()
     pieces = [replace(split, slices=(piece,)) for split in plan.splits for piece in split.slices]
     counter = _Counter(query, reader)
     known = [counter.without_request(one) for one in pieces]
     todo = [one for one, rows in zip(pieces, known, strict=True) if rows is None]
     with ThreadPoolExecutor(default_threads()) as pool:
         counted = sum(rows for rows in known if rows is not None) + sum(pool.map(counter.of, todo))
-    tell("rows counted", read_fields(plan, counted, reader.statistics()))
+    tell("rows counted", read_fields(plan, counted, reader.statistics(), planning=planning))
     return counted
 
 

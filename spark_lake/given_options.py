@@ -171,7 +171,12 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
 
 
 def integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise InvalidConfig(f"option {name} is {text!r}, expected a whole number") from error
+    """Raises InvalidConfig for what Java's `long` cannot be."""
+    if re.fullmatch(r"[+-]?[0-9]{1,19}", text) is None or not is_long(int(text)):
+        raise InvalidConfig(f"option {name} is {text[:100]!r}, expected a whole number of 64 bits")
+    return int(text)
+
+
+def is_long(number: object) -> bool:
+    """Whether it is a whole number of 64 bits, as offsets and times are."""
+    return type(number) is int and -(2**63) <= number < 2**63

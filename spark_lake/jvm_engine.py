@@ -184,11 +184,13 @@ def jvm_frame(
     signed_until_ms = 0
     if not query.options.url.startswith("file://"):
         signed_until_ms = SystemClock().now_ms() + expires_s * 1000
+    logs = (piece.entry.log_key for split in inside for piece in split.slices)
+    known = reader.addresses(logs, expires_s)
     encoded = encode_plan(
         query,
         plan,
         inside,
-        lambda key: reader.address(key, expires_s),
+        lambda key: known[key] if key in known else reader.address(key, expires_s),
         columns=tuple(dict.fromkeys([*query.columns, *(one.column for one in tests)])),
         signed_until_ms=signed_until_ms,
     )

@@ -28,12 +28,12 @@ from strandline.spark_lake.objects import (
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.pruning import is_worth_it
 from strandline.spark_lake.query import Query
-from strandline.spark_lake.segments import CORRUPT_REMEDY, WINDOW_BYTES
+from strandline.spark_lake.segments import CORRUPT_REMEDY
 from strandline.spark_lake.split_scan import DECODE_HINT
-from strandline.spark_lake.splits import SegmentSlice, Split
+from strandline.spark_lake.splits import WINDOW_BYTES, SegmentSlice, Split
 from strandline.storage.model import Isolation
 
-PLAN_FORMAT = 1
+PLAN_FORMAT = 2
 # Text that repeats, signatures that do not: more effort saves nothing.
 _GZIP_LEVEL = 1
 
@@ -122,6 +122,7 @@ def _slice(piece: SegmentSlice, split: Split, addresses: Addresses) -> dict[str,
         "end_offset": entry.end_offset,
         "record_count": entry.record_count,
         "crc32c": entry.log_crc32c,
+        "meta_crc32c": entry.meta_crc32c,
         "has_transactions": entry.has_transactions,
         "start": piece.start_position,
         "end": piece.end_position,

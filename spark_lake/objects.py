@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from strandline.storage.errors import (
     ObjectArchived,
     ObjectCorrupt,
     ObjectNotFound,
-    StorageError,
+    StrandlineError,
     TierUnavailable,
     UnsupportedFormat,
 )
@@ -149,6 +149,20 @@ class ObjectReader:
         except Exception as error:
             raise self._translated(key, "sign", error) from error
 
+    def addresses(self, keys: Iterable[str], valid_s: int) -> dict[str, str]:
+        """`address` of each key, in a bucket in half the time that one by one would take.
+
+        Raises a TierError if they cannot be signed.
+        """
+        wanted = list(dict.fromkeys(keys))
+        if not wanted or self.url.startswith("file://"):
+            return {key: self.address(key, valid_s) for key in wanted}
+        try:
+            signed = _signed(self._open(), [f"{self._root}/{key}" for key in wanted], valid_s)
+        except Exception as error:
+            raise self._translated(wanted[0], "sign", error) from error
+        return dict(zip(wanted, signed, strict=True))
+
     def statistics(self) -> ReadStatistics:
         with self._lock:
             return ReadStatistics(request_count=self._request_count, bytes_read=self._bytes_read)
@@ -183,7 +197,7 @@ class ObjectReader:
                 self._ranged = _ranged_gets(self.url, self._s3, self._file_system)
             return self._file_system
 
-    def _translated(self, key: str, operation: str, error: Exception) -> StorageError:
+    def _translated(self, key: str, operation: str, error: Exception) -> StrandlineError:
         name = f"{self.url}/{key}"
         code = _s3_error_code(error)
         if code == "InvalidObjectState":
@@ -199,6 +213,9 @@ class ObjectReader:
                 operation,
                 f"{error}; {DENIED_HINT}",
             )
+        if type(error).__name__ in _SETTING_ERRORS:
+            told = " ".join(str(error).split())
+            return InvalidConfig(f"{name}: {told}; see the options path and s3.*")
         return TierUnavailable(name, operation, f"{type(error).__name__}: {error}")
 
     def __getstate__(self) -> tuple[str, S3Options]:
@@ -222,6 +239,16 @@ _CREDENTIAL_ERRORS = (
     "PartialCredentialsError",
     "TokenRetrievalError",
     "UnauthorizedSSOTokenError",
+)
+
+# What no second try mends: a profile, a region, a bucket's name that cannot be.
+_SETTING_ERRORS = (
+    "ConfigNotFound",
+    "ConfigParseError",
+    "EndpointResolutionError",
+    "InvalidRegionError",
+    "ParamValidationError",
+    "ProfileNotFound",
 )
 
 
@@ -254,6 +281,17 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
     remote.retries = ATTEMPTS_MAX
     file_system: FileSystem = remote
     return file_system
+
+
+def _signed(file_system: Any, paths: Sequence[str], valid_s: int) -> list[str]:
+    """URLs of s3fs, which signs in the thread of its loop: one way there and back for all."""
+    from fsspec.asyn import sync
+
+    async def all_of_them() -> list[str]:
+        return [await file_system._url(path, expires=valid_s) for path in paths]  # noqa: SLF001
+
+    urls: list[str] = sync(file_system.loop, all_of_them)
+    return urls
 
 
 def _ranged_gets(url: str, s3: S3Options, file_system: FileSystem) -> RangedGets | None:

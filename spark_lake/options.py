@@ -175,7 +175,7 @@ class LakeOptions:
             url_expiry_s=_url_expiry_s(given),
             trigger=_trigger(given),
             s3=S3Options(
-                endpoint_url=given.text("s3.endpoint.url"),
+                endpoint_url=_endpoint(given),
                 region=given.text("s3.region"),
                 key=given.text("s3.key"),
                 secret=given.text("s3.secret"),
@@ -262,6 +262,17 @@ def _url(given: GivenOptions) -> str:
     raise InvalidConfig(
         f"option path is {text!r}, it must be s3://bucket/prefix or file:///absolute/folder"
     )
+
+
+def _endpoint(given: GivenOptions) -> str | None:
+    text = given.text("s3.endpoint.url")
+    if text is not None:
+        parts = urlsplit(text)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidConfig(
+                f"option s3.endpoint.url is {text!r}, it must be http://host:port or https://host"
+            )
+    return text
 
 
 def _url_expiry_s(given: GivenOptions) -> int:

@@ -49,10 +49,9 @@ def print_plan(
         console.print(table)
     if plan.skipped:
         console.print(_skipped(plan))
-    requests, requests_total = planned_requests(plan.splits), all_requests(plan)
     console.print(
-        f"{_counted(len(plan.splits), 'split')}, each a task of Spark; {requests} of about"
-        f" {_counted(requests_total, 'request')}; planning took"
+        f"{_counted(len(plan.splits), 'split')}, each a task of Spark; {_requests(plan)}; planning"
+        " took"
         f" {_counted(statistics.request_count, 'request')},"
         f" {readable_size(statistics.bytes_read)}",
         highlight=False,
@@ -71,6 +70,17 @@ def print_plan(
             f"Rows are tested when they are read, which spares no bytes: {tests}", highlight=False
         )
     return 0
+
+
+def _requests(plan: ScanPlan) -> str:
+    planned, everything = planned_requests(plan.splits), all_requests(plan)
+    if planned <= everything:
+        return f"{planned:,} of about {_counted(everything, 'request')}"
+    # Chunks that lie apart are a request each; everything comes in whole windows.
+    return (
+        f"{_counted(planned, 'request')}, where {_counted(everything, 'larger one')}"
+        " would read everything"
+    )
 
 
 def _keys(query: Query, plan: ScanPlan) -> Iterator[str]:

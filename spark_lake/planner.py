@@ -23,7 +23,7 @@ from enum import Enum
 
 from strandline.spark_lake.bound_options import AtOffset, Bound, Edge
 from strandline.spark_lake.options import SPLIT_BYTES_MIN
-from strandline.spark_lake.splits import Candidate, Split, SplitSizes, cut
+from strandline.spark_lake.splits import WINDOW_BYTES, Candidate, Split, SplitSizes, cut
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.records.columns import RowLimits
@@ -115,6 +115,8 @@ class PartitionPlan:
     chunks_total: int
     bytes_planned: int
     bytes_total: int
+    # GETs that all its segments would take.
+    windows_total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +248,10 @@ def _partition_plan(manifest: Manifest, selection: Selection | None) -> Partitio
         chunks_total=max(chunks_total, chunks_planned),
         bytes_planned=sum(one.size_bytes for one in candidates),
         bytes_total=manifest.size_bytes,
+        windows_total=sum(
+            page.segment_count + page.size_bytes // WINDOW_BYTES for page in manifest.pages
+        )
+        + sum(-(-entry.size_bytes // WINDOW_BYTES) for entry in manifest.segments),
     )
 
 

@@ -7,6 +7,13 @@ deleted and made anew from one that went on. What is not in the offsets was not 
 with the offset where its archive begins, and gives rows from the next micro-batch on. So the rows
 of each micro-batch lie between two written offsets, and one that Spark repeats is the same.
 
+Spark's log has where batches end, and asks for the beginning of the first one anew when it is
+repeated: by then `latest` is later, and `earliest` may have been deleted. So the end of the first
+batch says where it began:
+
+    initial offset      {..., "began": {}}
+    end of batch 0      {..., "began": {"orders": {"0": 3}}}        of no other
+
 A limit is shared out in proportion to what waits in each partition, as in Spark's Kafka source.
 Bytes are those of the archive (compressed); inside a segment they are taken to be spread evenly.
 """
@@ -33,15 +40,15 @@ class StreamOffsets:
     offsets: Mapping[TopicPartition, Offset] = field(default_factory=dict)
     topic_ids: Mapping[str, TopicId] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, dict[str, object]]:
-        by_topic: dict[str, dict[str, int]] = {}
-        for partition in sorted(self.offsets):
-            numbers = by_topic.setdefault(partition.topic, {})
-            numbers[str(partition.partition)] = self.offsets[partition]
-        return {
-            "offsets": dict(by_topic),
+    def to_json(self, *, began: StreamOffsets | None = None) -> dict[str, dict[str, object]]:
+        """`began`: where the first batch begins that ends here; none yet for an initial offset."""
+        fields: dict[str, dict[str, object]] = {
+            "offsets": dict(_by_topic(self.offsets)),
             "topic_ids": {topic: str(self.topic_ids[topic]) for topic in sorted(self.topic_ids)},
         }
+        if began is not None:
+            fields["began"] = dict(_by_topic(began.offsets))
+        return fields
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Mapping[str, object]]) -> StreamOffsets:
@@ -59,6 +66,25 @@ class StreamOffsets:
                 " give each query a checkpointLocation of its own"
             ) from error
         return cls(offsets=offsets, topic_ids=ids)
+
+
+def is_initial(fields: Mapping[str, Mapping[str, object]]) -> bool:
+    """Whether no batch ends here: it is where the first one begins."""
+    return fields.get("began") == {}
+
+
+def began_of(end: Mapping[str, Mapping[str, object]]) -> StreamOffsets | None:
+    """Where the first batch began that ends here; None of any other. Raises CorruptFile."""
+    if not end.get("began"):
+        return None
+    return StreamOffsets.from_json({**end, "offsets": end["began"]})
+
+
+def _by_topic(offsets: Mapping[TopicPartition, Offset]) -> dict[str, dict[str, int]]:
+    by_topic: dict[str, dict[str, int]] = {}
+    for partition in sorted(offsets):
+        by_topic.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
+    return by_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +190,9 @@ def admitted(
             partition: _size_bytes(manifests[partition], one)
             for partition, one in standing.waiting.items()
         }
-        for partition, share in _shared(sizes, bytes_max).items():
+        # What fits as a whole is not reckoned: a record would be left behind by rounding.
+        shared = _shared(sizes, bytes_max) if sum(sizes.values()) > bytes_max else {}
+        for partition, share in shared.items():
             end = _end_within(manifests[partition], standing.waiting[partition], share)
             ends[partition] = min(ends[partition], end)
     return StreamOffsets(
@@ -190,7 +218,9 @@ def up_to(target: StreamOffsets, standing: Standing, *, known: StreamOffsets) ->
         for partition, one in standing.waiting.items()
         if partition in target.offsets and one.start_offset < target.offsets[partition]
     }
-    position = StreamOffsets(offsets=offsets, topic_ids=standing.position.topic_ids)
+    topics = {partition.topic for partition in offsets}
+    topic_ids = {name: one for name, one in standing.position.topic_ids.items() if name in topics}
+    position = StreamOffsets(offsets=offsets, topic_ids=topic_ids)
     return Standing(position=position, waiting=waiting, losses=standing.losses)
 
 

@@ -24,9 +24,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from strandline.spark_lake.objects import ReadStatistics
-from strandline.spark_lake.planner import CHUNK_BYTES, ScanPlan
-from strandline.spark_lake.segments import WINDOW_BYTES
-from strandline.spark_lake.splits import Split
+from strandline.spark_lake.planner import ScanPlan
+from strandline.spark_lake.splits import WINDOW_BYTES, Split
 
 log = logging.getLogger("strandline.spark_lake")
 
@@ -47,20 +46,22 @@ def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int
     """Segments, chunks, bytes and requests: planned of total."""
     return {
         "plan": str(plan),
-        "requests_planned": planned_requests(plan.splits),
-        "requests_total": all_requests(plan),
+        "requests_planned": (planned := planned_requests(plan.splits)),
+        "requests_total": max(planned, all_requests(plan)),
         "planning_requests": planning.request_count,
         "planning_bytes": planning.bytes_read,
     }
 
 
-def read_fields(plan: ScanPlan, rows: int, read: ReadStatistics) -> dict[str, str | int]:
-    """The same of a query that has ended; `read` holds its planning, too."""
+def read_fields(
+    plan: ScanPlan, rows: int, read: ReadStatistics, *, planning: ReadStatistics
+) -> dict[str, str | int]:
+    """The same of a query that has ended; `read` holds its planning, too, and so do the totals."""
     return {
         "rows": rows,
         "plan": str(plan),
         "requests": read.request_count,
-        "requests_total": all_requests(plan),
+        "requests_total": max(read.request_count, planning.request_count + all_requests(plan)),
         "bytes_read": read.bytes_read,
     }
 
@@ -84,8 +85,11 @@ def planned_requests(splits: Sequence[Split]) -> int:
 
 
 def all_requests(plan: ScanPlan) -> int:
-    """What reading everything would take, about."""
-    assert WINDOW_BYTES >= CHUNK_BYTES
-    return sum(
-        max(one.segments_total, -(-one.bytes_total // WINDOW_BYTES)) for one in plan.partitions
-    )
+    """What reading everything would take, in whole windows; of sealed pages the most it can be.
+
+    A query that wants chunks which lie apart may take more requests than this, for fewer bytes.
+    """
+    if plan.bytes_planned == plan.bytes_total:
+        # Of everything, cuts within segments are known.
+        return planned_requests(plan.splits)
+    return sum(one.windows_total for one in plan.partitions)

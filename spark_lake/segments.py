@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from strandline.spark_lake.objects import ObjectReader, naming_later_formats
-from strandline.spark_lake.splits import ChunkRange
+from strandline.spark_lake.splits import WINDOW_BYTES, ChunkRange
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import AbortedTransaction, Offset, Position
@@ -38,10 +38,6 @@ from strandline.storage.remote.segment_meta import (
     SectionRange,
     SegmentStatistics,
 )
-
-# One GET. Large enough that S3's first-byte latency is small beside it, and two of them (one read,
-# one decoded) are what a task holds of compressed bytes.
-WINDOW_BYTES = 8 * 1024 * 1024
 
 CORRUPT_REMEDY = (
     "restore the object from a backup, or leave its offsets out with startingOffsets or"
@@ -66,6 +62,7 @@ class SegmentMeta:
         self._entry = entry
         self._tail = b""
         self._sections: dict[Section, SectionRange] | None = None
+        self._is_ours = False
 
     def statistics(self) -> SegmentStatistics:
         """Raises ObjectCorrupt if they are damaged, missing, or of another segment."""
@@ -118,9 +115,13 @@ class SegmentMeta:
                 with naming_later_formats(self._reader.url):
                     self._sections = self._load_directory()
             found = self._sections.get(section)
-            if found is None:
-                return None
-            return found.check(self._section_bytes(found), source=self._entry.meta_key)
+            content = None
+            if found is not None:
+                content = found.check(self._section_bytes(found), source=self._entry.meta_key)
+            if not self._is_ours:
+                self._check_whole()
+                self._is_ours = True
+            return content
         except CorruptFile as error:
             raise self._corrupt(str(error)) from error
 
@@ -132,6 +133,21 @@ class SegmentMeta:
             self._read_tail(error.needed_bytes)
             directory = self._decode_directory()
         return dict(directory.sections)
+
+    def _check_whole(self) -> None:
+        """Raises CorruptFile unless it is the object that the manifest tells of.
+
+        That of another segment may be as long, and whole in itself: what it says of chunks, keys
+        and transactions would cost rows, or add some.
+        """
+        entry = self._entry
+        found = segment_meta.object_checksum(
+            self._tail, size_bytes=entry.meta_size_bytes, source=entry.meta_key
+        )
+        if found != entry.meta_crc32c:
+            raise CorruptFile(
+                f"{entry.meta_key}: checksum of the whole object differs from the manifest's"
+            )
 
     def _decode_directory(self) -> segment_meta.MetaDirectory:
         return segment_meta.decode_directory(

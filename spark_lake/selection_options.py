@@ -6,6 +6,7 @@ Exactly one of subscribe, subscribePattern and assign says so, as in Spark's Kaf
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -61,10 +62,18 @@ def parse_selection(given: GivenOptions) -> Selection:
 
 
 def _pattern(text: str) -> str:
+    """Raises InvalidConfig for what is none, and for what Java would take for something else.
+
+    Of a class within a class Python warns, and takes its signs for letters.
+    """
     try:
-        re.compile(text)
-    except re.error as error:
-        raise InvalidConfig(f"option subscribePattern is no regular expression: {error}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(text)
+    except (re.error, FutureWarning) as error:
+        raise InvalidConfig(
+            f"option subscribePattern is no regular expression of Python's: {error}"
+        ) from error
     return text
 
 

@@ -23,6 +23,10 @@ from strandline.storage.model import AbortedTransaction, Offset, Position, Topic
 from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest_entries import SegmentEntry
 
+# One GET. Large enough that S3's first-byte latency is small beside it, and two of them (one read,
+# one decoded) are what a task holds of compressed bytes.
+WINDOW_BYTES = 8 * 1024 * 1024
+
 
 @values.dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPiece(SegmentEntry):

@@ -40,7 +40,9 @@ from strandline.spark_lake.progress import (
     Standing,
     StreamOffsets,
     admitted,
+    began_of,
     compare,
+    is_initial,
     up_to,
 )
 from strandline.spark_lake.query import Query
@@ -84,7 +86,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return StreamOffsets(
             offsets={partition: found.start_offset for partition, found in ranges.items()},
             topic_ids={one.topic_partition.topic: one.partition.topic_id for one in archived},
-        ).to_json()
+        ).to_json(began=StreamOffsets())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """With both limits given, Spark is told of the rows, and `latestOffset` holds both."""
@@ -129,12 +131,16 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             standing = up_to(self._target, standing, known=position)
         trigger = self._options.trigger
         if isinstance(limit, ReadAllAvailable):
-            return admitted(standing, manifests).to_json()
-        if self._waits_for_more(standing):
-            return standing.position.to_json()
-        return admitted(
-            standing, manifests, offsets_max=trigger.offsets_max, bytes_max=trigger.bytes_max
-        ).to_json()
+            end = admitted(standing, manifests)
+        elif self._waits_for_more(standing):
+            end = standing.position
+        else:
+            end = admitted(
+                standing, manifests, offsets_max=trigger.offsets_max, bytes_max=trigger.bytes_max
+            )
+        if end == position:
+            return dict(start)
+        return end.to_json(began=position if is_initial(start) else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The archive's end, as the last `latestOffset` saw it: how far the stream is behind."""
@@ -143,7 +149,11 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     @plainly
     def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """The splits of [start, end): the same for the same offsets."""
-        first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        last = StreamOffsets.from_json(end)
+        # The first batch begins where it did when it was made, wherever `initialOffset` is now.
+        first = StreamOffsets.from_json(start)
+        if is_initial(start):
+            first = began_of(end) or first
         ranges = {
             partition: OffsetRange(start_offset=first.offsets[partition], end_offset=end_offset)
             for partition, end_offset in last.offsets.items()
@@ -194,7 +204,10 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         catalog = Catalog(reader)
         catalog.load_cluster()
         options = self._options
-        return catalog, catalog.load_partitions(options.selection, open_for=options.open_for)
+        # Topics of a pattern come and go: what was read of them and is gone is a loss, no mistake.
+        return catalog, catalog.load_partitions(
+            options.selection, open_for=options.open_for, topics_min=0
+        )
 
     def _waits_for_more(self, standing: Standing) -> bool:
         """minOffsetsPerTrigger: too little is new, and the stream has not waited long yet.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from urllib.parse import urlsplit
 
 from strandline.spark_lake.given_options import GivenOptions
 from strandline.storage.errors import InvalidConfig
@@ -56,6 +57,13 @@ def parse_values(given: GivenOptions) -> ValueOptions:
         registry_url=given.text("schemaRegistry.url"),
         registry_auth=given.text("schemaRegistry.auth"),
     )
+    if options.registry_url is not None:
+        parts = urlsplit(options.registry_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InvalidConfig(
+                f"option schemaRegistry.url is {options.registry_url!r}, it must be"
+                " http://host:port or https://host:port"
+            )
     for name, formats in _FORMATS_WITH.items():
         if given.text(name) is not None and options.format not in formats:
             raise InvalidConfig(

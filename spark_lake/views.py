@@ -8,10 +8,11 @@ A view is named after its topic, with `_` for `.` and `-`, which SQL would take 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from strandline.spark_lake.arrow_scan import OptionValue
+from strandline.spark_lake.bound_options import narrowed
 from strandline.spark_lake.catalog import Catalog
 from strandline.spark_lake.frames import load
 from strandline.spark_lake.given_options import option_text
@@ -38,7 +39,8 @@ def register_views(
 ) -> dict[str, str]:
     """Makes a view of each of these topics, or of all; the topics by the names of their views.
 
-    `options` are those of the source, for every view. A view is planned anew for each query, so it
+    `options` are those of the source, for every view; those that name partitions name them for all
+    topics, and each view has its own. A view is planned anew for each query, so it
     shows what is archived then, and filters prune. With `engine=jvm` it is the frame of `load`:
     planned once, now, and read inside the JVM, which is the faster way to most of the rows.
     Raises InvalidConfig, for a topic that the archive does not have too, and what the bucket
@@ -58,12 +60,17 @@ def register_views(
     parsed = LakeOptions.parse({**given, "path": path, "subscribePattern": ".*"})
     catalog = Catalog(ObjectReader(parsed.url, parsed.s3))
     catalog.load_cluster()
-    topic_of = _names(catalog.topic_names(wanted))
+    # Spark takes names of views in any case, unless it is told otherwise.
+    told_apart = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
+    topic_of = _names(catalog.topic_names(wanted), str if told_apart else str.lower)
     register(spark)
     frames = {
-        name: load(spark, path, topic, options=options)
+        name: load(spark, path, topic, options=narrowed(given, topic))
         if parsed.engine is Engine.JVM
-        else spark.read.format(FORMAT_NAME).options(**given).option("subscribe", topic).load(path)
+        else spark.read.format(FORMAT_NAME)
+        .options(**narrowed(given, topic))
+        .option("subscribe", topic)
+        .load(path)
         for name, topic in topic_of.items()
     }
     for name, frame in frames.items():
@@ -71,16 +78,19 @@ def register_views(
     return topic_of
 
 
-def _names(topics: Iterable[str]) -> dict[str, str]:
+def _names(topics: Iterable[str], known_as: Callable[[str], str]) -> dict[str, str]:
+    """Topics by the names of their views. Raises InvalidConfig where two would be known as one."""
     topic_of: dict[str, str] = {}
+    taken: dict[str, str] = {}
     for topic in topics:
         name = topic.replace(".", "_").replace("-", "_")
         if not name.isidentifier():
             name = f"t_{name}"
-        if name in topic_of:
+        other = taken.setdefault(known_as(name), topic)
+        if other != topic:
             raise InvalidConfig(
-                f"the topics {topic_of[name]} and {topic} would both be the view {name}: name the"
-                " topics, and register one of them by hand"
+                f"the topics {other} and {topic} would both be the view {name}: name the topics,"
+                " and register one of them by hand"
             )
         topic_of[name] = topic
     return topic_of

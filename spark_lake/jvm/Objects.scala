@@ -8,10 +8,14 @@ import java.nio.file.{AccessDeniedException, NoSuchFileException, Paths, Standar
 
 /** Ranges of objects: of files, or of a bucket through URLs that the planner signed.
   *
-  * Tasks hold no credentials and no S3 library. A GET has a deadline for its connection, for
+  * Tasks hold no credentials and no S3 library. A read has a deadline for its connection, for
   * silence, and for all of it; what may be better the next time (a dropped connection, 5xx, too
   * many requests) is tried `attemptsMax` times. 404, 403 and too few bytes are errors at once,
   * in the words of the Python reader.
+  *
+  * A GET may ask for more than a read wants (`upTo`): its rest is for the reads that go on where it
+  * ended, and stays in the sockets until then. So a log costs few requests, and the bucket sends
+  * while a window is looked at. A rest that nobody wants, or that broke, is dropped.
   *
   * One thread at a time reads; `close` may come from another one and ends a read.
   */
@@ -20,11 +24,15 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
 
   @volatile private var isClosed = false
   @volatile private var connection: HttpURLConnection = null
+  private var rest: OpenRange = null
   private val chunk = new Array[Byte](4096)
 
   /** Exactly the bytes [start, end) into `target` from `at`. Raises an ArchiveException. */
-  def read(one: ObjectAddress, start: Long, end: Long, target: Array[Byte], at: Int): Unit =
-    if (one.address.startsWith("http")) fromBucket(one, start, end, target, at)
+  def read(
+      one: ObjectAddress, start: Long, end: Long, target: Array[Byte], at: Int, upTo: Long = 0
+  ): Unit =
+    if (one.address.startsWith("http"))
+      fromBucket(one, start, end, target, at, math.max(end, upTo))
     else fromFile(one, start, end, target, at)
 
   override def close(): Unit = {
@@ -56,13 +64,15 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
     }
 
   private def fromBucket(
-      one: ObjectAddress, start: Long, end: Long, target: Array[Byte], at: Int): Unit = {
+      one: ObjectAddress, start: Long, end: Long, target: Array[Byte], at: Int, upTo: Long
+  ): Unit = {
     val deadline = System.nanoTime + RangeDeadlineMs * 1000000L
     var attempt = 1
-    var isDone = false
+    var isDone = goesOn(one, start, end, target, at, deadline)
     while (!isDone)
       try {
-        get(one, start, end, target, at, deadline)
+        rest = get(one, start, end, upTo)
+        take(end, target, at, deadline)
         isDone = true
       } catch {
         case error: ArchiveException if !error.isInstanceOf[TierUnavailable] => throw error
@@ -77,18 +87,36 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
       }
   }
 
-  private def get(
+  /** Whether the rest of the GET before had these bytes. */
+  private def goesOn(
       one: ObjectAddress, start: Long, end: Long, target: Array[Byte], at: Int, deadline: Long
-  ): Unit = {
+  ): Boolean =
+    if (rest == null || rest.of != one || rest.position != start || rest.end < end) {
+      drop()
+      false
+    } else
+      try {
+        take(end, target, at, deadline)
+        true
+      } catch {
+        // Nobody read from it for as long as the rows took, and no bucket waits for ever. What is
+        // wrong with it beyond that is seen when the same bytes are asked for.
+        case _: IOException => false
+      }
+
+  /** Asks for [start, upTo); of an object that ends before, what there is from `start` to `end`. */
+  private def get(one: ObjectAddress, start: Long, end: Long, upTo: Long): OpenRange = {
     val open = new URL(one.address).openConnection.asInstanceOf[HttpURLConnection]
     connection = open
-    var isKept = false
+    var isGood = false
     try {
+      // `close` may have come before there was anything to disconnect.
+      if (isClosed) throw new IOException("the task has ended")
       open.setConnectTimeout(settings.connectTimeoutMs)
       open.setReadTimeout(settings.readTimeoutMs)
       open.setInstanceFollowRedirects(false)
       open.setUseCaches(false)
-      open.setRequestProperty("Range", s"bytes=$start-${end - 1}")
+      open.setRequestProperty("Range", s"bytes=$start-${upTo - 1}")
       // Else Java asks for anything but mostly HTML, which a signature might not cover.
       open.setRequestProperty("Accept", "*/*")
       open.getResponseCode match {
@@ -96,24 +124,44 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
         case status => refuse(one, status, open.getErrorStream)
       }
       val length = open.getContentLengthLong
-      if (length >= 0 && length != end - start) throw tooShort(one, start, end, length)
-      val from = open.getInputStream
+      if (length >= 0 && (length < end - start || length > upTo - start))
+        throw tooShort(one, start, end, length)
+      val made = new OpenRange(
+        one, open.getInputStream, start, if (length < 0) upTo else start + length)
+      isGood = true
+      made
+    } finally if (!isGood) drop()
+  }
+
+  /** The bytes of the open range up to `end`. */
+  private def take(end: Long, target: Array[Byte], at: Int, deadline: Long): Unit = {
+    var isWhole = false
+    try {
       var filled = at
-      val last = at + (end - start).toInt
+      val last = at + (end - rest.position).toInt
       while (filled < last) {
-        val count = from.read(target, filled, last - filled)
+        val count = rest.body.read(target, filled, last - filled)
         if (count < 0) throw new EOFException(s"the connection ended after ${filled - at} bytes")
         filled += count
         if (System.nanoTime >= deadline)
           throw new IOException(s"${filled - at} bytes came in ${RangeDeadlineMs / 1000} s")
       }
-      // What has been read to its end goes back to the connections that are kept.
-      from.close()
-      isKept = true
-    } finally {
-      connection = null
-      if (!isKept) open.disconnect()
-    }
+      rest.position = end
+      if (end == rest.end) {
+        // What has been read to its end goes back to the connections that are kept.
+        rest.body.close()
+        rest = null
+        connection = null
+      }
+      isWhole = true
+    } finally if (!isWhole) drop()
+  }
+
+  private def drop(): Unit = {
+    rest = null
+    val open = connection
+    connection = null
+    if (open != null) open.disconnect()
   }
 
   private def refuse(one: ObjectAddress, status: Int, answer: InputStream): Nothing = {
@@ -149,6 +197,10 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
       name(one), "read",
       s"bytes $start to $end were asked for, $came came: ${settings.texts("fewer")}")
 }
+
+/** A body that has been read up to `position`, of an object's bytes up to `end`. */
+final private class OpenRange(
+    val of: ObjectAddress, val body: InputStream, var position: Long, val end: Long)
 
 object ObjectReader {
   // One range, with all its attempts.

@@ -52,6 +52,7 @@ final case class Slice(
     endOffset: Long,
     recordCount: Long,
     crc32c: Int,
+    metaCrc32c: Int,
     hasTransactions: Boolean,
     start: Long,
     end: Long,
@@ -69,7 +70,7 @@ final case class ChunkRange(
 )
 
 object Plan {
-  final val Format = 1
+  final val Format = 2
   private val json = new ObjectMapper
 
   /** Raises WrongPlan for whatever is not a plan of this format. */
@@ -126,6 +127,7 @@ object Plan {
     endOffset = need(node, "end_offset").longValue,
     recordCount = need(node, "record_count").longValue,
     crc32c = need(node, "crc32c").longValue.toInt,
+    metaCrc32c = need(node, "meta_crc32c").longValue.toInt,
     hasTransactions = need(node, "has_transactions").asBoolean,
     start = need(node, "start").longValue,
     end = need(node, "end").longValue,

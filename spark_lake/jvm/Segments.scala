@@ -22,6 +22,7 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
 
   private val size = slice.meta.sizeBytes
   private var tail = new Array[Byte](0)
+  private var whole = 0
   private var directory: Option[Map[String, (Long, Int, Long)]] = None
 
   /** The chunks of the whole log with their time bounds. */
@@ -63,7 +64,7 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
 
   private def section(name: String): Option[Array[Byte]] = {
     if (directory.isEmpty) directory = Some(loadDirectory())
-    directory.get.get(name).map { case (position, length, crc) =>
+    val found = directory.get.get(name).map { case (position, length, crc) =>
       val inTail = position - (size - tail.length)
       val bytes =
         if (inTail >= 0) Arrays.copyOfRange(tail, inTail.toInt, inTail.toInt + length)
@@ -72,6 +73,10 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
         throw odd(s"section $name has a wrong checksum")
       bytes
     }
+    // That of another segment may be as long, and whole in itself.
+    if (whole != slice.metaCrc32c)
+      throw odd("checksum of the whole object differs from the manifest's")
+    found
   }
 
   private def loadDirectory(): Map[String, (Long, Int, Long)] = {
@@ -93,13 +98,33 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
     if (Checksum.of(tail, start, length) != Bytes.int(tail, footer + 4))
       throw odd("directory has a wrong checksum")
     val end = size - FooterBytes - length
-    parsed(Arrays.copyOfRange(tail, start, footer)).elements.asScala.map { row =>
+    val rows = parsed(Arrays.copyOfRange(tail, start, footer)).elements.asScala.toVector
+    whole = wholeChecksum(rows, start, end)
+    rows.map { row =>
       val (position, bytes) = (row.get(1).longValue, row.get(2).longValue)
       if (position < Magic.length || bytes < 0 || bytes > end - position || bytes > Int.MaxValue)
         throw odd(s"section ${row.get(0).asText} lies outside the object")
       row.get(0).asText -> (position, bytes.toInt, row.get(3).longValue)
     }.toMap
   }
+
+  /** From the checksums of the sections, which lie back to back: none of them has to be read. */
+  private def wholeChecksum(rows: Seq[JsonNode], directory: Int, end: Long): Int =
+    if (tail.length == size) Checksum.of(tail, 0, tail.length)
+    else {
+      val magic = Magic.getBytes(US_ASCII)
+      val (position, before) =
+        rows.foldLeft((magic.length.toLong, Checksum.of(magic, 0, magic.length))) {
+          case ((at, checksum), row) =>
+            val length = row.get(2).longValue
+            if (row.get(1).longValue != at || length < 0 || length > end - at)
+              throw odd(s"the directory leaves out bytes from $at on")
+            (at + length, Checksum.joined(checksum, row.get(3).longValue.toInt, length.toInt))
+        }
+      if (position != end) throw odd(s"the directory leaves out bytes from $position on")
+      val rest = tail.length - directory
+      Checksum.joined(before, Checksum.of(tail, directory, rest), rest)
+    }
 
   private def readTail(bytes: Int): Unit = tail = range(math.max(0L, size - bytes), size)
 

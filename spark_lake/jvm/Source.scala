@@ -2,7 +2,6 @@ package strandline.spark
 
 import java.util.{Map => JavaMap}
 import java.util.{EnumSet, OptionalLong, Set => JavaSet}
-import java.util.concurrent.{Executors, ExecutorService, ThreadFactory}
 
 import org.apache.spark.sql.connector.catalog._
 import org.apache.spark.sql.connector.expressions.Transform
@@ -21,6 +20,9 @@ import org.apache.spark.sql.vectorized.{ColumnVector, ColumnarBatch}
   * }}}
   */
 class ArchiveSource extends TableProvider {
+  // Spark asks the same object for the schema, then for the table.
+  private var decoded: (String, Plan) = ("", null)
+
   override def inferSchema(options: CaseInsensitiveStringMap): StructType =
     Schema.of(plan(options).columns)
 
@@ -32,7 +34,8 @@ class ArchiveSource extends TableProvider {
     val text = options.get("plan")
     if (text == null)
       throw new WrongPlan("this source is used by strandline.spark_lake, not by its name")
-    Plan.decode(text)
+    if (text != decoded._1) decoded = (text, Plan.decode(text))
+    decoded._2
   }
 }
 
@@ -81,18 +84,13 @@ final class ArchiveReader(kind: StructType, split: Split, settings: Settings)
   import BatchTable._
 
   private val reader = new ObjectReader(settings)
-  private val ahead = ReadAhead.start()
-  private val buffers = new WindowBuffers(settings.windowBytes)
+  private val feed = new WindowFeed(reader, split, settings)
+  private val windows = new LogWindows(reader, feed, settings)
   private val unpacked = new Unpacked
   private val names = kind.fieldNames
   private val rows =
     new Rows(split.limits, names.contains("timestamp"), names.contains("headers"))
   private val columns = new Columns(kind, split)
-  private val slices = split.slices.iterator
-  private var slice: Slice = null
-  private var aborted = Vector.empty[Aborted]
-  private var parts = Iterator.empty[ChunkRange]
-  private var windows: LogWindows = null
   private var at = 0 // the next batch of the block
   private var made: ColumnarBatch = null
 
@@ -106,7 +104,7 @@ final class ArchiveReader(kind: StructType, split: Split, settings: Settings)
       case error: ArchiveException => throw error.forDriver
       case error: CorruptRecords =>
         throw new ObjectCorrupt(
-          s"${settings.url}/${slice.log.key}", "decode",
+          s"${settings.url}/${windows.slice.log.key}", "decode",
           s"${error.getMessage}; ${settings.texts("decode")}").forDriver
     }
 
@@ -114,9 +112,8 @@ final class ArchiveReader(kind: StructType, split: Split, settings: Settings)
 
   override def close(): Unit = {
     reader.close()
-    ahead.shutdownNow()
+    feed.close()
     unpacked.close()
-    if (windows == null || !windows.isFetching) buffers.giveBack()
   }
 
   private def isFull: Boolean = rows.count == Rows.RowsMax
@@ -124,10 +121,11 @@ final class ArchiveReader(kind: StructType, split: Split, settings: Settings)
   /** Whether there is a batch to decode whose payload is that of the rows so far. */
   private def advance(): Boolean = {
     while (!rows.isInside) {
-      if (windows == null || at == windows.found.count) {
+      if (at == windows.found.count) {
         // The arrays of the rows must not be filled again while they are read.
-        if (rows.count > 0 || !nextBlock()) return false
+        if (rows.count > 0) return false
         at = 0
+        if (!windows.next()) return false
       }
       val found = windows.found
       val bytes = windows.payload
@@ -159,28 +157,13 @@ final class ArchiveReader(kind: StructType, split: Split, settings: Settings)
   private def isWanted(attributes: Int): Boolean = {
     val found = windows.found
     val base = found.baseOffsets(at)
+    val aborted = windows.aborted
     (attributes & ControlBit) == 0 &&
     found.lastOffset(at) >= split.limits.startOffset && base < split.limits.endOffset &&
     !(aborted.nonEmpty && (attributes & TransactionalBit) != 0 && {
       val producer = found.producerId(windows.payload, at)
       aborted.exists(one => one.producerId == producer && one.first <= base && base <= one.last)
     })
-  }
-
-  private def nextBlock(): Boolean = {
-    while (windows == null || !windows.next()) {
-      while (!parts.hasNext) {
-        if (!slices.hasNext) return false
-        slice = slices.next()
-        val meta = new SegmentMeta(reader, slice, settings)
-        parts = SegmentMeta.wanted(slice, split.limits, meta).iterator
-        aborted =
-          if (settings.readUncommitted || !slice.hasTransactions || !parts.hasNext) Vector.empty
-          else meta.abortedTransactions()
-      }
-      windows = new LogWindows(reader, slice, parts.next(), settings, ahead, buffers)
-    }
-    true
   }
 
   // Decompressed batches are gathered up to this size, so that a batch of rows is worth its calls.
@@ -225,14 +208,4 @@ object Schema {
   def of(columns: Seq[String]): StructType = StructType(columns.map { name =>
     StructField(name, kinds.getOrElse(name, throw new WrongPlan(s"no column is named $name")))
   })
-}
-
-/** The thread of a task that fetches the next window while this one is decoded. */
-object ReadAhead {
-  private val threads: ThreadFactory = (work: Runnable) => {
-    val made = new Thread(work, "strandline-window")
-    made.setDaemon(true)
-    made
-  }
-  def start(): ExecutorService = Executors.newSingleThreadExecutor(threads)
 }

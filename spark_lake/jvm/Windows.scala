@@ -1,119 +1,92 @@
 package strandline.spark
 
-import java.lang.ref.SoftReference
-import java.util.ArrayDeque
-import java.util.concurrent.{Callable, ExecutionException, ExecutorService, Future}
-
-/** One range of a log, read in windows of whole, checked batches, one window ahead of its caller.
+/** The ranges of a task's logs, as blocks of whole, checked batches.
   *
   * {{{
   *   range   [............|............|....]    as the statistics cut it
-  *   window  [..torn|............]               one GET, behind what the one before left torn
+  *   window  [..torn|............]               8 MiB, behind what the one before left torn
   *   block   [whole batches][torn]               checked before the first row is given out
   * }}}
   *
   * The counterpart of `segments.LogReader`, with its checks: every CRC, offsets that grow and stay
   * inside the range, at the end the record count, and of a whole object its checksum. A block that
-  * fails is read once more, then the object is declared damaged.
+  * fails is read once more, then the object is declared damaged. A range proves right before
+  * anything of the next one is shown, be it an error.
   *
-  * Two arrays are used in turn: while the rows of one are read, the other is filled. So a task
-  * holds two windows, and what one batch needs beyond that.
+  * While the rows of one window are read, the next is fetched, be it of another object: see
+  * `WindowFeed`.
   */
-final class LogWindows(
-    reader: ObjectReader,
-    slice: Slice,
-    part: ChunkRange,
-    settings: Settings,
-    ahead: ExecutorService,
-    buffers: WindowBuffers
-) {
-  private val whole = part.end - part.start == slice.log.sizeBytes
-  // Of all batches so far, joined from their own checksums: no byte is summed twice.
+final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Settings) {
+  private var part: Part = null
+  private var range: ChunkRange = null
+  // Of all batches of the range so far, joined from their own checksums: no byte is summed twice.
   private var crc = 0
   private var recordCount = 0L
-  private var nextOffset = part.baseOffset
+  private var nextOffset = 0L
   // Where the block begins in the log, and in its array.
-  private var position = part.start
+  private var position = 0L
   private var bytes: Array[Byte] = null
   private var blockStart = 0
+  private var tornStart = 0
   private var windowEnd = 0
-  private var fetched = part.start
-  private var waiting: Future[Array[Byte]] = null
-  private var waitingLength = 0
+  private var fetched = 0L
 
-  /** The headers of the block's batches, in `bytes`. */
+  /** The headers of the block's batches, in `payload`. */
   val found = new BatchTable
 
   def payload: Array[Byte] = bytes
 
-  /** The next block into `found`; false at the end of the range, once all of it proved right. */
+  /** What the block is of. */
+  def slice: Slice = part.slice
+  def aborted: Vector[Aborted] = part.aborted
+
+  /** The next block into `found`; false behind the last range, once all of each proved right. */
   def next(): Boolean = {
-    while (fetched < part.end || waiting != null) {
-      load()
-      if (found.count > 0) return true
+    var isInside = true
+    found.count = 0
+    while (isInside && found.count == 0) {
+      if (part != null && fetched == range.end) finish()
+      val window = feed.take()
+      if (window == null) isInside = false
+      else {
+        if (window.part ne part) begin(window.part)
+        load(window)
+      }
     }
-    finish()
-    false
+    isInside
   }
 
-  private def load(): Unit = {
-    val tornStart = if (found.count > 0) found.ends(found.count - 1) else blockStart
+  private def begin(one: Part): Unit = {
+    part = one
+    range = one.range
+    crc = 0
+    recordCount = 0
+    nextOffset = one.range.baseOffset
+    position = one.range.start
+    tornStart = 0
+    windowEnd = 0
+  }
+
+  private def load(window: Window): Unit = {
     val torn = windowEnd - tornStart
-    if (waiting == null) ask()
-    val length = waitingLength
-    val filled = await()
+    val length = (window.end - window.start).toInt
     val before = bytes
     bytes =
-      if (torn <= buffers.headroom) filled
+      if (torn <= WindowBuffers.Headroom) window.bytes
       else {
         val larger = new Array[Byte](Math.addExact(torn, length))
-        System.arraycopy(filled, buffers.headroom, larger, torn, length)
+        System.arraycopy(window.bytes, WindowBuffers.Headroom, larger, torn, length)
         larger
       }
-    val start = if (bytes eq filled) buffers.headroom else torn
+    val start = if (bytes eq window.bytes) WindowBuffers.Headroom else torn
     if (torn > 0) System.arraycopy(before, tornStart, bytes, start - torn, torn)
     blockStart = start - torn
     windowEnd = start + length
+    fetched = window.end
     // Only now may the array of the block before be filled again.
-    if (fetched < part.end) ask()
+    feed.ask()
     check()
   }
-
-  private def ask(): Unit = {
-    val start = fetched
-    // Cut where the Python reader cuts: requests are counted from the range's beginning.
-    val end = math.min(part.end, start + settings.windowBytes)
-    val target = buffers.other()
-    waitingLength = (end - start).toInt
-    fetched = end
-    waiting = ahead.submit(new Callable[Array[Byte]] {
-      override def call(): Array[Byte] = {
-        reader.read(slice.log, start, end, target, buffers.headroom)
-        target
-      }
-    })
-  }
-
-  /** Whether a thread may still write into one of the arrays. */
-  def isFetching: Boolean = waiting != null
-
-  private def await(): Array[Byte] = {
-    // A task that is interrupted here leaves a fetch under way.
-    val filled =
-      try waiting.get()
-      catch {
-        case error: ExecutionException =>
-          waiting = null
-          throw error.getCause
-      }
-    waiting = null
-    filled
-  }
-
-  /** Waits for the window ahead; whether it came is `await`'s. */
-  private def settle(): Unit =
-    try waiting.get()
-    catch { case _: ExecutionException => () }
 
   /** Scans and checks the block; reads its bytes once more if they are wrong. */
   private def check(): Unit = {
@@ -121,12 +94,14 @@ final class LogWindows(
     catch {
       case _: CorruptRecords =>
         // Bytes are sometimes damaged on their way, and nothing below us would notice.
-        if (waiting != null) settle() // one range at a time
+        feed.settle() // one range at a time
         reader.read(slice.log, position, position + windowEnd - blockStart, bytes, blockStart)
         try verify()
         catch { case error: CorruptRecords => throw corrupt(position, error.getMessage) }
     }
+    tornStart = blockStart
     if (found.count > 0) {
+      val whole = isWhole
       val end = found.ends(found.count - 1)
       var at = 0
       while (at < found.count) {
@@ -136,6 +111,7 @@ final class LogWindows(
       }
       nextOffset = found.lastOffset(found.count - 1) + 1
       position += end - blockStart
+      tornStart = end
     }
   }
 
@@ -147,9 +123,9 @@ final class LogWindows(
       found.checkCrc(bytes, at)
       val base = found.baseOffsets(at)
       val last = found.lastOffset(at)
-      if (base < next || last >= part.endOffset)
+      if (base < next || last >= range.endOffset)
         throw new CorruptRecords(
-          s"a batch with the offsets $base to $last lies where $next to ${part.endOffset - 1}" +
+          s"a batch with the offsets $base to $last lies where $next to ${range.endOffset - 1}" +
             " belong")
       next = last + 1
       at += 1
@@ -158,74 +134,29 @@ final class LogWindows(
     val torn = if (found.count > 0) found.ends(found.count - 1) else blockStart
     if (windowEnd - torn >= BatchTable.OverheadBytes) {
       val length = Bytes.int(bytes, torn + 8)
-      val left = part.end - position - (torn - blockStart)
+      val left = range.end - position - (torn - blockStart)
       if (length.toLong + BatchTable.OverheadBytes > left)
         throw new CorruptRecords(s"a batch of $length bytes reaches beyond its chunk")
     }
   }
 
+  private def isWhole: Boolean = range.end - range.start == slice.log.sizeBytes
+
   private def finish(): Unit = {
-    if (position != part.end)
-      throw corrupt(position, s"${part.end - position} bytes behind the last batch")
-    if (recordCount != part.recordCount)
+    if (position != range.end)
+      throw corrupt(position, s"${range.end - position} bytes behind the last batch")
+    if (recordCount != range.recordCount)
       throw corrupt(
-        part.start,
-        s"holds $recordCount records up to byte ${part.end}, ${part.recordCount} were archived")
+        range.start,
+        s"holds $recordCount records up to byte ${range.end}, ${range.recordCount} were archived")
     // Offsets lie outside the batches' CRCs. A whole object has a checksum of its own.
-    if (whole && crc != slice.crc32c)
+    if (isWhole && crc != slice.crc32c)
       throw corrupt(0, "checksum of the whole object differs from the manifest's")
   }
 
   private def corrupt(from: Long, detail: String) = new ObjectCorrupt(
     s"${settings.url}/${slice.log.key}", "read",
     s"from byte $from: $detail; ${settings.texts("remedy")}")
-}
-
-/** The two arrays of a task, with room in front for a batch that was torn. */
-final class WindowBuffers(windowBytes: Int) {
-  val headroom: Int = 1 << 20
-  private val arrays = new Array[Array[Byte]](2)
-  private var turn = 0
-
-  def other(): Array[Byte] = {
-    turn ^= 1
-    if (arrays(turn) == null) arrays(turn) = IdleWindows.take(headroom + windowBytes)
-    arrays(turn)
-  }
-
-  /** For the next task. Nobody may read or write the arrays any more. */
-  def giveBack(): Unit =
-    for (at <- arrays.indices if arrays(at) != null) {
-      IdleWindows.give(arrays(at))
-      arrays(at) = null
-    }
-}
-
-/** Arrays between two tasks of this JVM.
-  *
-  * Of so large an array the JVM has to clear each page, and collects its garbage earlier: 18 MB
-  * for each task of 64 MiB. At most IdleMax are kept, and none when memory is short.
-  */
-object IdleWindows {
-  private val IdleMax = 2 * Runtime.getRuntime.availableProcessors
-  private val idle = new ArrayDeque[SoftReference[Array[Byte]]]
-
-  /** An array of this length. What is in it is anybody's. */
-  def take(length: Int): Array[Byte] = {
-    var found: Array[Byte] = null
-    idle.synchronized {
-      while (found == null && !idle.isEmpty) {
-        val array = idle.pop().get
-        if (array != null && array.length == length) found = array
-      }
-    }
-    if (found != null) found else new Array[Byte](length)
-  }
-
-  def give(array: Array[Byte]): Unit =
-    idle.synchronized {
-      if (idle.size < IdleMax) idle.push(new SoftReference(array))
-    }
 }
 
 /** The headers of a block's batches; see `storage/records/batch.py` for their layout. */

@@ -28,6 +28,8 @@ from strandline.storage.errors import InvalidConfig
 DEPTH_MAX = 32
 # Of a decimal in Spark.
 DIGITS_MAX = 38
+# A value of more is no value: a record of Kafka is smaller.
+FIXED_BYTES_MAX = 2**31 - 1
 # What a task keeps of other schemas than the reader's.
 WRITERS_MAX = 1000
 # What parsing raises for JSON that is no schema: it expects one.
@@ -222,6 +224,9 @@ def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
         case "map":
             return map_of(pa.string(), arrow_type(schema["values"], named, depth + 1))
         case "enum" | "fixed":
+            size = schema.get("size", 0)
+            if type(size) is not int or not 0 <= size <= FIXED_BYTES_MAX:
+                raise InvalidConfig(f"option valueSchema: {schema['name']} has the size {size!r}")
             named[schema["name"]] = pa.string() if kind == "enum" else pa.binary()
             return named[schema["name"]]
     simple = {

@@ -11,6 +11,7 @@ A schema of an id never changes, so it is asked for once per process.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import threading
 import urllib.error
@@ -18,10 +19,14 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import IO
 
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import AccessDenied, InvalidConfig, TierUnavailable
 
+# Of each wait for bytes, and of an answer as a whole: one that drips would keep a task for ever.
 TIMEOUT_S = 10.0
+ANSWER_S_MAX = 30.0
 ATTEMPTS_MAX = 3
 # A schema of more than this is no schema.
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
@@ -70,8 +75,8 @@ class Registry:
             request.add_header("Authorization", f"Basic {credentials}")
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
-                    return _with_schema(json.loads(response.read(ANSWER_BYTES_MAX)))
+                with _OPENER.open(request, timeout=TIMEOUT_S) as response:
+                    return _with_schema(json.loads(_body(response)))
             except urllib.error.HTTPError as error:
                 if error.code in (401, 403):
                     raise AccessDenied(
@@ -84,12 +89,55 @@ class Registry:
                     ) from error
                 if attempt == ATTEMPTS_MAX:
                     raise TierUnavailable(url, "read", f"HTTP {error.code}") from error
-            except (OSError, ValueError, TypeError) as error:
+            except _NO_ANSWER as error:
                 if attempt == ATTEMPTS_MAX:
                     raise TierUnavailable(
                         url, "read", f"{type(error).__name__}: {error}"
                     ) from error
         raise AssertionError(url)
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within a host: another would get the password, and may say anything."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Raises InvalidConfig for another host."""
+        if urllib.parse.urlsplit(newurl)[:2] != urllib.parse.urlsplit(req.full_url)[:2]:
+            raise InvalidConfig(
+                f"the schema registry sends {req.full_url} on to {newurl}: give what answers there"
+                " as schemaRegistry.url"
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_OPENER = urllib.request.build_opener(_SameHost)
+# What a registry that is away, cut off or none at all makes of a request.
+_NO_ANSWER = (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError)
+_READ_BYTES = 64 * 1024
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    """All of an answer. Raises TimeoutError, ValueError for too much, or what the socket does."""
+    clock = SystemClock()
+    deadline_s = clock.monotonic_s() + ANSWER_S_MAX
+    content = bytearray()
+    while part := response.read1(_READ_BYTES):
+        content += part
+        if len(content) > ANSWER_BYTES_MAX:
+            raise ValueError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        if clock.monotonic_s() > deadline_s:
+            raise TimeoutError(f"the answer did not end within {ANSWER_S_MAX:.0f} s")
+    if response.length:
+        raise http.client.IncompleteRead(bytes(content), response.length)
+    return bytes(content)
 
 
 def _with_schema(answer: object) -> dict[str, str]:

@@ -65,4 +65,7 @@ def test_an_executor_killed_in_the_middle_changes_nothing(tmp_path: Path) -> Non
         "jvm, undisturbed": expected,
         "jvm, disturbed": expected,
         "jvm, killed": 1,
+        "stream, undisturbed": expected,
+        "stream, disturbed": expected,
+        "stream, killed": 1,
     }

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,6 +36,8 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
 RECORDS = 300
+TOPICS = ("mixed", "stamped", "shortened")
+TRIMMED = 70
 
 pytestmark = [
     pytest.mark.spark,
@@ -114,19 +117,24 @@ def spark() -> Iterator[SparkSession]:
 def both(
     spark: SparkSession, ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Both]:
-    """`mixed`: all codecs; `stamped`: LogAppendTime. Their last partition is empty."""
+    """`mixed`: all codecs; `stamped`: LogAppendTime; `shortened`: begins at TRIMMED in partition 0.
+
+    Their last partition is empty.
+    """
     bucket = make_bucket(ministack.endpoint_url)
     broker = TieredBroker(tmp_path_factory.mktemp("broker"), bucket)
     broker.start()
     try:
         _create(broker, "mixed")
         _create(broker, "stamped", **{"message.timestamp.type": "LogAppendTime"})
+        _create(broker, "shortened")
         for topic in ("mixed", "stamped"):
             for codec in CODECS:
                 _produce(broker, topic, codec)
-        ends = {
-            topic: _archived(broker, Archive.open(bucket), topic) for topic in ("mixed", "stamped")
-        }
+        _produce(broker, "shortened", "none")
+        archive = Archive.open(bucket)
+        ends = {topic: _archived(broker, archive, topic) for topic in TOPICS}
+        _trim(broker, archive)
         yield Both(spark, broker.bootstrap, bucket, ends)
     finally:
         broker.kill()
@@ -165,6 +173,19 @@ def _produce(broker: TieredBroker, topic: str, codec: str) -> None:
             partition=number % (PARTITIONS - 1),
         )
     assert producer.flush(30) == 0
+
+
+def _trim(broker: TieredBroker, archive: Archive) -> None:
+    """Deletes the records of `shortened` below TRIMMED, and waits until the archive has it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in admin.delete_records([TopicPartition("shortened", 0, TRIMMED)]).values():
+        done.result(30)
+
+    def is_trimmed() -> bool:
+        manifest = archive.manifest("shortened")
+        return manifest is not None and manifest.log_start_offset == TRIMMED
+
+    eventually(is_trimmed, timeout_s=60)
 
 
 def _archived(broker: TieredBroker, archive: Archive, topic: str) -> dict[str, int]:
@@ -259,6 +280,11 @@ def test_tasks_are_as_many_and_as_small_as_asked_for(both: Both) -> None:
     sizes = both.lake(**few).rdd.glom().map(len).collect()
     assert max(sizes) <= 100
     assert sum(sizes) == RECORDS * len(CODECS)
+    both_ways = {"subscribe": "mixed", "minPartitions": 7, "maxRecordsPerPartition": 100}
+    assert both.assert_same(**both_ways) == RECORDS * len(CODECS)
+    sizes = both.lake(**both_ways).rdd.glom().map(len).collect()
+    assert max(sizes) <= 100
+    assert len(sizes) >= 7
     more = {"subscribe": "mixed", "minPartitions": 7}
     assert both.assert_same(**more) == RECORDS * len(CODECS)
     assert both.lake(**more).rdd.getNumPartitions() >= 7
@@ -270,6 +296,27 @@ def test_what_is_not_there_is_passed_over_alike_if_that_is_accepted(both: Both) 
         both.assert_same(assign={"mixed": [0, 1]}, endingOffsets=beyond, failOnDataLoss=False)
         == both.ends["mixed"]["0"] + both.ends["mixed"]["1"]
     )
+
+
+def test_what_lies_before_the_log_start_is_passed_over_alike_if_that_is_accepted(
+    both: Both,
+) -> None:
+    one = {"assign": {"shortened": [0]}}
+    left = both.ends["shortened"]["0"] - TRIMMED
+    assert both.assert_same(**one) == left
+    assert both.assert_same(**one, startingOffsets={"shortened": {"0": -2}}) == left
+    early = {**one, "startingOffsets": {"shortened": {"0": 3}}}
+    assert both.assert_same(**early, failOnDataLoss=False) == left
+    at_start = {**one, "startingOffsets": {"shortened": {"0": TRIMMED}}}
+    assert both.assert_same(**at_start, endingOffsets={"shortened": {"0": TRIMMED + 4}}) == 4
+    # Times before it are those of records that are gone: the first that is left is meant.
+    assert both.assert_same(**one, startingTimestamp=0) == left
+
+
+def test_a_pattern_without_a_match_is_told_where_sparks_source_gives_nothing(both: Both) -> None:
+    assert both.kafka(subscribePattern="^nothing").count() == 0
+    with pytest.raises(PySparkException, match="subscribePattern matches no topic"):
+        both.lake(subscribePattern="^nothing").count()
 
 
 # --- the same mistakes ------------------------------------------------------------------------
@@ -291,7 +338,13 @@ def test_what_is_not_there_is_passed_over_alike_if_that_is_accepted(both: Both) 
         {"subscribe": "mixed", "startingOffsets": {"mixed": {"0": -1, "1": 0, "2": 0}}},
         {"subscribe": "mixed", "endingOffsets": {"mixed": {"0": -2, "1": 0, "2": 0}}},
         {"subscribe": "mixed", "startingOffsets": {"mixed": {"0": 1}}},
+        {
+            "subscribePattern": "^mixed$",
+            "startingOffsets": {"mixed": {"0": 1, "1": 1, "2": 0}, "stamped": {"0": 1}},
+        },
         {"subscribe": "mixed", "startingOffsets": "soon"},
+        {"subscribe": "mixed", "startingTimestamp": 2**63},
+        {"subscribe": "mixed", "startingTimestamp": "1_700_000_000_000"},
         {"subscribe": "mixed", "startingTimestamp": "yesterday"},
         {"subscribe": "mixed", "startingTimestamp": START_MS + 10**9},
         # Its last partition is empty.
@@ -328,6 +381,10 @@ def test_what_is_not_there_is_passed_over_alike_if_that_is_accepted(both: Both) 
             "endingOffsets": {"mixed": {"0": 10}},
         },
         {"assign": {"mixed": [0]}, "endingOffsets": {"mixed": {"0": 10**9}}},
+        {"assign": {"mixed": [0]}, "startingOffsets": {"mixed": {"0": 10**9}}},
+        {"assign": {"shortened": [0]}, "startingOffsets": {"shortened": {"0": 3}}},
+        {"subscribe": "nothing"},
+        {"assign": {"mixed": [0]}, "startingOffsets": {"stamped": {"0": 1}}},
         {"assign": {"mixed": [0]}, "startingOffsetsByTimestampStrategy": "guess"},
     ],
     ids=str,

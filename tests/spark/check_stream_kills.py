@@ -1,8 +1,12 @@
 """A stream whose driver is killed again and again gives every record exactly once.
 
 Real processes: a Spark driver with its JVM and workers, killed with SIGKILL at once, in the middle
-of a micro-batch, between a batch's rows and its commit, and between batches. The archive grows and
-its open segment is archived meanwhile, so that what is repeated lies elsewhere than before.
+of a micro-batch, and behind each step of one:
+
+    1 offsets/N is written    2 the batch begins    3 its rows are written    4 commits/N is written
+
+The archive grows and its open segment is archived meanwhile, so that what is repeated lies
+elsewhere than before.
 """
 
 from __future__ import annotations
@@ -26,22 +30,28 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.crash,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 
 JOB = Path(__file__).with_name("stream_job.py")
 PACKAGE = Path(__file__).parents[2] / ".namespace"
 PARTITIONS = 2
 LIMITS = {"maxOffsetsPerTrigger": "60"}
-# What the job says when it is killed: a batch is being written; it is written, and not committed.
-STRIKES = ("batch 1", "written 2", "batch 5")
+# What the job says, or the file of its checkpoint that is there, when it is killed.
+STRIKES = ("offsets/1", "batch 1", "written 2", "commits/3", "batch 5", "offsets/6")
+# Some way into a batch, which takes a few hundred ms; what lies between two files is hit at once.
+DELAY_S_MAX = 0.2
+RUN_S_MAX = 300.0
 
 
-def run(archive: ArchiveBuilder, folder: Path, kill_at: str | None = None) -> list[str]:
+def run(
+    archive: ArchiveBuilder, folder: Path, trigger: dict[str, object], kill_at: str | None = None
+) -> list[str]:
     """One life of the job: what it said until it ended, or was killed."""
+    arguments = [archive.url, str(folder), json.dumps(LIMITS), json.dumps(trigger)]
     with open(folder / "stderr", "ab") as errors:
         job = subprocess.Popen(
-            [sys.executable, str(JOB), archive.url, str(folder), json.dumps(LIMITS)],
+            [sys.executable, str(JOB), *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -52,11 +62,13 @@ def run(archive: ArchiveBuilder, folder: Path, kill_at: str | None = None) -> li
     said: list[str] = []
     try:
         assert job.stdout is not None
+        if kill_at is not None and "/" in kill_at:
+            _await_file(folder / "checkpoint" / kill_at, job)
+            return [kill_at]
         for line in job.stdout:
             said.append(line.strip())
             if said[-1] == kill_at:
-                # Some way into it: a batch takes a few hundred ms.
-                time.sleep(random.Random(kill_at).random() * 0.2)
+                time.sleep(random.Random(kill_at).random() * DELAY_S_MAX)
                 break
     finally:
         # The driver's Python, its JVM and its workers are one group.
@@ -66,9 +78,24 @@ def run(archive: ArchiveBuilder, folder: Path, kill_at: str | None = None) -> li
     return said
 
 
-def test_a_driver_killed_in_the_middle_of_batches_costs_no_row_and_doubles_none(
-    tmp_path: Path,
+def _await_file(path: Path, job: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + RUN_S_MAX
+    while not path.exists():
+        assert job.poll() is None, f"it ended before {path}"
+        assert time.monotonic() < deadline, path
+        time.sleep(0.0005)
+
+
+@pytest.mark.parametrize(
+    "trigger", [{"availableNow": True}, {"processingTime": "50 milliseconds"}], ids=str
+)
+def test_a_driver_killed_behind_any_step_of_a_batch_costs_no_row_and_doubles_none(
+    tmp_path: Path, trigger: dict[str, object]
 ) -> None:
+    def lives(*strikes: str | None) -> list[str]:
+        """What the last of them said."""
+        return [run(archive, tmp_path, trigger, strike) for strike in strikes][-1]
+
     archive = ArchiveBuilder(tmp_path / "archive")
     archive.add_topic("t", partitions=PARTITIONS)
     expected: dict[tuple[int, int], bytes | None] = {}
@@ -82,17 +109,16 @@ def test_a_driver_killed_in_the_middle_of_batches_costs_no_row_and_doubles_none(
 
     grow(0, 150)
     grow(150, 30, is_open=True)
-    run(archive, tmp_path, STRIKES[0])
-    run(archive, tmp_path, STRIKES[1])
+    lives(*STRIKES[:3])
     # The open segment is closed and archived, and its pieces are gone.
     grow(150, 60)
     for piece in archive.path.rglob("*.tail"):
         piece.unlink()
-    run(archive, tmp_path, STRIKES[2])
-    grow(210, 20, is_open=True)
-    assert run(archive, tmp_path)[-1] == "ended"
+    lives(*STRIKES[3:5])
+    grow(210, 80, is_open=True)
     # A run takes what is there when it begins; another one finds nothing left.
-    assert run(archive, tmp_path)[-1] == "ended"
+    assert lives(STRIKES[5], None)[-1] == "ended"
+    assert lives(None)[-1] == "ended"
     table = pq.read_table(tmp_path / "rows").to_pylist()
     found = Counter((row["partition"], row["offset"]) for row in table)
     assert found == Counter(expected.keys())

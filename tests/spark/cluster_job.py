@@ -1,6 +1,6 @@
 """A job on a small cluster of processes: sums a topic while one executor is killed in the middle.
 
-Once through the source, once by `load` inside the executors' JVM.
+Through the source, by `load` inside the executors' JVM, and as a stream.
 
     python cluster_job.py ARCHIVE_URL WHEEL       prints one line of JSON
 
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 WAIT_S_MAX = 120.0
 # Tasks that have ended when the executor is killed: the query is well under way, and far from done.
@@ -87,6 +87,32 @@ def sums_in_jvm(spark: SparkSession, url: str) -> Row:
     ).collect()[0]
 
 
+def sums_in_stream(spark: SparkSession, url: str) -> tuple[int, ...]:
+    """By a stream in a few batches; what a batch repeats is not counted twice."""
+    by_batch: dict[int, Row] = {}
+
+    def add(rows: DataFrame, batch: int) -> None:
+        by_batch[batch] = rows.selectExpr(
+            "count(*) rows", "sum(offset) offsets", "sum(crc32(value)) checksums"
+        ).collect()[0]
+
+    query = (
+        spark.readStream.format("strandline")
+        .options(
+            subscribe="t",
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger="2000",
+            splitBytes=str(1 << 20),
+        )
+        .load(url)
+        .writeStream.foreachBatch(add)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return tuple(sum(one) for one in zip(*by_batch.values(), strict=True))
+
+
 def origins(_: Iterator[Any]) -> Iterator[str]:
     import strandline
 
@@ -111,7 +137,7 @@ def main(url: str, wheel: str) -> None:
     register(spark)
     found = set(spark.sparkContext.parallelize(range(4), 4).mapPartitions(origins).collect())
     said: dict[str, object] = {"from_wheel": all(wheel.rsplit("/", 1)[-1] in one for one in found)}
-    for name, read in (("source", sums), ("jvm", sums_in_jvm)):
+    for name, read in (("source", sums), ("jvm", sums_in_jvm), ("stream", sums_in_stream)):
         said[f"{name}, undisturbed"] = list(read(spark, url))
         killed: list[int] = []
         killer = threading.Thread(target=kill_one, args=(spark, killed), daemon=True)

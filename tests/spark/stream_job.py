@@ -1,6 +1,6 @@
 """A stream from an archive into Parquet, as a process of its own that a test kills.
 
-    python stream_job.py ARCHIVE_URL FOLDER OPTIONS_JSON      ends when the archive is read
+    python stream_job.py ARCHIVE_URL FOLDER OPTIONS_JSON TRIGGER_JSON      ends when all is read
 
 Says `batch N` before each micro-batch is written, so that the test knows where it strikes.
 """
@@ -11,11 +11,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 
-def main(url: str, folder: str, options: dict[str, str]) -> None:
+def main(url: str, folder: str, options: dict[str, str], trigger: dict[str, Any]) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -42,13 +43,17 @@ def main(url: str, folder: str, options: dict[str, str]) -> None:
     query = (
         frame.writeStream.foreachBatch(write)
         .option("checkpointLocation", str(Path(folder) / "checkpoint"))
-        .trigger(availableNow=True)
+        .trigger(**trigger)
         .start()
     )
-    query.awaitTermination()
+    if "availableNow" in trigger:
+        query.awaitTermination()
+    else:
+        query.processAllAvailable()
+        query.stop()
     print("ended", flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4]))

@@ -25,6 +25,7 @@ from strandline.storage.model import AbortedTransaction, TimestampType
 from strandline.storage.records.batch import HEADER, HEADER_BYTES
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Header, Record, encode_batch, with_crc
+from strandline.storage.remote.segment_meta import TAIL_BYTES
 from strandline.storage.tiering.segment_walk import plain_walk
 from tests.support.old_formats import CODECS
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
@@ -423,6 +424,40 @@ def test_a_damaged_or_unknown_meta_is_refused(spark: SparkSession, tmp_path: Pat
         by_jvm(spark, archive, options=options)
     path.write_bytes(content.replace(b'"record_count":300', b'"record_count":301'))
     assert "section statistics has a wrong checksum" in refusals(spark, archive, **options)
+
+
+@pytest.mark.parametrize("value_bytes", [9000, 20], ids=["fetched whole", "larger than a tail"])
+def test_the_meta_of_another_segment_is_refused(
+    spark: SparkSession, tmp_path: Path, value_bytes: int
+) -> None:
+    """As long, whole in itself, of the same offsets, and with as many records."""
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t", partitions=2)
+    count = 300 if value_bytes > 20 else 40_000
+    ours, other = (
+        archive.add_segment(
+            "t",
+            make_batches(
+                make_records(count, value_bytes=value_bytes, step_ms=1000 + partition),
+                per_batch=300,
+            ),
+            partition=partition,
+            chunk_bytes=1 if value_bytes > 20 else 1 << 20,
+        )
+        for partition in range(2)
+    )
+    options = {"splitBytes": 1024 * 1024, "assign": {"t": [0]}, "engine": "jvm"}
+    assert load(spark, archive.url, options=options).count() == count
+    manifest = archive.manifest("t")
+    archive.save(
+        replace(manifest, segments=(replace(ours, meta_size_bytes=other.meta_size_bytes),))
+    )
+    content = archive.object_path(other.meta_key).read_bytes()
+    assert (len(content) > TAIL_BYTES) == (count > 300)
+    archive.object_path(ours.meta_key).write_bytes(content)
+    with pytest.raises(Py4JJavaError, match="checksum of the whole object differs") as caught:
+        load(spark, archive.url, options=options).collect()
+    assert ours.meta_key in str(caught.value)
 
 
 # --- which engine ------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.spark_lake import jvm_engine, load
+from strandline.spark_lake import jvm_engine, load, scan
 from strandline.storage.clock import ManualClock
+from strandline.storage.errors import StrandlineError
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
@@ -26,14 +27,18 @@ COUNT = 300
 class Lake:
     """An archive of one topic in a bucket, seen through a proxy."""
 
+    count = COUNT
+    per_segment = 100
+
     def __init__(self, folder: Path, bucket: S3Bucket, proxy: FaultProxy) -> None:
         archive = ArchiveBuilder(folder)
         archive.add_topic("t")
         self.entries = [
             archive.add_segment(
-                "t", make_batches(make_records(100, base_offset=first, value_bytes=9000))
+                "t",
+                make_batches(make_records(self.per_segment, base_offset=first, value_bytes=9000)),
             )
-            for first in range(0, COUNT, 100)
+            for first in range(0, self.count, self.per_segment)
         ]
         self.proxy = proxy
         self.bucket = bucket
@@ -149,3 +154,114 @@ def test_a_frame_whose_urls_have_expired_says_so(
     frame = lake.frame(spark, urlExpiry="1m")
     lake.proxy.add(Rule(action=Action.STATUS, status=403, code="AccessDenied", path=r"\.log"))
     assert "what it signed has expired. Make the frame anew" in lake.refusal_of(frame)
+
+
+# --- objects of several windows ------------------------------------------------------------------
+
+WINDOW = 8 * 1024 * 1024
+
+
+class LongLake(Lake):
+    """One segment of more than two windows."""
+
+    count = 2_800
+    per_segment = 2_800
+
+    @property
+    def size_bytes(self) -> int:
+        return self.entries[0].size_bytes
+
+    def refusal_of_scan(self) -> str:
+        """What the reader in Python says."""
+        options = {"s3.endpoint.url": self.proxy.endpoint_url}
+        with pytest.raises(StrandlineError) as caught:
+            scan(self.bucket.url, "t", options=options).read_all()
+        return f"{type(caught.value).__name__}: {caught.value}"
+
+
+@pytest.fixture
+def long_lake(tmp_path: Path, s3_bucket: S3Bucket, fault_proxy: FaultProxy) -> Iterator[LongLake]:
+    made = LongLake(tmp_path, s3_bucket, fault_proxy)
+    assert 2 * WINDOW < made.size_bytes < 3 * WINDOW
+    yield made
+    fault_proxy.clear()
+
+
+def logs_seen(lake: Lake) -> int:
+    return sum(".log" in one.path for one in lake.proxy.seen)
+
+
+def test_windows_of_an_object_come_out_of_one_request(
+    spark: SparkSession, long_lake: LongLake
+) -> None:
+    frame = long_lake.frame(spark)
+    long_lake.proxy.clear()
+    assert [row["offset"] for row in frame.collect()] == list(range(long_lake.count))
+    assert logs_seen(long_lake) == 1
+
+
+@pytest.mark.parametrize("at_byte", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 100_000])
+def test_a_connection_that_breaks_between_windows_goes_on_where_it_broke(
+    spark: SparkSession, long_lake: LongLake, at_byte: int
+) -> None:
+    frame = long_lake.frame(spark)
+    long_lake.proxy.clear()
+    rule = Rule(action=Action.TRUNCATE, at_byte=at_byte, path=r"\.log")
+    long_lake.proxy.add(rule)
+    assert [row["offset"] for row in frame.collect()] == list(range(long_lake.count))
+    assert rule.hit_count == 1
+    assert logs_seen(long_lake) == 2
+
+
+@pytest.mark.parametrize("at_byte", [500_000, WINDOW + 500_000])
+def test_a_damaged_window_is_read_again_and_the_rest_after_it(
+    spark: SparkSession, long_lake: LongLake, at_byte: int
+) -> None:
+    frame = long_lake.frame(spark)
+    rule = Rule(action=Action.CORRUPT, at_byte=at_byte, path=r"\.log")
+    long_lake.proxy.add(rule)
+    rows = frame.select("offset", "value").collect()
+    assert [row["offset"] for row in rows] == list(range(long_lake.count))
+    assert rule.hit_count == 1
+
+
+def test_an_object_that_ends_in_a_later_window_is_short_in_the_words_of_python(
+    spark: SparkSession, long_lake: LongLake
+) -> None:
+    entry = long_lake.entries[0]
+    content = long_lake.get(entry.log_key)
+    for kept, start in ((len(content) - 10, 2 * WINDOW), (WINDOW + 5, WINDOW)):
+        long_lake.put(entry.log_key, content[:kept])
+        end = min(start + WINDOW, len(content))
+        said = f"bytes {start} to {end} were asked for, {kept - start} came"
+        assert said in long_lake.refusal_of_scan()
+        assert long_lake.refusal_of_scan() in long_lake.refusal(spark)
+    long_lake.put(entry.log_key, content[:WINDOW])
+    assert "the object is shorter than the manifest says" in long_lake.refusal_of_scan()
+    assert long_lake.refusal_of_scan() in long_lake.refusal(spark)
+
+
+def test_what_is_wrong_with_a_segment_is_said_before_what_is_wrong_with_the_next(
+    spark: SparkSession, lake: Lake
+) -> None:
+    """The next is fetched while the rows of this one are read."""
+    first, second = lake.entries[:2]
+    lake.client.delete_object(Bucket=lake.bucket.name, Key=f"archive/{second.log_key}")
+    content = bytearray(lake.get(first.log_key))
+    # A leader epoch, which lies outside the CRC of its batch: only the whole object's tells.
+    content[15] ^= 1
+    lake.put(first.log_key, bytes(content))
+    assert f"ObjectCorrupt: read {lake.bucket.url}/{first.log_key}" in lake.refusal(spark)
+    content[15] ^= 1
+    lake.put(first.log_key, bytes(content))
+    assert f"ObjectNotFound: read {lake.bucket.url}/{second.log_key}" in lake.refusal(spark)
+
+
+def test_a_query_that_has_enough_rows_leaves_the_rest_of_its_request(
+    spark: SparkSession, long_lake: LongLake
+) -> None:
+    for _ in range(20):
+        assert len(long_lake.frame(spark).limit(3).collect()) == 3
+    assert [row["offset"] for row in long_lake.frame(spark).collect()] == list(
+        range(long_lake.count)
+    )

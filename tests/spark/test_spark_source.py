@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession, functions
 
+from strandline.spark_lake import count, read_scan_reports, register, register_views, scan
 from strandline.spark_lake import load as load_archive
-from strandline.spark_lake import read_scan_reports, register, register_views
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Record, encode_batch
@@ -186,6 +188,75 @@ def test_views_are_refused_before_one_is_made(
         register_views(spark, archive.url, topics, options={"engine": engine, **options})
     assert "t" not in [one.name for one in spark.catalog.listTables()]
     assert register_views(spark, archive.url, "t", options={"engine": engine}) == {"t": "t"}
+
+
+def test_topics_that_would_be_one_view_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where only capitals tell them apart: Spark would show the one under both names."""
+    archive = ArchiveBuilder(tmp_path)
+    for topic, rows in (("Orders", 2), ("orders", 3), ("a.b", 1), ("a-b", 1)):
+        archive.add_topic(topic)
+        archive.add_segment(topic, make_batches(make_records(rows)))
+    for topics in (["Orders", "orders"], ["a.b", "a-b"], None):
+        with pytest.raises(InvalidConfig, match=r"would both be the view .*register one of them"):
+            register_views(spark, archive.url, topics)
+    register_views(spark, archive.url, ["Orders"])
+    assert spark.table("orders").count() == 2
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        register_views(spark, archive.url, ["Orders", "orders"])
+        assert [spark.table(one).count() for one in ("Orders", "orders")] == [2, 3]
+    finally:
+        spark.conf.set("spark.sql.caseSensitive", "false")
+
+
+@pytest.mark.parametrize("engine", ["auto", "python", "jvm"])
+def test_views_of_several_topics_share_the_options_that_name_partitions(
+    spark: SparkSession, archive: ArchiveBuilder, engine: str
+) -> None:
+    starts = {"t": {"0": 490, "1": 40, "2": -2}, "a.b-c": {"0": -2}}
+    options = {"engine": engine, "startingOffsets": starts}
+    register_views(spark, archive.url, options=options)
+    told = spark.sql("select partition, count(*) n from t group by partition order by 1").collect()
+    assert [tuple(row) for row in told] == [(0, 10), (1, 10)]
+    assert spark.sql("select * from a_b_c").collect() == []
+
+
+@pytest.mark.parametrize("engine", ["auto", "python", "jvm"])
+@pytest.mark.parametrize("values", [{}, {"valueFormat": "string", "valueErrors": "corrupt"}])
+def test_every_helper_gives_the_same_rows_by_every_engine_or_says_why_not(
+    spark: SparkSession, archive: ArchiveBuilder, engine: str, values: dict[str, str]
+) -> None:
+    options = {"engine": engine, **values}
+
+    def by_view() -> int:
+        register_views(spark, archive.url, "t", options=options)
+        return spark.table("t").where("offset >= 400").count()
+
+    def by_stream() -> int:
+        reader = spark.readStream.format("strandline").option("subscribe", "t").options(**options)
+        frame = reader.option("startingOffsets", "earliest").load(archive.url)
+        counted: list[int] = []
+        frame.where("offset >= 400").writeStream.foreachBatch(
+            lambda rows, _: counted.append(rows.count())
+        ).trigger(availableNow=True).start().awaitTermination()
+        return sum(counted)
+
+    some = [("offset", ">=", 400)]
+    how: dict[str, Any] = {"filters": some, "options": options}
+    helpers: dict[str, Callable[[], int]] = {
+        "view": by_view,
+        "load": lambda: load_archive(spark, archive.url, "t", **how).count(),
+        "source": lambda: load(spark, archive, **options).where("offset >= 400").count(),
+        "stream": by_stream,
+        "scan": lambda: scan(archive.url, "t", **how).read_all().num_rows,
+        "count": lambda: count(archive.url, "t", **how),
+    }
+    for name, ask in helpers.items():
+        if engine != "jvm" or (name in ("view", "load") and not values):
+            assert ask() == 100, name
+            continue
+        with pytest.raises((InvalidConfig, PySparkException), match="option engine is jvm, but"):
+            ask()
 
 
 def test_decoded_values_are_columns_of_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
@@ -59,3 +59,39 @@ def test_every_record_comes_exactly_once_across_restarts(
     run(spark, archive, tmp_path)
     expected = [(0, n) for n in range(130)] + [(1, n) for n in range(20)]
     assert counted(spark, tmp_path) == Counter(expected)
+
+
+def test_a_first_batch_that_is_repeated_has_the_same_rows_wherever_the_stream_would_begin_now(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As after a kill behind the first offset log: Spark asks for the beginning anew."""
+    archive = ArchiveBuilder(tmp_path / "archive")
+    archive.add_topic("t")
+    archive.add_segment("t", make_batches(make_records(100)))
+    batches: list[tuple[int, list[int]]] = []
+
+    def keep(rows: DataFrame, number: int) -> None:
+        batches.append((number, sorted(row["offset"] for row in rows.collect())))
+
+    def live(starting: str) -> None:
+        frame = (
+            spark.readStream.format("strandline")
+            .options(subscribe="t", startingOffsets=starting)
+            .load(archive.url)
+        )
+        query = (
+            frame.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    live('{"t": {"0": 40}}')
+    commits = tmp_path / "checkpoint" / "commits"
+    for name in ("0", ".0.crc"):
+        (commits / name).unlink()
+    archive.add_segment("t", make_batches(make_records(5, base_offset=100)))
+    live("latest")
+    first = (0, list(range(40, 100)))
+    assert batches == [first, first, (1, list(range(100, 105)))]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import time
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,6 +16,8 @@ class FakeRegistry(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
         self.answers: dict[str, Any] = {}
+        # Sent as they stand, with a pause behind each, and then the connection is cut.
+        self.bytes_of_all: Iterable[bytes] = ()
         self.asked: list[str] = []
         self.password: str | None = None
 
@@ -27,6 +31,9 @@ class _Answer(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, FakeRegistry)
         server.asked.append(self.path)
+        if server.bytes_of_all:
+            self._send_raw(server.bytes_of_all)
+            return
         given = self.headers.get("Authorization", "").removeprefix("Basic ")
         if server.password is not None and base64.b64decode(given).decode() != server.password:
             self.send_error(401)
@@ -38,6 +45,15 @@ class _Answer(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+    def _send_raw(self, pieces: Iterable[bytes]) -> None:
+        self.close_connection = True
+        try:
+            for piece in pieces:
+                self.wfile.write(piece)
+                time.sleep(0.01)
+        except OSError:  # whoever asked has gone
+            pass
 
     def log_message(self, *args: object) -> None:
         pass

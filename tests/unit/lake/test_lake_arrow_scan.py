@@ -8,13 +8,19 @@ import logging
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
 import pytest
 
 from strandline.spark_lake import count, scan
+from strandline.spark_lake.arrow_scan import QUEUE_BATCHES_MAX
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.query import Query
+from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig, ObjectCorrupt
 from strandline.storage.records.compression import Codec
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
@@ -81,6 +87,92 @@ def test_polars_takes_it_as_a_frame(archive: ArchiveBuilder) -> None:
     by_partition = frame.group_by("partition").len().sort("partition")
     assert by_partition["len"].to_list() == [100 * len(Codec), 50]
     assert frame["headers"][0].to_list()[0]["key"] == "trace"
+
+
+def test_duckdb_and_polars_have_the_types_of_the_records(archive: ArchiveBuilder) -> None:
+    """Times with their zone, headers as a list of structs, null where there are none."""
+    made = [one for one in MADE[:6] if one.headers]
+    headers = [[(one.key, one.value) for one in record.headers] for record in made]
+    how: dict[str, Any] = {
+        "options": {"assign": {"t": [0]}, "includeHeaders": True},
+        "filters": [("offset", "<", 6)],
+    }
+    with duckdb.connect() as connection:
+        connection.register("records", scan(archive.url, **how))
+        kinds = dict(row[:2] for row in connection.sql("describe records").fetchall())
+        found = connection.sql(
+            'select "offset", epoch_ms(timestamp), headers from records'
+            " where headers is not null order by 1"
+        ).fetchall()
+    assert kinds["timestamp"] == "TIMESTAMP WITH TIME ZONE"
+    assert kinds["headers"] == 'STRUCT("key" VARCHAR, "value" BLOB)[]'
+    assert (kinds["key"], kinds["partition"], kinds["offset"]) == ("BLOB", "INTEGER", "BIGINT")
+    assert [row[:2] for row in found] == [(one.offset, one.timestamp_ms) for one in made]
+    assert [[(one["key"], one["value"]) for one in row[2]] for row in found] == headers
+    frame = pl.from_arrow(scan(archive.url, **how))
+    assert isinstance(frame, pl.DataFrame)
+    assert frame.schema["timestamp"] == pl.Datetime("us", "UTC")
+    assert frame.schema["headers"] == pl.List(pl.Struct({"key": pl.String, "value": pl.Binary}))
+    some = frame.filter(pl.col("headers").is_not_null())
+    assert some["timestamp"].dt.epoch("ms").to_list() == [one.timestamp_ms for one in made]
+    told = [[(one["key"], one["value"]) for one in row] for row in some["headers"].to_list()]
+    assert told == headers
+
+
+def test_duckdb_and_polars_name_a_damaged_object(archive: ArchiveBuilder) -> None:
+    entry = archive.manifest("t").segments[-1]
+    path = archive.object_path(entry.log_key)
+    path.write_bytes(path.read_bytes()[:-1])
+    with duckdb.connect() as connection:
+        connection.register("records", scan(archive.url, "t"))
+        with pytest.raises(duckdb.Error, match=f"{entry.log_key}.*the object is shorter"):
+            connection.sql("select count(*) from records").fetchall()
+    with pytest.raises(ObjectCorrupt, match=f"{entry.log_key}.*the object is shorter"):
+        pl.from_arrow(scan(archive.url, "t"))
+
+
+def test_a_query_of_duckdb_that_has_enough_ends_the_readers_threads(
+    archive: ArchiveBuilder,
+) -> None:
+    archive.add_topic("long")
+    for start in range(0, 3000, 300):
+        records = make_records(300, base_offset=start, value_bytes=9000)
+        archive.add_segment("long", make_batches(records))
+    with duckdb.connect() as connection:
+        connection.register("records", scan(archive.url, "long", options={"splitBytes": 1 << 20}))
+        rows = connection.sql('select "offset" from records limit 3').fetchall()
+        assert rows == [(0,), (1,), (2,)]
+    gc.collect()
+    assert not [one for one in threading.enumerate() if one.name.startswith("lake-split")]
+
+
+def test_batches_that_nobody_has_taken_yet_are_few_however_much_there_is(
+    archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that asks slowly, or stops, does not have the archive put into its memory."""
+    archive.add_topic("long")
+    for start in range(0, 6000, 300):
+        records = make_records(300, base_offset=start)
+        archive.add_segment("long", make_batches(records, per_batch=1))
+    given: list[int] = []
+    read = Query.read
+
+    def counted(self: Query, split: Split, reader: ObjectReader) -> Iterator[Any]:
+        for batch in read(self, split, reader):
+            for row in range(batch.num_rows):
+                given.append(row)
+                yield batch.slice(row, 1)
+
+    monkeypatch.setattr(Query, "read", counted)
+    options = {"maxRecordsPerPartition": 300}
+    threads = 2
+    # Of each split that is read: its queue, one that waits for room in it, one with the reader.
+    most = (threads + 1) * (QUEUE_BATCHES_MAX + 1) + 1
+    taken = 0
+    for batch in scan(archive.url, "long", options=options, threads=threads):
+        taken += batch.num_rows
+        assert len(given) - taken <= most
+    assert taken == 6000
 
 
 def test_filters_choose_rows_whether_they_prune_or_not(archive: ArchiveBuilder) -> None:
@@ -168,7 +260,15 @@ def test_a_query_logs_one_line_of_what_it_read_of_how_much(
         assert "rows=150; plan=2 of 6 segments, 2 of 6 chunks, " in line.message
         assert fields["plan"].startswith("2 of 6 segments, 2 of 6 chunks, ")
         planning = 5  # cluster.json, the topics, the description, two manifests
-        assert (fields["requests"] - planning, fields["requests_total"]) == (requests, 6)
+        assert fields["requests"] == planning + requests
+        assert fields["requests_total"] == planning + 6
+
+
+def test_what_reads_in_python_refuses_the_engine_jvm(archive: ArchiveBuilder) -> None:
+    for ask in (scan, count):
+        with pytest.raises(InvalidConfig, match=r"option engine is jvm, but .* reads in Python"):
+            ask(archive.url, "t", options={"engine": "jvm"})
+        assert ask(archive.url, "t", options={"engine": "auto"})
 
 
 def test_neither_pyspark_nor_java_is_needed(archive: ArchiveBuilder) -> None:

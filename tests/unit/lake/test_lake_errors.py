@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from strandline.spark_lake import objects, scan
+from strandline.spark_lake import count, objects, scan
 from strandline.spark_lake.catalog import Catalog
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import S3Options
 from strandline.spark_lake.report import read_scan_reports
 from strandline.spark_lake.selection_options import Subscribe
 from strandline.spark_lake.source import StrandlineDataSource
+from strandline.storage import crc32c
 from strandline.storage.errors import (
     AccessDenied,
     CorruptFile,
@@ -36,7 +37,8 @@ from strandline.storage.records.record import Record, encode_batch, with_crc
 from strandline.storage.remote import keys
 from strandline.storage.remote.json_document import encode_document
 from strandline.storage.remote.manifest_entries import SegmentEntry
-from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+from strandline.storage.remote.segment_meta import TAIL_BYTES
+from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
 
 
 @pytest.fixture
@@ -402,11 +404,75 @@ def test_the_meta_of_another_segment_is_refused(
     archive.save(
         replace(
             archive.manifest("t"),
-            segments=(replace(large_segment, meta_size_bytes=len(content)), other),
+            segments=(
+                replace(
+                    large_segment,
+                    meta_size_bytes=len(content),
+                    meta_crc32c=crc32c.crc32c(content),
+                ),
+                other,
+            ),
         )
     )
     archive.object_path(large_segment.meta_key).write_bytes(content)
     assert "do not fit the manifest" in refused(archive, ObjectCorrupt, **SOME)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keys_per_batch", [1, 200], ids=["fetched whole", "larger than a tail"])
+def test_a_meta_that_is_whole_and_of_another_segment_is_refused(
+    archive: ArchiveBuilder, keys_per_batch: int
+) -> None:
+    """Of another partition with the same offsets, as long and with as many records."""
+    archive.add_topic("t", partitions=2)
+
+    def batches(ends_at: int) -> list[bytes]:
+        """In one partition time goes on, in the other it goes back."""
+        return [
+            encode_batch(
+                [
+                    Record(
+                        offset=number * keys_per_batch + one,
+                        timestamp_ms=START_MS + abs(ends_at - number),
+                        key=b"%d %d" % (number, one),
+                        value=None if one else bytes(9000),
+                    )
+                    for one in range(keys_per_batch)
+                ]
+            )
+            for number in range(300)
+        ]
+
+    ours = archive.add_segment("t", batches(0), partition=0, chunk_bytes=1)
+    other = archive.add_segment("t", batches(299), partition=1, chunk_bytes=1)
+    content = archive.object_path(other.meta_key).read_bytes()
+    assert (len(content) > TAIL_BYTES) == (keys_per_batch > 1)
+    early = [("timestamp", "<", START_MS + 5)]
+    how: dict[str, Any] = {"filters": early, "options": {"assign": {"t": [0]}}}
+    assert count(archive.url, **how) == 5 * keys_per_batch
+    archive.object_path(ours.meta_key).write_bytes(content)
+    # In both cases only the object as a whole tells.
+    archive.save(
+        replace(archive.manifest("t"), segments=(replace(ours, meta_size_bytes=len(content)),))
+    )
+    for ask in (count, lambda *a, **k: scan(*a, **k).read_all()):
+        with pytest.raises(ObjectCorrupt, match="checksum of the whole object") as caught:
+            ask(archive.url, **how)
+        assert ours.meta_key in str(caught.value)
+
+
+def test_a_description_of_another_topic_is_refused(archive: ArchiveBuilder) -> None:
+    for topic in ("t", "u"):
+        archive.add_topic(topic)
+        archive.add_segment(topic, make_batches(make_records(10)))
+    key = archive.topics["t"].info.key
+    archive.object_path(key).write_bytes(archive.topics["u"].info.encode())
+    said = refused(archive, CorruptFile)
+    assert f"{archive.url}/{key} describes topic u" in said
+    assert "put the right one back" in said
+    # A pattern for the one gave the rows of the other.
+    with pytest.raises(CorruptFile, match="describes topic u"):
+        scan(archive.url, options={"subscribePattern": "^t$"})
 
 
 # --- the store -------------------------------------------------------------------------------

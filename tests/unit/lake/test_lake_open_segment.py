@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from strandline.spark_lake.arrow_scan import make_query
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.query import Query
-from strandline.spark_lake.source import StrandlineDataSource
 from strandline.spark_lake.stream import StrandlineStreamReader, StreamDataLost
 from strandline.storage.errors import ObjectCorrupt, ObjectNotFound, TierUnavailable
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.record import Record, encode_batch
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
+from tests.unit.lake.stream_steps import opened, through_json
 
 Json = dict[str, Any]
 
@@ -292,18 +291,6 @@ def test_a_damaged_piece_is_named(tmp_path: Path, is_told: bool) -> None:
 
 
 # --- streams ----------------------------------------------------------------------------------
-
-
-def opened(archive: ArchiveBuilder, **options: str) -> StrandlineStreamReader:
-    given = {"path": archive.url, "subscribe": "t", "startingOffsets": "earliest", **options}
-    source = StrandlineDataSource(given)
-    reader = source.streamReader(source.schema())
-    assert isinstance(reader, StrandlineStreamReader)
-    return reader
-
-
-def through_json(fields: Json) -> Json:
-    return dict(json.loads(json.dumps(fields)))
 
 
 def rows(reader: StrandlineStreamReader, start: Json, end: Json) -> list[int]:

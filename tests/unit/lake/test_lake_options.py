@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from strandline.spark_lake.arrow_scan import make_query
-from strandline.spark_lake.bound_options import AtOffset, AtTimestamp, Edge
+from strandline.spark_lake.arrow_scan import make_query, scan
+from strandline.spark_lake.bound_options import AtOffset, AtTimestamp, Edge, narrowed
 from strandline.spark_lake.given_options import OPTION_NAMES
 from strandline.spark_lake.objects import _s3_arguments
 from strandline.spark_lake.options import SPLIT_BYTES, LakeOptions, Mode, S3Options
@@ -214,10 +214,47 @@ def test_a_partition_that_is_not_named_is_refused() -> None:
 
 
 def test_a_partition_that_is_named_and_not_read_is_refused() -> None:
-    bounds = parse(startingOffsets='{"t": {"0": 1, "1": 2}, "u": {"5": 0}}').start
+    bounds = parse(startingOffsets='{"t": {"0": 1, "1": 2}}').start
     bounds.check_names([T0, T1])
     with pytest.raises(InvalidConfig, match="startingOffsets names t partition 1, which is not"):
         bounds.check_names([T0])
+    # A pattern that does not find a topic would leave it out in silence.
+    bounds = parse(startingOffsets='{"t": {"0": 1, "1": 2}, "u": {"0": 0}}').start
+    with pytest.raises(InvalidConfig, match="startingOffsets names u partition 0, which is not"):
+        bounds.check_names([T0, T1])
+
+
+def test_of_options_for_several_topics_a_view_has_its_own() -> None:
+    given = {
+        "startingOFFSETS": '{"t": {"0": 1}, "u": {"0": 2}}',
+        "endingOffsetsByTimestamp": '{"u": {"0": 3}}',
+        "endingOffsets": "latest",
+        "subscribe": "t,u",
+    }
+    assert narrowed(given, "u") == {
+        **given,
+        "startingOFFSETS": '{"u": {"0": 2}}',
+    }
+    # What is not named is left to be missed.
+    assert narrowed(given, "t")["endingOffsetsByTimestamp"] == '{"u": {"0": 3}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["9" * 19, "-" + "9" * 19, "1" + "0" * 40, "1_000", "\uff11", "1.0"]
+)
+def test_numbers_are_whole_ones_of_64_bits(text: str) -> None:
+    assert "startingTimestamp" in refused({**REQUIRED, "startingTimestamp": text})
+    assert "minPartitions" in refused({**REQUIRED, "minPartitions": text})
+    for name in ("startingOffsets", "endingOffsetsByTimestamp"):
+        assert name in refused({**REQUIRED, name: f'{{"t": {{"0": {text}}}}}'})
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[a-z&&[^t]]", "[[:alpha:]]", "[a--b]", r"\p{Alpha}", "(", "*"]
+)
+def test_patterns_that_java_would_take_for_others_are_refused(pattern: str) -> None:
+    said = refused({"path": REQUIRED["path"], "subscribePattern": pattern})
+    assert "subscribePattern is no regular expression" in said
 
 
 def test_empty_values_are_refused_but_where_an_environment_may_be_empty() -> None:
@@ -315,6 +352,31 @@ def test_s3_options_reach_s3fs() -> None:
     arguments = _s3_arguments(options.s3)
     assert (arguments["profile"], arguments["requester_pays"]) == ("history", True)
     assert arguments["endpoint_url"] == "http://s3"
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:9000", "minio", "http://", "s3://minio"])
+def test_an_endpoint_that_is_none_is_refused(text: str) -> None:
+    said = refused({**REQUIRED, "s3.endpoint.url": text})
+    assert said.startswith(f"option s3.endpoint.url is {text!r}, it must be http://host:port")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"s3.profile": "nobody"}, r"cluster\.json: The config profile \(nobody\) could not"),
+        ({"s3.region": "mars 1"}, r"cluster\.json: Provided region_name 'mars 1' doesn't"),
+        ({"path": "s3://a bucket/p"}, r"cluster\.json: .* Invalid bucket name \"a bucket\""),
+    ],
+)
+def test_settings_of_s3_that_cannot_be_are_no_failure_of_the_store(
+    options: dict[str, str], says: str
+) -> None:
+    """Nobody is told to try again."""
+    keys = {} if "s3.profile" in options else {"s3.key": "k", "s3.secret": "s"}
+    given = {"s3.endpoint.url": "http://127.0.0.1:9", **keys, **options}
+    path = given.pop("path", "s3://bucket/p")
+    with pytest.raises(InvalidConfig, match=f"{says}.*; see the options path and s3"):
+        scan(path, "t", options=given)
 
 
 @pytest.mark.parametrize("name", ["groupIdPrefix", "fetchOffset.numRetries", "kafka.group.id"])

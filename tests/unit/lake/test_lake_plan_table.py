@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from strandline.broker.cli import main
 from strandline.spark_lake import plan_table, pruning
+from strandline.spark_lake.arrow_scan import make_query
+from strandline.spark_lake.objects import ObjectReader, ReadStatistics
+from strandline.spark_lake.options import S3Options
 from strandline.spark_lake.plan_table import parse_filter
+from strandline.spark_lake.query_log import plan_fields
 from strandline.storage.errors import InvalidConfig
-from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
+from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
 
 
 @pytest.fixture
@@ -57,6 +62,39 @@ def test_what_is_planned_is_never_more_than_there_is(
     archive.seal_page("t", 2)
     shown = printed(capsys, "--remote", archive.url, "--topic", "t")
     assert "all 4 of 4 13 of 13" in shown
+
+
+def test_more_requests_than_everything_would_take_are_said_to_be_smaller(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where times go back and forth, the wanted chunks lie apart."""
+    archive.add_topic("u")
+    records = make_records(400, value_bytes=10 * 1024)
+    late = [replace(one, timestamp_ms=START_MS + one.offset // 10 % 2) for one in records]
+    archive.add_segment("u", make_batches(late), chunk_bytes=1)
+    where = ("--where", f"timestamp = {START_MS}")
+    shown = printed(capsys, "--remote", archive.url, "--topic", "u", *where)
+    assert "1 split, each a task of Spark; 20 requests, where 1 larger one would" in shown
+    told = plan_fields(
+        make_query(archive.url, "u", filters=[("timestamp", "==", START_MS)]).plan(
+            ObjectReader(archive.url, S3Options())
+        ),
+        ReadStatistics(request_count=0, bytes_read=0),
+    )
+    assert (told["requests_planned"], told["requests_total"]) == (20, 20)
+
+
+def test_everything_takes_as_many_requests_as_there_are(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of segments that are cut, each a little larger than whole windows."""
+    archive.add_topic("u")
+    for start in (0, 1100):
+        records = make_records(1100, base_offset=start, value_bytes=10 * 1024)
+        archive.add_segment("u", make_batches(records, per_batch=50))
+    for option, requests in (("splitBytes=67108864", 4), ("splitBytes=1048576", 36)):
+        shown = printed(capsys, "--remote", archive.url, "--topic", "u", "--option", option)
+        assert f"{requests} of about {requests} requests" in shown
 
 
 def test_filters_that_spare_nothing_are_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,14 +107,18 @@ def test_a_bucket_that_does_not_exist_says_so(options: dict[str, str]) -> None:
     )
 
 
-def test_missing_credentials_are_access_denied(
-    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def without_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+
+
+def test_missing_credentials_are_access_denied(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without_credentials(monkeypatch, tmp_path)
     without = {name: text for name, text in options.items() if name not in CREDENTIALS}
     assert "s3.key and s3.secret" in refused(without, AccessDenied)
 
@@ -122,6 +127,33 @@ def test_a_server_that_is_away_is_unavailable_in_bounded_time(options: dict[str,
     away = {**options, "s3.endpoint.url": "http://127.0.0.1:9"}
     message = refused(away, TierUnavailable)
     assert "cluster.json" in message
+
+
+def test_addresses_read_their_objects_without_credentials(options: dict[str, str]) -> None:
+    s3 = S3Options(endpoint_url=options["s3.endpoint.url"], key="test", secret="test")
+    reader = ObjectReader(options["path"], s3)
+    topic = reader.list_folders("topics/")[0]
+    names = ["cluster.json", f"topics/{topic}/topic.json", f"topics/{topic}/0/manifest.json"]
+    made = reader.addresses([*names, names[0]], 600)
+    assert list(made) == names
+    for key, url in made.items():
+        assert url.startswith(options["s3.endpoint.url"])
+        assert "X-Amz-Expires=600" in url
+        with urllib.request.urlopen(url) as answer:
+            assert answer.read() == reader.get(key)
+        # Signing has the time in it, which may be another second.
+        assert url.partition("?")[0] == reader.address(key, 600).partition("?")[0]
+    assert reader.addresses([], 600) == {}
+
+
+def test_addresses_need_credentials_to_be_signed(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    without_credentials(monkeypatch, tmp_path)
+    reader = ObjectReader(options["path"], S3Options(endpoint_url=options["s3.endpoint.url"]))
+    with pytest.raises(AccessDenied, match=r"s3\.key and s3\.secret") as caught:
+        reader.addresses(["cluster.json"], 600)
+    assert f"sign {options['path']}/cluster.json" in str(caught.value)
 
 
 def test_a_range_beyond_the_object_is_corrupt(options: dict[str, str]) -> None:

@@ -19,11 +19,12 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from strandline.spark_lake import scan
 from strandline.spark_lake.source import StrandlineDataSource
+from strandline.spark_lake.values import registry as registry_module
 from strandline.spark_lake.values.avro_values import AvroValues
 from strandline.spark_lake.values.ddl import parse_columns
 from strandline.spark_lake.values.decoder import UnparsableValue
 from strandline.spark_lake.values.json_values import JsonValues
-from strandline.storage.errors import AccessDenied, InvalidConfig, ObjectCorrupt
+from strandline.storage.errors import AccessDenied, InvalidConfig, ObjectCorrupt, TierUnavailable
 from strandline.storage.records.record import Record, encode_batch
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder
 from tests.unit.lake.fake_registry import FakeRegistry
@@ -202,6 +203,8 @@ def test_damaged_avro_does_not_parse(bad: bytes) -> None:
         ('{"type":"long","logicalType":"local-timestamp-micros"}', "makes no column"),
         ('{"type":"bytes","logicalType":"decimal","precision":50}', "decimal of 50 digits"),
         ('{"type":"bytes","logicalType":"decimal"}', "'precision' is missing"),
+        ('{"type":"fixed","name":"F","size":"x"}', "F has the size 'x'"),
+        ('{"type":"fixed","name":"F","size":-1}', "F has the size -1"),
         ("5", "no Avro schema"),
         ("{}", "'type' is missing"),
         ('{"type":"record","name":"R","fields":[{"name":"f","type":"Q"}]}', "stands alone: Q"),
@@ -257,6 +260,89 @@ def test_a_registry_that_refuses_or_knows_nothing_is_explained(
         values_of(archive, valueFormat="avro", **options)
     with pytest.raises(InvalidConfig, match="the registry has avro"):
         values_of(archive, valueFormat="protobuf", **options)
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        ([], "refused|reset|closed"),
+        ([b""], "closed connection"),
+        ([b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"], "HTTP 500"),
+        ([OK + b'Content-Length: 90\r\n\r\n{"schema": "'], "IncompleteRead"),
+        ([OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"], "IncompleteRead"),
+        ([OK + b"\r\n<html>Sign in</html>"], "JSONDecodeError"),
+        ([OK + b"\r\n[1, 2]"], "is this a schema registry"),
+        ([OK + b'\r\n{"schema": {"type": "record"}}'], "is this a schema registry"),
+        ([OK + b"\r\n", *[b"[" * 50_000] * 20], "RecursionError"),
+        ([OK + b"\r\n", *[b" " * 100_000] * 20], "longer than 1000000 bytes"),
+        ([OK + b"\r\n", *[b" "] * 100], "did not end within"),
+        ([b"\x16\x03\x01 no HTTP"], "BadStatusLine|closed"),
+    ],
+    ids=[
+        "away",
+        "silent",
+        "failing",
+        "cut",
+        "cut chunk",
+        "a page",
+        "a list",
+        "an object",
+        "deep",
+        "endless",
+        "dripping",
+        "other protocol",
+    ],
+)
+@pytest.mark.parametrize("errors", ["null", "corrupt"])
+def test_a_registry_that_is_away_or_lies_is_an_error_and_makes_no_value_null(
+    tmp_path: Path,
+    registry: FakeRegistry,
+    sent: list[bytes],
+    says: str,
+    errors: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if "did not end" in says:
+        monkeypatch.setattr(registry_module, "ANSWER_S_MAX", 0.1)
+    monkeypatch.setattr(registry_module, "ANSWER_BYTES_MAX", 1_000_000)
+    archive = archive_of(tmp_path, [framed(8, avro(ORDER_ROW)), None])
+    if sent:
+        registry.bytes_of_all = sent
+    else:
+        registry.server_close()
+    given = {"valueFormat": "avro", "registryurl": registry.url, "valueErrors": errors}
+    with pytest.raises(TierUnavailable, match=says) as caught:
+        values_of(archive, valueSchema=json.dumps(ORDER), **given)
+    assert f"{registry.url}/schemas/ids/8" in str(caught.value)
+    with pytest.raises(TierUnavailable, match=says) as caught:
+        values_of(archive, **given)
+    assert f"{registry.url}/subjects/t-value/versions/latest" in str(caught.value)
+
+
+def test_a_registry_that_sends_elsewhere_does_not_send_the_password_along(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    archive = archive_of(tmp_path, [framed(8, avro(ORDER_ROW))])
+    given = {"valueFormat": "avro", "registryurl": registry.url, "registryauth": "me:secret"}
+    other = registry.url.replace("127.0.0.1", "localhost")
+
+    def answer(url: str) -> list[bytes]:
+        found = f"HTTP/1.1 307 Over there\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n"
+        return [found.encode()]
+
+    registry.bytes_of_all = answer(f"{other}/subjects/t-value/versions/latest")
+    with pytest.raises(InvalidConfig, match=rf"on to {other}/.*schemaRegistry\.url"):
+        values_of(archive, **given)
+    assert len(registry.asked) == 1
+    # Within the host it goes round in circles, a few times.
+    registry.bytes_of_all = answer("/again")
+    with pytest.raises(TierUnavailable, match="HTTP 307"):
+        values_of(archive, **given)
+    assert "/again" in registry.asked, registry.asked
 
 
 def test_framed_json_is_read_behind_its_frame(tmp_path: Path, registry: FakeRegistry) -> None:
@@ -419,6 +505,8 @@ def test_wrong_column_types_are_explained(text: str, says: str) -> None:
         ({"valueSchema": "a INT"}, "means nothing with valueFormat=raw"),
         ({"valueFormat": "string", "valueMessage": "M"}, "goes with protobuf"),
         ({"valueErrors": "null"}, "means nothing with valueFormat=raw"),
+        ({"valueFormat": "avro", "schemaRegistry.url": "registry:8081"}, "must be http://host"),
+        ({"valueFormat": "avro", "schemaRegistry.url": "file:///etc"}, "must be http://host"),
     ],
 )
 def test_wrong_value_options_are_refused(
