@@ -32,7 +32,6 @@ from strandline.broker.cluster.tiers import BothTiers, LocalTier, Tiers
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.consumer_values import MemberTimes
 from strandline.broker.coordination.runtime import GroupCoordinator
-from strandline.broker.folder_marks import METADATA_FOLDER
 from strandline.broker.full_collections import Collector
 from strandline.broker.group_configs import member_times
 from strandline.broker.handlers.dispatch import Dispatcher
@@ -45,9 +44,10 @@ from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.opening import (
-    ArchiveUnknown,
     load_logs,
+    load_metadata,
     make_cold_reader,
+    make_metadata_log,
     make_tiering,
     open_archive,
     open_log_dirs,
@@ -70,11 +70,9 @@ from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.clock import Clock
-from strandline.storage.errors import TierError
 from strandline.storage.local.cleaner import LogCleaner
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
-from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.tiering.unified_log import UnifiedLog
 
@@ -148,13 +146,10 @@ class Broker:
                 self._store, self._workers, cluster_id=self._log_dirs.cluster_id
             )
             await self._claim.attempt(wait_s=CLAIM_WAIT_S)
-        self._metadata_log = MetadataLog(
-            LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
-            self._store,
-            cluster_id=self._log_dirs.cluster_id,
-            check_store=self._check_metadata_folder,
-        )
-        await self._load_metadata()  # 3
+        self._metadata_log = make_metadata_log(config, self._log_dirs, clock, mirror=self._store)
+        await self._in(
+            self._workers.metadata, partial(load_metadata, self._metadata_log, config, self._store)
+        )  # 3
         started = controller.start_broker(self._metadata_log.image, config.node_id)
         image = await self._in(
             self._workers.metadata, partial(self._metadata_log.append, started.records)
@@ -237,25 +232,6 @@ class Broker:
     def _retained_logs(self) -> Iterable[UnifiedLog]:
         """The logs whose retention is this broker's."""
         return (partition.log for partition in self._replicas.partitions())
-
-    def _check_metadata_folder(self) -> None:
-        """Raises DiskError if the first log folder is not ours any more."""
-        folder = self._log_dirs.directory_at(self._config.log_dirs[0])
-        if folder is not None:
-            folder.check_present()
-
-    async def _load_metadata(self) -> None:
-        try:
-            await self._in(self._workers.metadata, self._metadata_log.load)
-        except TierError as error:
-            if self._store is None:
-                # It is the first log folder that failed.
-                raise
-            raise ArchiveUnknown(
-                f"{self._config.log_dirs[0]} is empty, and whether {self._config.remote_url} holds"
-                " an archive already cannot be found out. A first start needs the remote tier;"
-                f" later ones do not: {error}"
-            ) from error
 
     async def follow(self, image: MetadataImage) -> None:
         """Makes this broker as the metadata says: what depends on others comes after them."""
@@ -412,7 +388,9 @@ class Broker:
             metadata=self._metadata,
             replicas=self._replicas,
             sessions=FetchSessionCache(
-                self._config.max_incremental_fetch_session_cache_slots, self._clock
+                self._config.max_incremental_fetch_session_cache_slots,
+                self._clock,
+                name_of=self._metadata.topic_name,
             ),
             quotas=self._quotas,
             traffic=self._traffic,

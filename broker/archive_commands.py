@@ -5,33 +5,47 @@
                 2  wrong arguments
                 3  something is damaged, or could not be looked at
 
-`verify --state FILE` notes each partition that is done and goes on from there; the file is removed
-when everything was looked at.
+`verify --state FILE` notes each partition that was found whole and goes on from there; the file is
+removed when nothing is left to look at. A run that is broken off tells what it knows so far.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_table
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import BarProgress
-from strandline.broker.tools.printing import human_bytes
+from strandline.broker.tools.printing import human_bytes, plain
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import CorruptFile, InvalidConfig, StorageError
+from strandline.storage.errors import (
+    CorruptFile,
+    InvalidConfig,
+    StorageError,
+    UnsupportedFormat,
+)
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
-from strandline.storage.remote.keys import CLUSTER_KEY
+from strandline.storage.remote.keys import (
+    CLUSTER_KEY,
+    MANIFEST_FILE,
+    TOPICS_PREFIX,
+    parse_topic_folder,
+    topic_folder,
+    topic_key,
+)
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.s3 import S3Store
-from strandline.storage.remote.topic_info import list_topics
+from strandline.storage.remote.topic_info import TopicInfo, list_topics, load_topic_info
 from strandline.storage.tiering.orphans import (
     SAFE_REASONS,
     Orphan,
@@ -46,6 +60,10 @@ from strandline.storage.values import dataclass
 DAMAGED = 3
 STATE_FORMAT = "strandline-verify-state"
 STATE_VERSIONS = range(1, 2)
+# The table looks at every cell before it draws the first row: a second for a few thousand rows.
+TABLE_ROWS_MAX = 1000
+# A longer cell makes its own row longer, and not all of them.
+CELL_WIDTH_MAX = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +82,9 @@ class VerifyOptions:
 def verify(store: ObjectStore, options: VerifyOptions) -> int:
     """Looks at every partition and prints what is wrong; the exit code. Raises StrandlineError."""
     store.check()
-    troubles = [] if options.topic else _check_cluster(store)
-    topics = [info for info in list_topics(store) if options.topic in (None, info.topic)]
+    found = list_topics(store)
+    troubles = [] if options.topic else [*_check_cluster(store), *_check_topics(store, found)]
+    topics = [info for info in found if options.topic in (None, info.topic)]
     if options.topic and not topics:
         raise InvalidConfig(f"no topic {options.topic!r} is archived at {store.url}")
     wanted = [
@@ -76,15 +95,11 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
     ]
     state = _State(options, store.url)
     reports: list[PartitionReport] = []
-    with BarProgress() as progress, ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor:
-        progress.begin("segments", _segments_in(store, wanted, executor))
-        scrub = Scrub(store, executor, depth=options.depth, on_segments=progress.advance)
-        for partition in wanted:
-            if not state.has(partition):
-                report = scrub.check(partition)
-                reports.append(report)
-                if not report.findings:
-                    state.done(partition)
+    try:
+        _look(store, wanted, options, state, reports)
+    except (StorageError, KeyboardInterrupt):
+        _tell(store, reports, troubles, replace(options, repair=False))
+        raise
     left = _tell(store, reports, troubles, options)
     if not left:
         state.remove()
@@ -95,6 +110,25 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
         f" ({options.depth.value}){skipped}: {'whole' if not left else f'{left} findings'}"
     )
     return DAMAGED if left else 0
+
+
+def _look(
+    store: ObjectStore,
+    wanted: Sequence[TopicIdPartition],
+    options: VerifyOptions,
+    state: _State,
+    reports: list[PartitionReport],
+) -> None:
+    """One partition after the other; their reports are added. Raises StorageError."""
+    with BarProgress() as progress, ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor:
+        progress.begin("segments", _segments_in(store, wanted, executor))
+        scrub = Scrub(store, executor, depth=options.depth, on_segments=progress.advance)
+        for partition in wanted:
+            if not state.has(partition):
+                report = scrub.check(partition)
+                reports.append(report)
+                if not report.findings and not report.unread:
+                    state.done(partition)
 
 
 def _segments_in(
@@ -122,6 +156,32 @@ def _check_cluster(store: ObjectStore) -> list[str]:
     return []
 
 
+def _check_topics(store: ObjectStore, found: Sequence[TopicInfo]) -> list[str]:
+    """Which topics nobody can find any more: a purge takes `topic.json` last of all."""
+    known = {(info.topic, info.topic_id) for info in found}
+    lost = [
+        folder
+        for name in store.list_folders(TOPICS_PREFIX)
+        if (folder := parse_topic_folder(name)) is not None
+        and (folder.topic, folder.topic_id) not in known
+        and _has_manifest(store, topic_folder(folder.topic, folder.topic_id))
+    ]
+    return [
+        f"{topic_key(folder.topic, folder.topic_id)} is missing, and yet the topic has manifests:"
+        " bring it back from a version of the bucket; a broker that has the topic writes it again,"
+        " with the first segment that it archives after its next start"
+        for folder in lost
+        # It may have been made since the others were listed.
+        if load_topic_info(store, folder.topic, folder.topic_id) is None
+    ]
+
+
+def _has_manifest(store: ObjectStore, folder: str) -> bool:
+    """In any of its partitions; what copies that died left behind makes no topic."""
+    keys = (f"{folder}{number}/{MANIFEST_FILE}" for number in store.list_folders(folder))
+    return any(info.key == key for key in keys for info in store.list(key, limit=1))
+
+
 def _tell(
     store: ObjectStore,
     reports: Sequence[PartitionReport],
@@ -132,23 +192,45 @@ def _tell(
     findings = [finding for report in reports for finding in report.findings]
     unread = [text for report in reports for text in report.unread]
     if findings:
-        table = make_table("what is wrong, and what to do")
-        for name in ("partition", "offset", "what", "object", "detail", "what to do"):
-            table.add_column(name, overflow="fold")
-        for finding in findings:
-            table.add_row(
-                str(finding.partition),
-                str(finding.base_offset),
-                finding.damage.value,
-                finding.key,
-                finding.detail,
-                finding.advice,
-            )
-        make_console().print(table)
+        _print_findings(findings)
     for text in (*troubles, *(f"not looked at: {text}" for text in unread)):
         print(f"strandline: {text}", file=sys.stderr)
     repaired = _repair(store, findings) if options.repair else 0
     return len(findings) + len(troubles) + len(unread) - repaired
+
+
+_FINDING_COLUMNS = ("partition", "offset", "what", "object", "detail", "what to do")
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    """A table that folds its cells into the terminal; rows into a pipe, and when there are many."""
+    title = "what is wrong, and what to do"
+    rows = [
+        (
+            str(finding.partition),
+            str(finding.base_offset),
+            finding.damage.value,
+            finding.key,
+            finding.detail,
+            finding.advice,
+        )
+        for finding in findings
+    ]
+    if sys.stdout.isatty() and len(rows) <= TABLE_ROWS_MAX:
+        table = make_table(title)
+        for name in _FINDING_COLUMNS:
+            table.add_column(name, overflow="fold")
+        for row in rows:
+            table.add_row(*map(plain, row))
+        make_console().print(table)
+        return
+    widths = [min(widest(column), CELL_WIDTH_MAX) for column in zip(*rows, strict=True)]
+    columns = [
+        Column(name=name, width=width) for name, width in zip(_FINDING_COLUMNS, widths, strict=True)
+    ]
+    printer = RowPrinter(title, columns, columns_max=None)
+    for row in rows:
+        printer.row(row)
 
 
 def _repair(store: ObjectStore, findings: Sequence[Finding]) -> int:
@@ -157,12 +239,21 @@ def _repair(store: ObjectStore, findings: Sequence[Finding]) -> int:
         if not finding.repairable:
             continue
         try:
-            key = repair_meta(store, finding.partition, finding.base_offset, clock=SystemClock())
+            key = repair_meta(
+                store,
+                finding.partition,
+                finding.base_offset,
+                damaged_key=finding.key,
+                clock=SystemClock(),
+            )
         except StorageError as error:
             print(f"strandline: not repaired: {finding.key}: {error}", file=sys.stderr)
             continue
         repaired += 1
-        print(f"repaired: {finding.key} is now {key}")
+        if key is None:
+            print(f"nothing to repair any more: no segment has {finding.key}")
+        else:
+            print(f"repaired: {finding.key} is now {key}")
     return repaired
 
 
@@ -170,22 +261,28 @@ class _State:
     """The partitions that an earlier, interrupted run has looked at."""
 
     def __init__(self, options: VerifyOptions, url: str) -> None:
-        """Raises InvalidConfig if the file belongs to another run."""
+        """Raises InvalidConfig if the file belongs to another run, or is damaged."""
         self._path = options.state
         self._about = {"url": url, "depth": options.depth.value, "topic": options.topic or ""}
         self._done: set[str] = set()
         self.skipped = 0
         if self._path is not None and self._path.exists():
-            fields = decode_document(
-                self._path.read_bytes(),
-                format_name=STATE_FORMAT,
-                versions=STATE_VERSIONS,
-                source=str(self._path),
-            )
-            about = fields.texts_by_name("about")
+            try:
+                fields = decode_document(
+                    self._path.read_bytes(),
+                    format_name=STATE_FORMAT,
+                    versions=STATE_VERSIONS,
+                    source=str(self._path),
+                )
+                about = fields.texts_by_name("about")
+                done = set(fields.texts_by_name("done"))
+            except (CorruptFile, UnsupportedFormat) as error:
+                raise InvalidConfig(
+                    f"{error}: remove the file, and everything is looked at anew"
+                ) from error
             if about != self._about:
                 raise InvalidConfig(f"{self._path} is the state of another run: {about}")
-            self._done = set(fields.texts_by_name("done"))
+            self._done = done
 
     def has(self, partition: TopicIdPartition) -> bool:
         is_done = _name(partition) in self._done
@@ -197,7 +294,10 @@ class _State:
             self._done.add(_name(partition))
             fields = {"about": dict(self._about), "done": dict.fromkeys(sorted(self._done), "")}
             content = encode_document(STATE_FORMAT, STATE_VERSIONS.start, fields)  # type: ignore[arg-type]  # dicts of texts are JSON
-            files.write_atomically(self._path, content, sync=False)
+            # Another run may be noting its own in the same file: the later one counts.
+            own = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+            files.write_atomically(own, content, sync=False)
+            files.rename(own, self._path, sync=False)
 
     def remove(self) -> None:
         if self._path is not None:

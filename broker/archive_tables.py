@@ -19,6 +19,7 @@ from rich.table import Table
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.printing import Json, human_bytes
 from strandline.storage.model import TimestampMs
+from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.tiering.archive import (
     ArchivedPartition,
@@ -225,10 +226,19 @@ def _state(row: ArchivedPartition) -> str:
 
 
 def _nothing(store: ObjectStore, topic: str | None) -> int:
+    """Says why: a place without an archive, or an archive that has nothing of it yet."""
+    why = WHERE_IT_IS
+    if load_cluster_info(store) is not None:
+        why = (
+            "a topic needs remote.storage.enable=true, and its segments are copied once they are"
+            " closed (segment.bytes, segment.ms)"
+        )
     if topic:
-        what = f"no topic {topic!r} is archived at {store.url}; without --topic all are listed"
+        what = (
+            f"no topic {topic!r} is archived at {store.url}: {why}; without --topic all are listed"
+        )
     else:
-        what = f"nothing is archived at {store.url}: {WHERE_IT_IS}"
+        what = f"nothing is archived at {store.url}: {why}"
     print(f"strandline: {what}", file=sys.stderr)
     return NOTHING_FOUND
 

@@ -55,6 +55,8 @@ class ArchiveClaim:
         self._workers = workers
         self._ours = ClusterInfo(cluster_id=cluster_id)
         self._is_ours = False
+        # What the store was asked and has not answered yet, though nobody may wait for it.
+        self._asking: asyncio.Future[ClusterInfo] | None = None
         # Why the archive could not be claimed so far, as far as it was logged.
         self._noted_kind = ""
 
@@ -65,23 +67,29 @@ class ArchiveClaim:
     async def attempt(self, *, wait_s: float | None = None) -> bool:
         """Whether it is ours from now on; False if the store cannot be asked now.
 
-        After `wait_s` it is not waited for any more; None waits as long as the store does.
+        After `wait_s` it is not waited for any more; None waits as long as the store does. The
+        question stands meanwhile: the next attempt has its answer, and does not ask anew.
 
         Raises WrongArchive if it is another's: nothing may be written there. Raises InvalidConfig
         if the store cannot keep manifests safe.
         """
-        claim = partial(_claim, self._store, self._ours)
-        loop = asyncio.get_running_loop()
+        if self._asking is None:
+            claim = partial(_claim, self._store, self._ours)
+            # Not in the metadata thread: while the store hangs, topics can still be created.
+            executor = self._workers.manifests
+            self._asking = asyncio.get_running_loop().run_in_executor(executor, claim)
+        asking = self._asking
         try:
             async with asyncio.timeout(wait_s):
-                # Not in the metadata thread: while the store hangs, topics can still be created.
-                theirs = await loop.run_in_executor(self._workers.manifests, claim)
+                theirs = await asyncio.shield(asking)
         except TimeoutError:
             self._note_failure(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
             return False
         except TierError as error:
+            self._asking = None
             self._note_failure(error)
             return False
+        self._asking = None
         if theirs.cluster_id != self._ours.cluster_id:
             raise WrongArchive(
                 f"{self._store.url} belongs to cluster {theirs.cluster_id}, the log folders to "
@@ -186,12 +194,21 @@ class ArchiveUpkeep:
         self._groups_interval_ms = groups_interval_ms
 
     async def mirror_forever(self) -> None:
-        """Brings each change of the metadata to the bucket."""
+        """Brings each change of the metadata to the bucket.
+
+        Until it is known whose the archive is, that is asked for alone: partitions may wait for it,
+        and the first `mirror_once` reads back all there is, with a request for each entry.
+        """
         mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
             if self._claim.is_ours and mirroring.may_try:
+                metadata_log = self._metadata_log
+                is_urgent = self._tiering.is_unclaimed
+                mirror: Callable[[], object] = (
+                    metadata_log.claim_mirror if is_urgent else metadata_log.mirror_once
+                )
                 try:
-                    await _tell(self._metadata_log.mirror_once, self._tiering, self._workers)
+                    await _tell(mirror, self._tiering, self._workers)
                 except StorageError as error:
                     mirroring.failed(error)
                 else:

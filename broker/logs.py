@@ -3,7 +3,8 @@
     2026-01-31T12:00:00.123Z WARNING storage.tiering.manager segment not archived partition=a-0 ...
 
 Modules write `log.warning("event", extra={"fields": {...}})`. Values with spaces are quoted, and
-line breaks are escaped, so that whatever a client or a bucket sent cannot forge a line.
+whatever does not print is escaped, so that nothing that a client or a bucket sent can forge a line
+or steer a terminal. Very long ones are cut: a group's name may have 32,767 characters.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import time
 from collections.abc import Mapping
 
 _PACKAGE = "strandline."
+
+# Longer than every reason that is worth reading, with its request and the store's own words.
+FIELD_CHARACTERS_MAX = 2000
 
 
 class FieldFormatter(logging.Formatter):
@@ -38,10 +42,18 @@ class FieldFormatter(logging.Formatter):
 
 def _quoted(value: object) -> str:
     text = str(value)
-    if not text or any(character in text for character in ' "\n\r\t='):
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        return '"' + escaped.replace("\n", "\\n").replace("\r", "\\r") + '"'
-    return text
+    if len(text) > FIELD_CHARACTERS_MAX:
+        text = f"{text[:FIELD_CHARACTERS_MAX]}... ({len(text)} characters)"
+    if text and text.isprintable() and not any(character in text for character in ' "='):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    if not escaped.isprintable():
+        escaped = "".join(one if one.isprintable() else _escaped(one) for one in escaped)
+    return f'"{escaped}"'
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 def set_up_logging(level: str) -> None:

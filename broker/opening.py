@@ -10,18 +10,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.tiers import is_tiered
 from strandline.broker.config import BrokerConfig
-from strandline.broker.folder_marks import check_not_interrupted
+from strandline.broker.folder_marks import METADATA_FOLDER, check_not_interrupted
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.workers import Workers
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StrandlineError
+from strandline.storage.errors import StrandlineError, TierError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore, open_store
 
 if TYPE_CHECKING:
@@ -52,6 +54,48 @@ def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
     """The log folders, locked; blocks. Raises RestoreRefused, StorageError."""
     check_not_interrupted(config.log_dirs)
     return LogDirs.open(config.log_dirs, node_id=config.node_id, cluster_id=None, clock=clock)
+
+
+def make_metadata_log(
+    config: BrokerConfig,
+    log_dirs: LogDirs,
+    clock: Clock,
+    *,
+    mirror: ObjectStore | None = None,
+) -> MetadataLog:
+    """The metadata log in the first log folder; nothing is appended if that is another one by then.
+
+    Asks nobody anything.
+    """
+
+    def check_present() -> None:
+        folder = log_dirs.directory_at(config.log_dirs[0])
+        if folder is not None:
+            folder.check_present()
+
+    return MetadataLog(
+        LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
+        mirror,
+        cluster_id=log_dirs.cluster_id,
+        check_store=check_present,
+    )
+
+
+def load_metadata(
+    metadata_log: MetadataLog, config: BrokerConfig, mirror: ObjectStore | None
+) -> None:
+    """Reads the log, or what the mirror has of it; blocks. Raises ArchiveUnknown, StorageError."""
+    try:
+        metadata_log.load()
+    except TierError as error:
+        if mirror is None:
+            # It is the first log folder that failed.
+            raise
+        raise ArchiveUnknown(
+            f"{config.log_dirs[0]} is empty, and whether {config.remote_url} holds"
+            " an archive already cannot be found out. A first start needs the remote tier;"
+            f" later ones do not: {error}"
+        ) from error
 
 
 def load_logs(

@@ -24,8 +24,8 @@ from strandline.broker.cluster.following import FollowedLog, FollowedTiers, Foll
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.config import BrokerConfig
-from strandline.broker.folder_marks import METADATA_FOLDER, REPLICA_MARK, WrongFolder
-from strandline.broker.opening import load_logs, open_archive
+from strandline.broker.folder_marks import REPLICA_MARK, WrongFolder
+from strandline.broker.opening import load_logs, make_metadata_log, open_archive
 from strandline.broker.part_settings import tiering_config
 from strandline.storage import files
 from strandline.storage.clock import Clock
@@ -33,7 +33,6 @@ from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.local.checkpoint import META_PROPERTIES
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.remote.cluster_info import load_cluster_info
-from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.read_only import ReadOnlyStore
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
@@ -65,10 +64,7 @@ class ReplicaBroker(Broker):
         self._cluster_id = await self._in(self._workers.manifests, partial(_cluster_of, store))  # 1
         self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 2
         origin = MetadataLog(store, cluster_id=self._cluster_id)
-        self._metadata_log = MetadataLog(
-            LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
-            cluster_id=self._cluster_id,
-        )
+        self._metadata_log = make_metadata_log(config, self._log_dirs, clock)
         await self._in(self._workers.metadata, origin.refresh)  # 3
         await self._in(self._workers.metadata, self._metadata_log.load)
         self._tiering = self._make_manager(

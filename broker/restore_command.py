@@ -9,7 +9,7 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.progress import BarProgress
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.restore import Restore, RestoreSummary
-from strandline.broker.tools.printing import human_bytes
+from strandline.broker.tools.printing import human_bytes, plain
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.remote.object_store import open_store
@@ -56,7 +56,7 @@ def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
                 human_bytes(row.size_bytes),
                 str(row.log_start_offset),
                 str(row.end_offset),
-                row.note,
+                plain(row.note),
             )
     console = make_console()
     console.print(table)
@@ -65,6 +65,7 @@ def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
         f" {summary.offset_count:,} records of groups; start the broker with these folders:"
         f" {', '.join(map(str, config.log_dirs))}",
         highlight=False,
+        markup=False,
     )
     for problem in summary.problems:
         print(f"strandline: {problem}", file=sys.stderr)

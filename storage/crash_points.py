@@ -50,6 +50,8 @@ COMPACT_AFTER_MARK = "compact.after-mark"
 PURGE_AFTER_TOMBSTONE = "purge.after-tombstone"
 PURGE_AFTER_SOME = "purge.after-some"
 PURGE_BEFORE_TOPIC = "purge.before-topic"
+REPAIR_AFTER_META = "repair.after-meta"
+REPAIR_AFTER_COMMIT = "repair.after-commit"
 RESTORE_AFTER_MARK = "restore.after-mark"
 RESTORE_AFTER_METADATA = "restore.after-metadata"
 RESTORE_AFTER_PARTITION = "restore.after-partition"
@@ -60,6 +62,12 @@ MOVE_AFTER_COPY = "move.after-copy"
 MOVE_BEFORE_SWAP = "move.before-swap"
 MOVE_AFTER_SWAP = "move.after-swap"
 MOVE_AFTER_SYNC = "move.after-sync"
+GIVE_BACK_AFTER_NOTE = "give-back.after-note"
+GIVE_BACK_AFTER_CUT = "give-back.after-cut"
+GIVE_BACK_AFTER_RESTART = "give-back.after-restart"
+GIVE_BACK_AFTER_TARGET = "give-back.after-target"
+GIVE_BACK_AFTER_PIECE = "give-back.after-piece"
+GIVE_BACK_AFTER_APPEND = "give-back.after-append"
 
 CRASH_POINTS = (
     COPY_AFTER_REWRITE,
@@ -92,6 +100,8 @@ CRASH_POINTS = (
     PURGE_AFTER_TOMBSTONE,
     PURGE_AFTER_SOME,
     PURGE_BEFORE_TOPIC,
+    REPAIR_AFTER_META,
+    REPAIR_AFTER_COMMIT,
     RESTORE_AFTER_MARK,
     RESTORE_AFTER_METADATA,
     RESTORE_AFTER_PARTITION,
@@ -102,6 +112,12 @@ CRASH_POINTS = (
     MOVE_BEFORE_SWAP,
     MOVE_AFTER_SWAP,
     MOVE_AFTER_SYNC,
+    GIVE_BACK_AFTER_NOTE,
+    GIVE_BACK_AFTER_CUT,
+    GIVE_BACK_AFTER_RESTART,
+    GIVE_BACK_AFTER_TARGET,
+    GIVE_BACK_AFTER_PIECE,
+    GIVE_BACK_AFTER_APPEND,
 )
 
 

@@ -3,10 +3,17 @@
 It is the compiled function of the package crc32c, without the package around it: that asks
 `importlib.metadata` for its own version when it is imported, and with that come email, zipfile and
 csv, a tenth of a broker's start and 2 MiB for good.
+
+What stands in pieces, each with a checksum, has one as a whole without being read:
+
+    crc(a b) = crc(a) * x^(8 * bytes of b)  +  crc(b)      polynomials over bits, modulo _POLYNOMIAL
+
+A checksum is a polynomial whose highest bit stands for x^0: times x is a shift to the right.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from typing import TYPE_CHECKING, Protocol, cast
@@ -14,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 if TYPE_CHECKING:
     from strandline.storage.model import Buffer
 
-__all__ = ["crc32c"]
+__all__ = ["crc32c", "joined"]
 
 _PACKAGE = "crc32c"
 _EXTENSION = "crc32c._crc32c"
@@ -42,3 +49,39 @@ def _compiled() -> _Checksum:
 
 
 crc32c = _compiled()
+
+# Castagnoli's, without its x^32.
+_POLYNOMIAL = 0x82F63B78
+_ONE = 0x80000000
+
+
+def joined(before: int, after: int, length: int) -> int:
+    """The checksum of bytes with the checksum `before`, and `length` more with that of `after`.
+
+    Some 50 microseconds, whatever the length: for what would have to be fetched otherwise.
+    """
+    power = 0
+    while length:
+        if length & 1:
+            before = _product(_shift(power), before)
+        length >>= 1
+        power += 1
+    return before ^ after
+
+
+@cache
+def _shift(power: int) -> int:
+    """x^(8 * 2^power)."""
+    if power == 0:
+        return _ONE >> 8
+    half = _shift(power - 1)
+    return _product(half, half)
+
+
+def _product(left: int, right: int) -> int:
+    total = 0
+    for bit in range(31, -1, -1):
+        if left >> bit & 1:
+            total ^= right
+        right = right >> 1 ^ (_POLYNOMIAL if right & 1 else 0)
+    return total

@@ -164,6 +164,14 @@ def rename(source: Path, target: Path, *, sync: bool = True) -> None:
         raise DiskError(f"cannot rename {source} to {target}: {error.strerror}") from error
 
 
+def link(source: Path, target: Path) -> None:
+    """Gives a file a second name, which is not synced. Raises DiskError."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        raise DiskError(f"cannot link {source} to {target}: {error.strerror}") from error
+
+
 def remove(path: Path) -> None:
     """Removes a file; a file that is already gone is fine."""
     try:

@@ -332,7 +332,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "segment.ms",
             _L,
             604_800_000,
-            "Age at which a segment is closed, in ms.",
+            "Age at which a segment is closed, in ms, also while nothing is written to it.",
             "log.roll.ms",
             "log.roll.hours",
             minimum=1,

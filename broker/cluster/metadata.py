@@ -18,6 +18,7 @@ from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata_log import MetadataLog, MetadataRaced
 from strandline.broker.cluster.records import MetadataRecord
 from strandline.storage.errors import StorageError
+from strandline.storage.model import TopicId
 
 # Losing the race this often in a row means that somebody appends in a loop.
 RACES_MAX = 10
@@ -62,6 +63,11 @@ class Metadata:
     @property
     def image(self) -> MetadataImage:
         return self._image
+
+    def topic_name(self, topic_id: TopicId | None) -> str | None:
+        """What the topic of that id is called; None if there is none."""
+        topic = None if topic_id is None else self._image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
 
     async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
         """Decides on the newest image and carries the decision out.

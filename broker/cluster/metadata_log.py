@@ -243,13 +243,35 @@ class MetadataLog:
         if mirror is None:
             return
         with self._mirroring:
-            found = _indexes(mirror, METADATA_LOG_PREFIX, after=self._snapshot_version)
-            newest = found[-1] if found else 0
-            if not 0 < newest <= self._image.version:
+            first = self._first_to_claim(mirror)
+            if first is None:
                 self._mirror_to(mirror)
                 return
-            for index in range(newest, self._image.version + 1):
+            for index in range(first, self._image.version + 1):
                 _copy(self._store, mirror, metadata_log_key(index))
+
+    def _first_to_claim(self, mirror: ObjectStore) -> int | None:
+        """The first of our entries that the mirror has to have, or to take; None: look closely."""
+        found = _indexes(mirror, METADATA_LOG_PREFIX, after=self._snapshot_version)
+        if found:
+            return found[-1] if found[-1] <= self._image.version else None
+        if not self._snapshot_version:
+            return None
+        # A log that was restored begins with a snapshot, at the mirror's newest entry.
+        with contextlib.suppress(ObjectNotFound):
+            newest = mirror.get(metadata_log_key(self._snapshot_version))
+            if entry_checksum(newest) == self._checksum_at(self._snapshot_version):
+                return self._snapshot_version + 1
+        return None
+
+    def _checksum_at(self, version: int) -> str:
+        """That of our entry, which may be pruned; empty if a snapshot does not tell it either."""
+        with contextlib.suppress(ObjectNotFound):
+            return entry_checksum(self._store.get(metadata_log_key(version)))
+        key = metadata_snapshot_key(version)
+        with contextlib.suppress(ObjectNotFound):
+            return decode_snapshot(self._store.get(key), key=key, index=version).head_checksum
+        return ""
 
     def _mirror_to(self, mirror: ObjectStore) -> int:
         if (
@@ -405,15 +427,9 @@ class MetadataLog:
                 f" {self._store.url} only at {self._image.version}: the log is an older copy."
                 " Move its folder away to restore it from the mirror"
             )
-        key = metadata_log_key(theirs.image.version)
-        try:
-            same = (
-                theirs.image.version == 0
-                or entry_checksum(self._store.get(key)) == theirs.head_checksum
-            )
-        except ObjectNotFound:
-            # Pruned here: the cluster id is all there is to compare.
-            same = True
+        ours = self._checksum_at(theirs.image.version) if theirs.image.version else ""
+        # Pruned here, and in no snapshot: the cluster id is all there is to compare.
+        same = ours in ("", theirs.head_checksum)
         if not same:
             raise MirrorTaken(
                 f"the metadata in {mirror.url} has another entry {theirs.image.version} than the"

@@ -51,6 +51,7 @@ from strandline.broker.coordination.shard_values import (
     OffsetToDelete,
 )
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.log_config import LONG_MAX
 from strandline.storage.values import dataclass
 
 
@@ -231,7 +232,8 @@ class GroupShard:
         expires_ms = (
             NO_EXPIRY
             if request.retention_ms == NO_RETENTION
-            else now.wall_ms + request.retention_ms
+            # Clients that never want to lose it say so with the longest time there is.
+            else min(now.wall_ms + request.retention_ms, LONG_MAX)
         )
         records = []
         codes = []

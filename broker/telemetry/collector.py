@@ -136,6 +136,12 @@ class _Page:
         partitions = self._partitions
         for name, read in _LOG_GAUGES.items():
             yield row_of(f"kafka_log_log_{name}", (Sample(read(p), _place(p)) for p in partitions))
+        tiered = [p for p in partitions if p.log.is_tiered]
+        for name, read in _RETENTION_GAUGES.items():
+            yield row_of(
+                f"kafka_log_remote_remotelogmanager_{name}",
+                (Sample(read(p), _place(p)) for p in tiered),
+            )
         yield row_of(
             "strandline_log_tier_bytes",
             (
@@ -243,7 +249,24 @@ _LOG_GAUGES: Mapping[str, Callable[[Partition], int]] = {
     "numlogsegments": lambda p: len(p.log.local.segments),
     "logstartoffset": lambda p: p.log.log_start_offset,
     "logendoffset": lambda p: p.log.end_offset,
+    "retentionsizeinpercent": lambda p: (
+        0 if p.log.is_tiered else _percent(p.log.local.size_bytes, p.log.config.retention_bytes)
+    ),
 }
+# Of tiered logs (KIP-1257).
+_RETENTION_GAUGES: Mapping[str, Callable[[Partition], int]] = {
+    "retentionsizeinpercent": lambda p: _percent(
+        p.log.tier_sizes.total_bytes, p.log.config.retention_bytes
+    ),
+    "localretentionsizeinpercent": lambda p: _percent(
+        p.log.local.size_bytes, p.log.config.effective_local_retention_bytes
+    ),
+}
+
+
+def _percent(size_bytes: int, limit_bytes: int) -> int:
+    """What is there of what may be; 0 without a limit."""
+    return 100 * size_bytes // limit_bytes if limit_bytes > 0 else 0
 
 
 def _place(partition: Partition) -> tuple[str, str]:

@@ -273,6 +273,25 @@ PARTITIONS = (
     _family("kafka_log_log_logstartoffset", _G, "First offset, in whichever tier.", _PARTITION),
     _family("kafka_log_log_logendoffset", _G, "Next offset to be written.", _PARTITION),
     _family(
+        "kafka_log_log_retentionsizeinpercent",
+        _G,
+        "Bytes in percent of retention.bytes; 0 without such a limit, and for tiered topics."
+        " Beyond 100 something waits to be deleted.",
+        _PARTITION,
+    ),
+    _family(
+        "kafka_log_remote_remotelogmanager_retentionsizeinpercent",
+        _G,
+        "The same for tiered topics: bytes in both tiers, what lies in both counted once.",
+        _PARTITION,
+    ),
+    _family(
+        "kafka_log_remote_remotelogmanager_localretentionsizeinpercent",
+        _G,
+        "Of tiered topics, bytes on the local disk in percent of local.retention.bytes.",
+        _PARTITION,
+    ),
+    _family(
         "strandline_log_tier_bytes",
         _G,
         "Bytes per tier; what lies in both counts in both.",

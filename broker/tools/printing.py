@@ -15,6 +15,7 @@ from typing import TypeAlias
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from strandline.storage.model import TimestampMs
 
@@ -33,7 +34,8 @@ def print_json(document: Json) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns that hold numbers in every row are set to the right; None is a dash."""
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left")
+    shown = plain(title, style="table.title") if title else None
+    table = Table(title=shown, box=box.SIMPLE_HEAD, title_justify="left")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int | None) for row in rows)
         table.add_column(column, justify="right" if numeric and rows else "left", overflow="fold")
@@ -44,12 +46,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 def say(line: str) -> None:
     """One line of plain text on standard output."""
-    sys.stdout.write(line + "\n")
+    sys.stdout.write("\n".join(map(printable, line.split("\n"))) + "\n")
 
 
 def remark(line: str) -> None:
     """One line on standard error, where pipes do not carry it away."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write("\n".join(map(printable, line.split("\n"))) + "\n")
 
 
 def counted(count: int, what: str) -> str:
@@ -81,8 +83,18 @@ def utc_text(timestamp_ms: TimestampMs) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    # Markup in a topic's name must not colour the table.
-    return str(value).replace("[", r"\[")
+def printable(value: object) -> str:
+    """Its text, without what steers a terminal: others give groups and clients their names."""
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\t" else repr(one)[1:-1] for one in text)
+
+
+def plain(value: object, style: str = "") -> Text:
+    """For rich, which looks for markup in every `str`: brackets in a name are none."""
+    return Text(printable(value), style=style)
+
+
+def _cell(value: object) -> Text:
+    return Text("-") if value is None else plain(value)

@@ -17,7 +17,7 @@ import json
 from collections.abc import Mapping
 
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.printing import Json, utc_text
+from strandline.broker.tools.printing import Json, printable, utc_text
 from strandline.storage.model import TimestampMs
 from strandline.storage.values import dataclass
 
@@ -76,9 +76,7 @@ def shown(content: bytes | None) -> str:
     except UnicodeDecodeError:
         more = "…" if len(content) > HEX_BYTES_SHOWN else ""
         return f"<{len(content)} bytes {content[:HEX_BYTES_SHOWN].hex()}{more}>"
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
+    return printable(text)
 
 
 def json_of(record: SeenRecord) -> str:

@@ -21,6 +21,7 @@ from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
 from strandline.storage.local import checkpoint, closed_log, log_move
+from strandline.storage.local.folder import segment_bases
 from strandline.storage.local.folder_names import (
     DELETE_SUFFIX,
     STRAY_SUFFIX,
@@ -32,6 +33,7 @@ from strandline.storage.local.folder_names import (
 )
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import LogDir
+from strandline.storage.local.segment_names import LOG_SUFFIX, file_name
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
 from strandline.storage.values import dataclass
@@ -207,6 +209,27 @@ def _partition_folders(
     return folders
 
 
+def _tell_stray(path: Path, target: Path, *, is_nobodys: bool) -> None:
+    """A folder without partition.metadata is stray to Kafka too, since it is written before the
+    first record. Where there are records it was lost, and only whoever reads this can tell.
+    """
+    if is_nobodys and any(
+        files.size_bytes(path / file_name(base_offset, LOG_SUFFIX))
+        for base_offset in segment_bases(path)
+    ):
+        log.error(
+            "folder has records and no partition.metadata: it is not served, and kept as stray;"
+            " to have it back: stop, write that file with the id of the topic, and give the folder"
+            " its name again, in place of the empty one that has it now",
+            extra={"fields": {"folder": str(target), "name": path.name}},
+        )
+        return
+    log.warning(
+        "partition is unknown to the cluster, folder kept as stray",
+        extra={"fields": {"folder": str(target)}},
+    )
+
+
 def _load_log(
     directory: LogDir,
     marks: _Marks,
@@ -231,11 +254,8 @@ def _load_log(
     config = config_for(key, topic_id)
     if config is None:
         target = path.with_name(put_aside(path.name, STRAY_SUFFIX))
+        _tell_stray(path, target, is_nobodys=topic_id == ZERO_TOPIC_ID)
         files.rename(path, target)
-        log.warning(
-            "partition is unknown to the cluster, folder kept as stray",
-            extra={"fields": {"folder": str(target)}},
-        )
         return None
     return LocalLog.open(
         path,

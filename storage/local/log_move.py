@@ -21,7 +21,8 @@ gets the name when the mark is in it, and a copy that nobody wants loses the nam
 start would find two logs of one partition.
 
 A log is not to be compacted while it is copied: what was taken out could come back with the copy.
-Should a segment be replaced all the same, `SourceChanged` says so, and the move begins again.
+Should a segment be replaced all the same, or the log be cut, `SourceChanged` says so, and the move
+begins again. While records of it are set aside (`set_aside.py`) it is not moved: they stay with it.
 Retention only takes segments off the front; the copy keeps them until its own retention.
 """
 
@@ -36,7 +37,7 @@ from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, OffsetOutOfRange, StorageError
 from strandline.storage.files import FileRange
-from strandline.storage.local import checkpoint
+from strandline.storage.local import checkpoint, set_aside
 from strandline.storage.local.append_rules import AppendOrigin
 from strandline.storage.local.folder_names import DELETE_SUFFIX, put_aside
 from strandline.storage.local.log import LocalLog
@@ -77,6 +78,7 @@ class LogMove:
         self._target = target
         self._clock = clock
         self._copy: LocalLog | None = None
+        self._cut_count = source.cut_count
         # Every segment whose batches are in the copy, by base offset.
         self._copied: dict[int, LogSegment] = {}
         self.cancelled = False
@@ -114,6 +116,10 @@ class LogMove:
 
     def prepare(self) -> None:
         """Step 1. Raises DiskError."""
+        if set_aside.is_any(self._source.directory):
+            raise DiskError(
+                f"records of {self._source.directory} are set aside and come back first"
+            )
         if self._target.exists() and not is_unfinished(self._target):
             raise DiskError(f"{self._target} exists already")
         if not self._target.exists():
@@ -239,6 +245,8 @@ class LogMove:
         Cuts the copy where the original is cut.
         """
         source, copy = self._source, self.copy
+        if source.cut_count != self._cut_count:
+            raise SourceChanged(f"{source.topic_partition} was cut while it was copied")
         while (offset := copy.end_offset) < source.end_offset:
             segment = next((s for s in reversed(source.segments) if s.base_offset <= offset), None)
             if segment is None:

@@ -269,8 +269,13 @@ class LogSegment(SegmentReader):
             self.roll_timestamp_ms = NEVER_MS
 
     def outlives(self, now_ms: int) -> bool:
-        """Whether it is older than segment.ms by the wall clock."""
-        return now_ms - self.created_ms > self._roll_age_ms
+        """Whether it is older than segment.ms by the wall clock.
+
+        Counted from its first record where that tells a later time: a segment that was empty for
+        long is not closed for the first record that comes.
+        """
+        begun_ms = max(self.created_ms, min(self.first_timestamp_ms(), now_ms))
+        return now_ms - begun_ms > self._roll_age_ms
 
     def first_timestamp_ms(self) -> int:
         """The highest timestamp of the first batch, by which the age of the segment is judged."""

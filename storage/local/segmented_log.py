@@ -89,6 +89,8 @@ class SegmentedLog:
         self._failure: DiskError | None = None
         self._failure_logged_ms = 0
         self._trash = Trash()
+        # How often something was taken off its end: who copies it may have copied that.
+        self.cut_count = 0
         self._names_unsynced = True
         # Guards the recovery point against a truncation while a worker thread flushes.
         self._lock = threading.Lock()
@@ -386,6 +388,7 @@ class SegmentedLog:
             self.cleaned_offset = start.base_offset
             if self.on_cleaning_undone is not None:
                 self.on_cleaning_undone(start.base_offset)
+        self.cut_count += 1
         for segment in reversed(removed):
             self._discard(segment)
         active.truncate(start.position, start.base_offset)
@@ -409,6 +412,7 @@ class SegmentedLog:
 
         Producers and lineage are those given, as they were at `offset`.
         """
+        self.cut_count += 1
         old = self._list.segments
         for segment in reversed(old):
             self._discard(segment)

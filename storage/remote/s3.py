@@ -382,7 +382,11 @@ class S3Store:
     @property
     def usage(self) -> S3Usage:
         """What lies in the bucket and is paid for."""
-        return S3Usage(self._access)
+        return S3Usage(
+            self._access,
+            pages=lambda: self._pages(""),
+            unfinished=lambda: self._uploads.unfinished(""),
+        )
 
     # --- one request -------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, cast
 from urllib.parse import urlencode
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         CompletedPartTypeDef,
         CompleteMultipartUploadRequestTypeDef,
         CreateMultipartUploadRequestTypeDef,
+        MultipartUploadTypeDef,
         PutObjectRequestTypeDef,
     )
 
@@ -317,11 +318,20 @@ class S3Uploads:
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
         before_ms = self._access.clock.now_ms() - older_than_ms
         aborted_count = 0
+        for found in self.unfinished(prefix):
+            initiated_ms = found["Initiated"].timestamp() * 1000
+            if not older_than_ms or initiated_ms < before_ms:
+                self._abort(self._access.own_key(found["Key"]), found["UploadId"])
+                aborted_count += 1
+        return aborted_count
+
+    def unfinished(self, prefix: str) -> Iterator[MultipartUploadTypeDef]:
+        """Uploads below `prefix` that nobody has ended; a request per 1000. Raises TierError."""
         key_marker = upload_marker = ""
         while True:
             page = self._access.attempts.run(
                 prefix,
-                "abort_uploads",
+                "list_uploads",
                 lambda _, key=key_marker, upload=upload_marker: (  # type: ignore[misc]
                     self._access.client().list_multipart_uploads(
                         Bucket=self._access.bucket,
@@ -331,13 +341,9 @@ class S3Uploads:
                     )
                 ),
             )
-            for found in page.get("Uploads", []):
-                initiated_ms = found["Initiated"].timestamp() * 1000
-                if not older_than_ms or initiated_ms < before_ms:
-                    self._abort(self._access.own_key(found["Key"]), found["UploadId"])
-                    aborted_count += 1
+            yield from page.get("Uploads", [])
             if not page.get("IsTruncated"):
-                return aborted_count
+                return
             key_marker, upload_marker = page["NextKeyMarker"], page["NextUploadIdMarker"]
 
     def _count_written(self, size_bytes: int) -> None:

@@ -9,7 +9,7 @@ Needs s3:ListBucketVersions and s3:ListBucketMultipartUploads beside what a brok
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from strandline.storage.errors import ObjectNotFound, TierUnavailable
@@ -18,7 +18,12 @@ from strandline.storage.remote.s3_access import S3Access
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
-    from types_boto3_s3.type_defs import ListMultipartUploadsRequestTypeDef
+    from types_boto3_s3.type_defs import (
+        ListObjectsV2OutputTypeDef,
+        MultipartUploadTypeDef,
+        ObjectTypeDef,
+        ObjectVersionTypeDef,
+    )
 
 # What S3 calls the class of an object for which it names none.
 DEFAULT_CLASS = "STANDARD"
@@ -47,34 +52,23 @@ class UnfinishedUpload:
 class S3Usage:
     """One bucket below the archive's prefix."""
 
-    def __init__(self, access: S3Access) -> None:
+    def __init__(
+        self,
+        access: S3Access,
+        *,
+        pages: Callable[[], Iterator[ListObjectsV2OutputTypeDef]],
+        unfinished: Callable[[], Iterator[MultipartUploadTypeDef]],
+    ) -> None:
+        """`pages` and `unfinished` list all objects and all uploads, as the store does."""
         self._access = access
+        self._pages = pages
+        self._unfinished = unfinished
 
     def objects(self) -> Iterator[ObjectVersion]:
         """The current objects alone; a request per 1000. Raises what a store raises."""
-        access = self._access
-        token = ""
-        while True:
-            more = {"ContinuationToken": token} if token else {}
-            page = access.attempts.run(
-                "",
-                "list",
-                lambda _, more=more: access.client().list_objects_v2(  # type: ignore[misc]
-                    Bucket=access.bucket,
-                    Prefix=access.prefix,
-                    **more,
-                ),
-            )
+        for page in self._pages():
             for found in page.get("Contents", []):
-                yield ObjectVersion(
-                    key=access.own_key(found["Key"]),
-                    size_bytes=found["Size"],
-                    storage_class=found.get("StorageClass", DEFAULT_CLASS),
-                    is_current=True,
-                )
-            token = page.get("NextContinuationToken", "")
-            if not page.get("IsTruncated") or not token:
-                return
+                yield self._version(found, is_current=True)
 
     def versions(self) -> Iterator[ObjectVersion]:
         """All versions, the current ones too; a request per 1000. Raises what a store raises."""
@@ -91,12 +85,7 @@ class S3Usage:
                 ),
             )
             for found in page.get("Versions", []):
-                yield ObjectVersion(
-                    key=access.own_key(found["Key"]),
-                    size_bytes=found["Size"],
-                    storage_class=found.get("StorageClass", DEFAULT_CLASS),
-                    is_current=found["IsLatest"],
-                )
+                yield self._version(found, is_current=found["IsLatest"])
             for gone in page.get("DeleteMarkers", []):
                 yield ObjectVersion(
                     key=access.own_key(gone["Key"]),
@@ -113,25 +102,22 @@ class S3Usage:
 
     def unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """A request per 1000 uploads, and one for each of them. Raises what a store raises."""
-        access = self._access
-        request: ListMultipartUploadsRequestTypeDef = {
-            "Bucket": access.bucket,
-            "Prefix": access.prefix,
-        }
-        while True:
-            page = access.attempts.run(
-                "", "list_uploads", lambda _: access.client().list_multipart_uploads(**request)
+        for found in self._unfinished():
+            yield UnfinishedUpload(
+                key=self._access.own_key(found["Key"]),
+                begun_ms=int(found["Initiated"].timestamp() * 1000),
+                size_bytes=self._size_of_parts(found["Key"], found["UploadId"]),
             )
-            for found in page.get("Uploads", []):
-                yield UnfinishedUpload(
-                    key=access.own_key(found["Key"]),
-                    begun_ms=int(found["Initiated"].timestamp() * 1000),
-                    size_bytes=self._size_of_parts(found["Key"], found["UploadId"]),
-                )
-            key_marker, id_marker = page.get("NextKeyMarker"), page.get("NextUploadIdMarker")
-            if not page.get("IsTruncated") or not key_marker or not id_marker:
-                return
-            request["KeyMarker"], request["UploadIdMarker"] = key_marker, id_marker
+
+    def _version(
+        self, found: ObjectTypeDef | ObjectVersionTypeDef, *, is_current: bool
+    ) -> ObjectVersion:
+        return ObjectVersion(
+            key=self._access.own_key(found["Key"]),
+            size_bytes=found["Size"],
+            storage_class=found.get("StorageClass", DEFAULT_CLASS),
+            is_current=is_current,
+        )
 
     def _size_of_parts(self, full_key: str, upload_id: str) -> int:
         """Of the first 1000 parts; ours have fewer. 0 if the upload has ended meanwhile."""

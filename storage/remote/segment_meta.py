@@ -247,6 +247,28 @@ def _parse_directory(
     return sections
 
 
+def object_checksum(tail: Buffer, *, size_bytes: int, source: str = "") -> int:
+    """The CRC-32C of the whole object, from an end of it that `decode_directory` accepts.
+
+    The directory has the checksums of all that stands before it. Raises CorruptFile if it does not
+    tell of every byte.
+    """
+    view = memoryview(tail)
+    if len(view) == size_bytes:
+        return crc32c.crc32c(view)
+    length, *_ = _FOOTER.unpack(view[-FOOTER_BYTES:])
+    end = view[len(view) - FOOTER_BYTES - length :]
+    position, checksum = len(MAGIC), crc32c.crc32c(MAGIC)
+    for _, start, section_bytes, section_crc in json.loads(bytes(end[:-FOOTER_BYTES])):
+        if start != position:
+            raise CorruptFile(f"{source}: the directory leaves out bytes from {position} on")
+        checksum = crc32c.joined(checksum, section_crc, section_bytes)
+        position += section_bytes
+    if position != size_bytes - len(end):
+        raise CorruptFile(f"{source}: the directory leaves out bytes from {position} on")
+    return crc32c.crc32c(end, checksum)
+
+
 def decode(content: Buffer, *, source: str = "") -> dict[Section, bytes]:
     """All sections of a whole object, each checked. Raises CorruptFile or UnsupportedFormat."""
     view = memoryview(content)

@@ -29,6 +29,7 @@ import logging
 import threading
 from collections import deque
 from concurrent.futures import Executor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -214,6 +215,19 @@ class SegmentCopier:
             raise self._too_late(copying.log_key) from None
         return CopiedSegment(entry=entry, deadline_s=copying.deadline_s)
 
+    def take_back(self, copying: Copying) -> None:
+        """Deletes a copy that nobody will commit, or ever tried to, once it has ended."""
+        copying.outcome.add_done_callback(self._take_back)
+
+    def _take_back(self, outcome: asyncio.Future[SegmentEntry]) -> None:
+        if outcome.cancelled() or outcome.exception() is not None:
+            # It has cleaned up behind itself.
+            return
+        entry = outcome.result()
+        # A broker that stops leaves it to the search for orphans.
+        with suppress(RuntimeError):
+            self._executor.submit(self._delete, entry.log_key, entry.meta_key)
+
     def _copy(self, source: _Source) -> SegmentEntry:
         """Steps 2 to 5; blocks."""
         if source.recompression_level is None:
@@ -282,16 +296,18 @@ class SegmentCopier:
         Nobody else can know these keys. With the store away it would fail too: that is left to
         the search for orphans.
         """
-        if isinstance(error, TierUnavailable):
-            return
+        if not isinstance(error, TierUnavailable):
+            self._delete(keys.log_key, keys.meta_key)
+
+    def _delete(self, log_key: str, meta_key: str) -> None:
         try:
-            self._store.delete([keys.log_key, keys.meta_key])
-        except StorageError as clean_up_error:
-            kind = type(clean_up_error).__name__
+            self._store.delete([log_key, meta_key])
+        except StorageError as error:
+            kind = type(error).__name__
             log.log(
                 logging.DEBUG if kind == self._noted_kind else logging.INFO,
                 "failed copy is left as an orphan",
-                extra={"fields": {"key": keys.log_key, "reason": str(clean_up_error)}},
+                extra={"fields": {"key": log_key, "reason": str(error)}},
             )
             self._noted_kind = kind
 

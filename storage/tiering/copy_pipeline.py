@@ -4,7 +4,8 @@
 
 They are committed strictly in order, so a copy that is ready early waits here. Nobody waits for
 the store alone then: while one segment goes over the wire, the next is inspected. A copy that is
-not wanted any more (deleted, out of time, another past) is forgotten; its objects are orphans.
+not wanted any more (deleted, out of time, another past, copying turned off) is forgotten, and taken
+back unless somebody may have tried to commit it: then its objects are orphans, or not.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class CopyPipeline:
         self._slots = slots
         self._clock = clock
         self._copies: dict[Offset, Copying] = {}
+        # Of these, those that were given to who commits.
+        self._finished: set[Offset] = set()
         self._running: set[asyncio.Future[SegmentEntry]] = set()
 
     @property
@@ -100,6 +103,7 @@ class CopyPipeline:
         """Waits for a copy that was begun; it stays here until `forget`. Raises as a copy."""
         base_offset = segment.base_offset
         copying = self._copies[base_offset]
+        self._finished.add(base_offset)
         try:
             return await self._copier.finish(copying)
         except CopyDeadlineMissed:
@@ -113,8 +117,13 @@ class CopyPipeline:
         Fine if it is forgotten already: the partition may be detached while it is committed.
         """
         copying = self._copies.pop(base_offset, None)
-        if copying is not None:
-            copying.useless.set()
+        if copying is None:
+            return
+        copying.useless.set()
+        if base_offset in self._finished:
+            self._finished.discard(base_offset)
+        else:
+            self._copier.take_back(copying)
 
     def forget_all(self) -> None:
         """Whatever is under way is thrown away."""

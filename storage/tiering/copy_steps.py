@@ -199,6 +199,8 @@ class CopySteps:
             self._owner.log, max(covered, self._owner.log.log_start_offset)
         ):
             return False
+        if await self._tools.copy_quota.wait_a_step():
+            return True
         await self._owner.ensure_manifest()
         if self._owner.is_detached or local.active_segment is not segment:
             # What was found above is about a segment that is closed by now.
@@ -207,6 +209,7 @@ class CopySteps:
         parts = await self._tools.tails.copy(
             local, tail, self._owner.remote.partition, leader_epoch=self._owner.leader_epoch
         )
+        self._tools.copy_quota.record(parts[-1].size_bytes)
         if self._owner.is_detached or local.active_segment is not segment:
             # It was closed meanwhile, and is copied as a whole: the part is an orphan.
             return True

@@ -288,6 +288,11 @@ class TieringManager:
         self._ownership.lose(reason)
 
     @property
+    def is_unclaimed(self) -> bool:
+        """Whether nobody knows yet whose the archive is."""
+        return self._ownership.is_unknown
+
+    @property
     def is_waiting(self) -> bool:
         """Whether a partition takes no records until it is known whose the archive is."""
         return self._ownership.is_unknown and any(

@@ -9,8 +9,9 @@ anything else is done. A commit that had gone through after all is recognised by
 says.
 
 A disk that has nothing the bucket has not claims the manifest under its own leader epoch before it
-takes records; one that is behind the bucket goes on behind it (`local_restart.py`). While it is not
-known whose the archive is, neither is done: the manifest is read and nobody writes.
+takes records; one that is behind the bucket goes on behind it (`local_restart.py`), and what it
+took meanwhile comes after that (`giving_back.py`). While it is not known whose the archive is,
+neither is done: the manifest is read and nobody writes.
 
 The steps of the partition (`copy_steps.py`, `merge_steps.py`, `compaction_steps.py`,
 `expiration_steps.py`) decide what is committed; `PartitionTiering` calls them one at a time.
@@ -22,12 +23,20 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from strandline.storage.crash_points import GIVE_BACK_AFTER_RESTART, crash_point
+from strandline.storage.local import set_aside
 from strandline.storage.model import Epoch, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import Manifest, new_generation
 from strandline.storage.remote.manifest_store import StoredManifest
 from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.tiering.giving_back import (
+    bucket_end,
+    give_back,
+    own_start,
+    take_away_own,
+)
 from strandline.storage.tiering.local_restart import restart_behind
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.tiering_tools import TieringTools
@@ -63,6 +72,9 @@ class ManifestOwner:
         self.in_doubt = False
         # The manifest is held to be read, and is not claimed although it must be.
         self._is_unclaimed = False
+        # Records are set aside. After a crash in between nobody appends until they are back.
+        self._is_giving_back = set_aside.is_any(unified_log.local.directory)
+        unified_log.is_restarting |= self._is_giving_back
 
     def lead(self, leader_epoch: Epoch) -> None:
         """Owns the manifest under this epoch from now on, if nobody has a higher one."""
@@ -101,6 +113,14 @@ class ManifestOwner:
             if must_claim or self._is_behind(stored.manifest):
                 self._only_read(stored)
                 return
+            if self.remote.ownership.is_unknown and self._has_own_past(stored.manifest):
+                self.log.is_restarting = self.in_doubt = True
+                return
+        if not self._tools.follows and not self.remote.fenced:
+            manifest = None if stored is None else stored.manifest
+            if self._is_giving_back or (manifest is not None and self._has_own_past(manifest)):
+                self._is_giving_back = self.log.is_restarting = True
+                await take_away_own(self.log, manifest, self._tools)
         if stored is not None and self._must_claim(stored.manifest):
             stored = await self._tools.run(
                 partial(
@@ -126,9 +146,12 @@ class ManifestOwner:
         self.in_doubt = True
         await self.load_if_needed()
 
+    def _has_own_past(self, manifest: Manifest) -> bool:
+        """Whether this disk took records under offsets that the archive has others of."""
+        return not self._tools.follows and own_start(self.log.local, manifest) is not None
+
     def _is_behind(self, manifest: Manifest) -> bool:
-        bucket_end = max(manifest.tail_end_offset, manifest.log_start_offset, manifest.end_offset)
-        return self.log.local.end_offset < bucket_end
+        return self.log.local.end_offset < bucket_end(manifest)
 
     def _only_read(self, stored: StoredManifest) -> None:
         """This disk would have to follow the archive, which may be another broker's.
@@ -159,8 +182,7 @@ class ManifestOwner:
         is_claimed = self.remote.known and not self._is_unclaimed
         if is_claimed or self._tools.follows or self.is_detached:
             return False
-        bucket_end = max(manifest.tail_end_offset, manifest.log_start_offset)
-        is_all_there = self.log.local.end_offset <= bucket_end
+        is_all_there = self.log.local.end_offset <= bucket_end(manifest)
         return is_all_there and manifest.leader_epoch < self.leader_epoch
 
     def _note_fenced(self, manifest: Manifest) -> None:
@@ -226,18 +248,28 @@ class ManifestOwner:
         Otherwise offsets that the archive knows would be given to other records.
         """
         manifest = self.remote.manifest
-        if manifest is None or self.is_detached:
+        if self.is_detached or (manifest is None and not self.log.is_restarting):
             return
         # If it fails, it is begun again by the next step, and until then nobody appends.
         self.log.is_restarting = self.in_doubt = True
-        await restart_behind(
-            self.log,
-            self.remote,
-            manifest,
-            tools=self._tools,
-            is_detached=lambda: self.is_detached,
-        )
-        if self._tools.follows and not manifest.is_empty:
+        if manifest is not None:
+            await restart_behind(
+                self.log,
+                self.remote,
+                manifest,
+                tools=self._tools,
+                is_detached=lambda: self.is_detached,
+            )
+        if self._is_giving_back and not self.is_detached:
+            crash_point(GIVE_BACK_AFTER_RESTART)
+            await give_back(
+                self.log,
+                self.leader_epoch,
+                tools=self._tools,
+                is_detached=lambda: self.is_detached,
+            )
+            self._is_giving_back = False
+        if self._tools.follows and manifest is not None and not manifest.is_empty:
             self.log.drop_archived(manifest.end_offset)
         self.log.is_restarting = self.in_doubt = False
 

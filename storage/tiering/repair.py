@@ -1,23 +1,27 @@
 """Makes the `.meta` of an archived segment again, from the segment itself.
 
     1 read the segment once, every batch checked
-    2 put a new .meta, under a name never used before
-    3 commit the manifest with it, by compare-and-swap; the old object is marked for deletion
+    2 put a new .meta, under a name never used before          crash point repair.after-meta
+    3 commit the manifest with it, by compare-and-swap; the    crash point repair.after-commit
+      old object is marked for deletion
 
-A crash after 2 leaves an orphan. A broker that commits in between wins: the repair is then told
-ManifestFenced and can be run again. Only for segments without transactions: which of them were
-aborted is not in the segment alone. Producers are not in it either; only the last segment's are
-ever asked for, by a restore, which says when it does without.
+A crash after 2 leaves an orphan. A broker that commits in between wins, and so does another repair:
+this one begins again with the manifest that it finds then. What the manifest does not name any more
+needs no repair: the segment was merged, compacted, let go, or repaired by somebody else.
+
+Only for segments without transactions: which of them were aborted is not in the segment alone.
+Producers are not in it either; only the last segment's are ever asked for, by a restore, which says
+when it does without.
 """
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import ObjectCorrupt, ObjectNotFound
+from strandline.storage.crash_points import REPAIR_AFTER_COMMIT, REPAIR_AFTER_META, crash_point
+from strandline.storage.errors import ManifestFenced, ObjectCorrupt, ObjectNotFound
 from strandline.storage.model import Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.keys import manifest_key, new_unique, segment_keys
@@ -25,9 +29,12 @@ from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore, checksum
 from strandline.storage.tiering.inspection import Offsets, inspect_segment
-from strandline.storage.tiering.scrub import DOWNLOAD_BYTES
+from strandline.storage.tiering.segment_download import SegmentDownloads
 from strandline.storage.tiering.segment_sections import sections_of
 from strandline.storage.tiering.segment_walk import AdaptiveWalk
+
+# A busy partition commits every few seconds, and a repair downloads a segment meanwhile.
+ATTEMPTS_MAX = 10
 
 
 def repair_meta(
@@ -35,40 +42,52 @@ def repair_meta(
     partition: TopicIdPartition,
     base_offset: Offset,
     *,
+    damaged_key: str,
     clock: Clock,
     scratch: Path | None = None,
-) -> str:
+) -> str | None:
     """Repairs the segment that begins at `base_offset`; the key of its new `.meta`. Blocks.
 
-    Raises ObjectCorrupt if the segment itself is damaged, ManifestFenced if somebody else committed
-    meanwhile, and what the store raises.
+    None if no segment has `damaged_key` any more. Raises ObjectCorrupt if the segment itself is
+    damaged, ManifestFenced if others committed meanwhile every time, and what the store raises.
     """
-    stored = manifest_store.load(store, partition)
-    if stored is None:
-        raise ObjectNotFound(manifest_key(partition), "repair", "no manifest")
-    manifest = stored.manifest
-    old = ManifestPages(store, pages_max=1).find(manifest, base_offset)
-    if old is None or old.base_offset != base_offset or old.has_transactions:
-        raise ObjectCorrupt(
-            manifest_key(partition), "repair", f"{base_offset} is no segment that can be repaired"
+    made: SegmentEntry | None = None
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        stored = manifest_store.load(store, partition)
+        if stored is None:
+            raise ObjectNotFound(manifest_key(partition), "repair", "no manifest")
+        manifest = stored.manifest
+        old = ManifestPages(store, pages_max=1).find(manifest, base_offset)
+        if old is None or old.meta_key != damaged_key:
+            return None
+        if old.has_transactions:
+            raise ObjectCorrupt(
+                damaged_key, "repair", "which transactions were aborted is not in the segment alone"
+            )
+        if made is None:
+            made = _with_new_meta(store, partition, old, scratch)  # 1, 2
+            crash_point(REPAIR_AFTER_META)
+        run = manifest_store.Replacement(old=(old,), new=made)
+        changed = manifest_store.with_replaced_runs(
+            store, manifest, [run], marked_ms=clock.now_ms()
         )
-    new = _with_new_meta(store, partition, old, scratch)  # 1, 2
-    run = manifest_store.Replacement(old=(old,), new=new)
-    changed = manifest_store.with_replaced_runs(store, manifest, [run], marked_ms=clock.now_ms())
-    manifest_store.commit(store, stored, changed)  # 3
-    return new.meta_key
+        try:
+            manifest_store.commit(store, stored, changed)  # 3
+        except ManifestFenced:
+            if attempt == ATTEMPTS_MAX:
+                raise
+            continue
+        crash_point(REPAIR_AFTER_COMMIT)
+        return made.meta_key
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _with_new_meta(
     store: ObjectStore, partition: TopicIdPartition, old: SegmentEntry, scratch: Path | None
 ) -> SegmentEntry:
-    with tempfile.NamedTemporaryFile(dir=scratch, prefix="repair-") as file:
-        for start in range(0, old.size_bytes, DOWNLOAD_BYTES):
-            end = min(start + DOWNLOAD_BYTES, old.size_bytes)
-            file.write(store.get(old.log_key, start=start, end=end))
-        file.flush()
+    with SegmentDownloads(store, scratch).file(old) as path:
         facts = inspect_segment(
-            Path(file.name),
+            path,
             base_offset=old.base_offset,
             end_offset=old.end_offset,
             walk=AdaptiveWalk(),

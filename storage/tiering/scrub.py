@@ -9,7 +9,8 @@ Nothing is changed here: each finding says what could be done about it. What a s
 (the checksum of an object that others wrote) is only looked at in a deep run.
 
 An object that is gone may have been let go meanwhile by a running broker, so a partition with
-findings is looked at again from its newest manifest, and only what is found twice is told.
+findings is looked at again from its newest manifest, and only what is found twice is told; of a
+topic that was deleted meanwhile nothing is.
 
 Blocking; requests run in an executor's threads, a bounded number of segments at a time.
 """
@@ -17,7 +18,7 @@ Blocking; requests run in an executor's threads, a bounded number of segments at
 from __future__ import annotations
 
 import itertools
-import tempfile
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from strandline.storage.errors import (
+    AccessDenied,
     CorruptFile,
     CorruptRecords,
     ObjectArchived,
@@ -48,9 +50,11 @@ from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
+from strandline.storage.remote.topic_info import load_topic_info
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
 from strandline.storage.tiering.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.orphans import is_beyond
+from strandline.storage.tiering.segment_download import SegmentDownloads
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
 from strandline.storage.tiering.segment_walk import AdaptiveWalk
 from strandline.storage.values import dataclass
@@ -61,7 +65,6 @@ PARALLEL_MAX = 16
 BATCH_SEGMENTS = 256
 # Objects beyond the end of an archive that are looked at: one request.
 LISTED_MAX = 1000
-DOWNLOAD_BYTES = 8 * 1024 * 1024
 
 
 class Depth(Enum):
@@ -140,7 +143,7 @@ class PartitionReport:
 
 
 class Scrub:
-    """See the top of this file; `scratch` is where a deep run keeps one segment per thread."""
+    """See the top of this file; `scratch` is where a deep run keeps the segments it reads."""
 
     def __init__(
         self,
@@ -154,7 +157,7 @@ class Scrub:
         self._store = store
         self._executor = executor
         self._depth = depth
-        self._scratch = scratch
+        self._downloads = SegmentDownloads(store, scratch)
         self._on_segments = on_segments
 
     def check(self, partition: TopicIdPartition) -> PartitionReport:
@@ -165,6 +168,9 @@ class Scrub:
         second = self._check_once(partition)
         again = {(f.damage, f.key) for f in first.findings}
         kept = tuple(f for f in second.findings if (f.damage, f.key) in again)
+        if kept and self._is_deleted(partition):
+            # The purge takes objects before the manifest that names them.
+            return PartitionReport(partition=partition, segment_count=0, size_bytes=0)
         return PartitionReport(
             partition=partition,
             segment_count=second.segment_count,
@@ -172,6 +178,14 @@ class Scrub:
             findings=kept,
             unread=second.unread,
         )
+
+    def _is_deleted(self, partition: TopicIdPartition) -> bool:
+        """Whether the topic, which was there when the run began, is on its way out, or gone."""
+        try:
+            info = load_topic_info(self._store, partition.topic, partition.topic_id)
+        except (CorruptFile, UnsupportedFormat):
+            return False
+        return info is None or info.is_deleted
 
     def _check_once(self, partition: TopicIdPartition) -> PartitionReport:
         key = manifest_key(partition)
@@ -300,28 +314,30 @@ class Scrub:
             except ObjectNotFound:
                 found.findings.append(_missing(partition, entry, part))
                 continue
+            except AccessDenied as error:
+                found.unread.append(str(error))
+                continue
             if info.size_bytes != part.size_bytes:
                 detail = _sizes(info.size_bytes, part)
                 found.findings.append(_corrupt(partition, entry, part, detail))
             elif info.crc32c is not None and info.crc32c != part.crc32c:
                 detail = f"crc32c {info.crc32c:08x}, the manifest says {part.crc32c:08x}"
                 found.findings.append(_corrupt(partition, entry, part, detail))
-        if self._depth is Depth.EVERYTHING and not found.findings:
+        if self._depth is Depth.EVERYTHING and not found.findings and not found.unread:
             try:
                 found.findings += self._read(partition, entry)
-            except (ObjectArchived, TierUnavailable) as error:
+            except ObjectNotFound as error:
+                # It was let go since it was asked for; the second look knows.
+                gone = next(part for part in _parts(entry) if part.key == error.key)
+                found.findings.append(_missing(partition, entry, gone))
+            except (AccessDenied, ObjectArchived, TierUnavailable) as error:
                 found.unread.append(f"{entry.log_key}: {error}")
         return found
 
     def _read(self, partition: TopicIdPartition, entry: SegmentEntry) -> list[Finding]:
         """Every byte of the segment, and its `.meta` against it."""
         log_part, meta_part = _parts(entry)
-        with tempfile.NamedTemporaryFile(dir=self._scratch, prefix="verify-") as file:
-            path = Path(file.name)
-            for start in range(0, entry.size_bytes, DOWNLOAD_BYTES):
-                end = min(start + DOWNLOAD_BYTES, entry.size_bytes)
-                file.write(self._store.get(entry.log_key, start=start, end=end))
-            file.flush()
+        with self._downloads.file(entry) as path:
             try:
                 facts = inspect_segment(
                     path,
@@ -339,7 +355,7 @@ class Scrub:
             try:
                 self._check_meta(entry, facts, path)
             except StorageError as error:
-                if isinstance(error, TierUnavailable):
+                if isinstance(error, AccessDenied | ObjectNotFound | TierUnavailable):
                     raise
                 findings.append(_corrupt(partition, entry, meta_part, str(error)))
         return findings
@@ -351,7 +367,10 @@ class Scrub:
         index = sections[Section.OFFSET_INDEX]
         if index is None:
             raise CorruptFile(f"{entry.meta_key}: no offset index")
-        check_offset_index(index, path.read_bytes(), base_offset=entry.base_offset)
+        with open(path, "rb") as file:
+            # Released with the last view of it.
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        check_offset_index(index, memoryview(content), base_offset=entry.base_offset)
         statistics = sections[Section.STATISTICS]
         if statistics is None:
             raise CorruptFile(f"{entry.meta_key}: no statistics")

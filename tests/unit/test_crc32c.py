@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import crc32c as whole_package
 
-from strandline.storage.crc32c import crc32c
+from strandline.storage.crc32c import crc32c, joined
 
 
 def test_it_is_the_checksum_that_kafka_uses() -> None:
@@ -19,3 +19,10 @@ def test_it_goes_on_from_what_it_was_given() -> None:
 def test_it_is_the_function_of_the_package() -> None:
     content = bytes(range(256)) * 33
     assert crc32c(content) == whole_package.crc32c(content)
+
+
+def test_pieces_have_the_checksum_of_the_whole() -> None:
+    content = bytes(range(256)) * 33
+    for cut in (0, 1, 7, 255, 4096, len(content) - 1, len(content)):
+        before, after = content[:cut], content[cut:]
+        assert joined(crc32c(before), crc32c(after), len(after)) == crc32c(content)

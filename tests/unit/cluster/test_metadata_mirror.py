@@ -210,6 +210,53 @@ def test_of_two_copies_of_a_log_that_start_one_claims_the_mirror() -> None:
     assert MetadataLog(mirror, cluster_id=CLUSTER).load() == one.image
 
 
+def test_a_restored_log_claims_its_mirror_however_many_entries_there_are() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror, snapshot_interval=1000)
+    fill(metadata, 50)
+    metadata.mirror_once()
+    one, two = MemoryStore(), MemoryStore()
+    first = opened(one, mirror, snapshot_interval=1000)
+    second = opened(two, mirror, snapshot_interval=1000)
+    first.append([created(90)])
+    requests = len(mirror.requests)
+    first.claim_mirror()
+    assert len(mirror.requests) - requests <= 4
+    assert first.mirror_once() == 0
+    # Of two restores of one archive the second comes too late, and so does the log before.
+    second.append([created(91)])
+    fill(metadata, 1, first=92)
+    for late in (second, metadata):
+        with pytest.raises(MirrorTaken):
+            late.claim_mirror()
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == first.image
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_a_restored_log_whose_mirror_has_another_past_by_now_takes_nothing_of_it(
+    is_claimed: bool,
+) -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror, snapshot_interval=1000)
+    fill(metadata, 5)
+    metadata.mirror_once()
+    restored = opened(MemoryStore(), mirror, snapshot_interval=1000)
+    restored.append([created(50)])
+    # Somebody put another archive in its place, of the same cluster and as long.
+    key = metadata_log_key(metadata.image.version)
+    elsewhere = MemoryStore()
+    fill(opened(elsewhere, snapshot_interval=1000), 5, first=20)
+    for name in keys_in(mirror):
+        mirror.put(name, elsewhere.get(name))
+    assert key in keys_in(mirror)
+    before = copy_of(mirror)
+    with pytest.raises(MirrorTaken):
+        restored.claim_mirror() if is_claimed else restored.mirror_once()
+    assert {name: mirror.get(name) for name in keys_in(mirror)} == {
+        name: before.get(name) for name in keys_in(before)
+    }
+
+
 def test_a_fork_that_was_checked_before_is_noticed_at_the_first_name_taken() -> None:
     store, mirror = MemoryStore(), MemoryStore()
     metadata = opened(store, mirror)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import pytest
+
 from strandline.broker.coordination.group_values import (
     GroupRules,
     JoinAnswer,
@@ -134,13 +136,20 @@ def test_too_much_metadata_is_refused_for_its_partition_alone() -> None:
     assert set(offsets.topics["t"]) == {1}
 
 
-def test_a_commit_with_a_retention_of_its_own_keeps_it_through_the_log() -> None:
+@pytest.mark.parametrize(
+    ("retention_ms", "expires_ms"),
+    # For ever, as old clients say it; Kafka's sum overflows, and the offset is gone at once.
+    [(500, NOW.wall_ms + 500), (2**63 - 1, 2**63 - 1), (2**63 - 1 - NOW.wall_ms, 2**63 - 1)],
+)
+def test_a_commit_with_a_retention_of_its_own_keeps_it_through_the_log(
+    retention_ms: int, expires_ms: int
+) -> None:
     shard = make_shard()
-    request = CommitRequest(offsets=(offset(),), retention_ms=500)
+    request = CommitRequest(offsets=(offset(),), retention_ms=retention_ms)
     (record,) = through_the_log(shard.commit("g", request, NOW).records)
     assert isinstance(record, OffsetRecord)
     assert record.committed is not None
-    assert record.committed.expires_ms == NOW.wall_ms + 500
+    assert record.committed.expires_ms == expires_ms
 
 
 # --- groups in the log -----------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.unit.local.builders import (
     fill,
     read_bytes,
 )
-from tests.unit.local.test_local_log_dirs import T0, T1, kill, open_dirs
+from tests.unit.local.log_folders import T0, T1, kill, open_dirs
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=300)
 ROWS = closed_log.FILE_NAME

@@ -1,57 +1,24 @@
-"""The log folders of a broker: locks, identity, what is loaded, deleted, written at the end."""
+"""The log folders of a broker: locks, identity, what is loaded and what is passed over."""
 
 from __future__ import annotations
 
-import gc
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import uuid
-import weakref
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from strandline.storage import files
-from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
 from strandline.storage.local import checkpoint
-from strandline.storage.local.folder_names import partition_of
-from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.checkpoint import PARTITION_METADATA
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
-from strandline.storage.tiering.unified_log import UnifiedLog
 from tests.unit.local.builders import NOW_MS, TOPIC_ID, assert_dense, fill, read_bytes
-
-CONFIG = LogConfig(segment_bytes=4000)
-T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
-
-
-def open_dirs(
-    *paths: Path,
-    node_id: int = 1,
-    cluster_id: str | None = "cluster-of-the-tests00",
-    clock: ManualClock | None = None,
-) -> LogDirs:
-    return LogDirs.open(
-        paths, node_id=node_id, cluster_id=cluster_id, clock=clock or ManualClock(NOW_MS)
-    )
-
-
-def load_all(dirs: LogDirs) -> dict[TopicPartition, LocalLog]:
-    return dirs.load(lambda _partition, _topic_id: CONFIG)
-
-
-def _open_files() -> list[str]:
-    found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.append(str(descriptor.readlink()))
-    return found
-
+from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
 
 # --- locks and identity --------------------------------------------------------------------------
 
@@ -312,6 +279,38 @@ def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.parametrize("has_records", [False, True])
+def test_a_folder_that_lost_its_partition_metadata_is_stray_and_says_how_to_have_it_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_records: bool
+) -> None:
+    """As in Kafka, which only notes it at INFO; without records there is nothing to have back."""
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    if has_records:
+        fill(log, 1)
+    dirs.close()
+    lost = tmp_path / "t-0" / PARTITION_METADATA
+    content = lost.read_text()
+    lost.unlink()
+    again = open_dirs(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert again.load(lambda _, topic_id: CONFIG if topic_id == TOPIC_ID else None) == {}
+    (said,) = [record for record in caplog.records if "stray" in record.message]
+    assert said.levelno == (logging.ERROR if has_records else logging.WARNING)
+    assert ("write that file with the id of the topic" in said.message) == has_records
+    again.create_log(T0, TOPIC_ID, CONFIG)
+    again.close()
+    # What the message says.
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    (stray / PARTITION_METADATA).write_text(content)
+    shutil.rmtree(tmp_path / "t-0")
+    stray.rename(tmp_path / "t-0")
+    back = open_dirs(tmp_path)
+    loaded = back.load(lambda _, topic_id: CONFIG if topic_id == TOPIC_ID else None)
+    assert (loaded[T0].end_offset > 0) == has_records
+    back.close()
+
+
 def test_a_partition_the_cluster_does_not_know_is_kept_as_stray(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     fill(dirs.create_log(T0, TOPIC_ID, CONFIG), 1)
@@ -350,282 +349,3 @@ def test_a_partition_in_two_folders_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "t-0").mkdir(exist_ok=True)
     with pytest.raises(CorruptFile, match="t-0 lies in"):
         load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
-
-
-def test_a_deleted_log_is_gone_at_once_and_purged_after_the_delay(tmp_path: Path) -> None:
-    clock = ManualClock(NOW_MS)
-    dirs = open_dirs(tmp_path, clock=clock)
-    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
-    fill(log, 5)
-    held = log.read(0, bytes_max=1 << 20).range
-    assert held is not None
-    expected = held.read()
-    dirs.delete_log(log)
-    assert T0 not in dirs.logs
-    assert not (tmp_path / "t-0").exists()
-    assert len(list(tmp_path.glob("t-0.*-delete"))) == 1
-    dirs.purge_deleted(clock.now_ms())
-    assert len(list(tmp_path.glob("t-0.*-delete"))) == 1
-    clock.advance_ms(CONFIG.file_delete_delay_ms)
-    dirs.purge_deleted(clock.now_ms())
-    assert not list(tmp_path.glob("t-0*"))
-    assert held.read() == expected
-    dirs.create_log(T0, TOPIC_ID, CONFIG)
-    dirs.close()
-
-
-def test_a_deleted_log_holds_no_file_open_and_waits_for_no_collector(tmp_path: Path) -> None:
-    """An open file keeps its room on the disk, and a quiet process collects garbage never."""
-    clock = ManualClock(NOW_MS)
-    dirs = open_dirs(tmp_path, clock=clock)
-    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
-    tiers = UnifiedLog(log)
-    fill(log, 5)
-    gone = weakref.ref(log)
-    gc.collect()
-    gc.disable()
-    try:
-        dirs.delete_log(log)
-        clock.advance_ms(CONFIG.file_delete_delay_ms)
-        dirs.purge_deleted(clock.now_ms())
-        del log, tiers
-        assert gone() is None
-        assert not [name for name in _open_files() if "t-0" in name]
-    finally:
-        gc.enable()
-    dirs.close()
-
-
-def test_a_log_deleted_before_a_crash_is_purged_after_the_next_start(tmp_path: Path) -> None:
-    dirs = open_dirs(tmp_path)
-    dirs.delete_log(dirs.create_log(T0, TOPIC_ID, CONFIG))
-    dirs.close()
-    again = open_dirs(tmp_path)
-    assert load_all(again) == {}
-    assert again.purge_deleted(NOW_MS) == 1
-    assert not list(tmp_path.glob("t-0*"))
-
-
-@pytest.mark.parametrize("when", ["at once", "after a restart", "after a checkpoint"])
-def test_a_new_log_has_nothing_of_a_deleted_one_with_its_name_after_a_kill(
-    tmp_path: Path, when: str
-) -> None:
-    dirs = open_dirs(tmp_path)
-    deleted = dirs.create_log(T0, TOPIC_ID, CONFIG)
-    fill(deleted, 20)
-    deleted.flush()
-    dirs.write_checkpoints({T0: 15}, {T0: 20})
-    dirs.write_cleaned_offset(deleted, 20)
-    dirs.delete_log(deleted)
-    if when == "after a restart":
-        kill(dirs)
-        dirs = open_dirs(tmp_path)
-        load_all(dirs)
-    elif when == "after a checkpoint":
-        dirs.write_checkpoints({}, {})
-    fill(dirs.create_log(T0, uuid.uuid4(), CONFIG), 3)
-    kill(dirs)
-
-    again = open_dirs(tmp_path)
-    assert (again.log_start_offsets, again.high_watermarks) == ({}, {})
-    opened = load_all(again)[T0]
-    assert (opened.log_start_offset, opened.end_offset) == (0, 30)
-    assert again.cleaned_offset(opened) is None
-    # Nothing of it was ever synced, so all of it is looked at.
-    assert opened.recovery_report.segments_checked == 1
-    assert opened.recovery_report.problems == []
-    again.close()
-
-
-def kill(dirs: LogDirs) -> None:
-    """What the kernel does for a process that died."""
-    for directory in dirs.directories:
-        directory.unlock()
-
-
-def test_what_cannot_be_unlinked_holds_nothing_else_back_and_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder whose disk is broken does not fill the others."""
-    clock = ManualClock(NOW_MS)
-    dirs = open_dirs(tmp_path / "a", tmp_path / "b", clock=clock)
-    logs = [dirs.create_log(key, TOPIC_ID, CONFIG) for key in (T0, T1)]
-    dirs.delete_log(logs[0])
-    rest = [logs[1], dirs.create_log(T2, TOPIC_ID, CONFIG)]
-    for log in rest:
-        fill(log, 20)
-        log.delete_segments(log.segments[:2])
-    broken = tmp_path / "b" / "t-1"
-    clock.advance_ms(60_000)
-    real_remove = files.remove
-
-    def remove(path: Path) -> None:
-        if path.parent == broken:
-            raise DiskError("input/output error")
-        real_remove(path)
-
-    def fail(path: Path) -> None:
-        raise DiskError(f"input/output error: {path}")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "remove", remove)
-        patch.setattr(files, "remove_tree", fail)
-        for _ in range(2):
-            with pytest.raises(DiskError, match=r"t-0\..*-delete"):
-                dirs.purge_deleted(clock.now_ms())
-    assert not list((tmp_path / "a" / "t-2").glob("*.deleted"))
-    assert list(broken.glob("*.deleted"))
-    assert dirs.purge_deleted(clock.now_ms()) > 1
-    assert not list(tmp_path.glob("*/*.deleted"))
-    assert not list(tmp_path.glob("*/*-delete"))
-    dirs.close()
-
-
-def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
-    dirs = open_dirs(tmp_path)
-    partition = TopicPartition("n" * 249, 12345)
-    dirs.delete_log(dirs.create_log(partition, TOPIC_ID, CONFIG))
-    assert len(list(tmp_path.glob("nnn*-delete"))) == 1
-
-
-def test_names_of_partition_folders() -> None:
-    assert partition_of("a-0") == TopicPartition("a", 0)
-    assert partition_of("a.b_c-d-12") == TopicPartition("a.b_c-d", 12)
-    for name in (
-        "a",
-        "a-",
-        "-0",
-        "a-b",
-        "a-0-delete",
-        "a-0.x-stray",
-        "a/b-0",
-        "ä-0",
-        "a-٣",
-        "a-00",
-        "a-07",
-    ):
-        assert partition_of(name) is None
-
-
-# --- a folder fails ------------------------------------------------------------------------------
-
-
-def test_a_folder_that_cannot_be_made_takes_only_itself_offline(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    dirs = open_dirs(tmp_path / "file", tmp_path / "good")
-    assert list(dirs.failures) == [tmp_path / "file"]
-    dirs.create_log(T0, TOPIC_ID, CONFIG)
-    dirs.close()
-    with pytest.raises(DiskError):
-        open_dirs(tmp_path / "file")
-
-
-def test_a_folder_that_fails_while_loading_takes_only_its_partitions_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
-    dirs.create_log(T0, TOPIC_ID, CONFIG)
-    dirs.create_log(T1, TOPIC_ID, CONFIG)
-    dirs.close()
-    real_open = files.OpenFile.__init__
-
-    def fail_in_a(
-        file: files.OpenFile, path: Path | str, *, writable: bool, create: bool = False
-    ) -> None:
-        if Path(path).is_relative_to(tmp_path / "a"):
-            file._descriptor = -1
-            raise DiskError("input/output error")
-        real_open(file, path, writable=writable, create=create)
-
-    monkeypatch.setattr(files.OpenFile, "__init__", fail_in_a)
-    again = open_dirs(tmp_path / "a", tmp_path / "b")
-    assert list(load_all(again)) == [T1]
-    assert list(again.failures) == [tmp_path / "a"]
-    # New partitions avoid the failed folder, though it looks emptier.
-    assert again.create_log(T2, TOPIC_ID, CONFIG).directory.parent == tmp_path / "b"
-    again.close()
-    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
-    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"garbage",
-        b"",
-        b"\xff\xfe",
-        b"version: 0\n",
-        b"version: 0\ntopic_id: x\n",
-        # A letter that is none, in the place of another one; and Kafka's id of no topic.
-        b"version: 0\ntopic_id: Dw4NDAsKSQi!HBgUEAwIBAA\n",
-        b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n",
-    ],
-)
-def test_a_topic_id_that_cannot_be_read_takes_its_folder_offline_until_the_next_start(
-    tmp_path: Path, content: bytes
-) -> None:
-    """LogManager does the same: whose log it is is not guessed, and the other folders serve."""
-    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
-    for key in (T0, T1):
-        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
-    dirs.close()
-    file = tmp_path / "a" / "t-0" / "partition.metadata"
-    whole = file.read_bytes()
-    file.write_bytes(content)
-    again = open_dirs(tmp_path / "a", tmp_path / "b")
-    assert list(load_all(again)) == [T1]
-    assert str(file.parent) in str(again.failures[tmp_path / "a"])
-    # The folder can be written, but what lies in it is not known: it must not be marked as clean.
-    assert again.revive() == []
-    assert again.has_failed
-    again.close()
-    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
-    file.write_bytes(whole)
-    repaired = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
-    assert repaired[T0].recovery_report.segments_checked == 1
-    assert repaired[T0].end_offset == 50
-
-
-def test_a_start_without_any_folder_that_can_be_loaded_is_refused(tmp_path: Path) -> None:
-    dirs = open_dirs(tmp_path)
-    dirs.create_log(T0, TOPIC_ID, CONFIG)
-    dirs.close()
-    (tmp_path / "t-0" / "partition.metadata").write_text("garbage")
-    with pytest.raises(DiskError, match=r"t-0/partition.metadata has no version 0 and topic_id"):
-        load_all(open_dirs(tmp_path))
-
-
-def test_a_log_that_could_not_be_closed_leaves_no_clean_mark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dirs = open_dirs(tmp_path)
-    dirs.create_log(T0, TOPIC_ID, CONFIG)
-
-    def fail(_log: LocalLog) -> None:
-        raise DiskError("input/output error")
-
-    monkeypatch.setattr(LocalLog, "flush", fail)
-    dirs.close()
-    assert not (tmp_path / ".kafka_cleanshutdown").exists()
-
-
-def test_a_folder_without_room_for_its_clean_mark_keeps_the_others_from_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
-    for key in (T0, T1):
-        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
-    real_write = files.write_atomically
-
-    def write(path: Path, content: bytes, *, sync: bool = True) -> None:
-        if path == tmp_path / "a" / ".kafka_cleanshutdown":
-            raise DiskError("no space left on device")
-        real_write(path, content, sync=sync)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "write_atomically", write)
-        dirs.close()
-    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
-    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
-    again = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
-    assert [opened.end_offset for opened in again.values()] == [50, 50]

@@ -11,12 +11,14 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
-from strandline.storage.local import log_move
+from strandline.storage.local import log_move, set_aside
 from strandline.storage.local.folder_names import partition_of
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_move import LogMove, SourceChanged
+from strandline.storage.local.set_aside import SetAside
 from strandline.storage.log_config import LogConfig
 from tests.unit.local.builders import NOW_MS, append, batch, fill, offsets, open_log, read_bytes
+from tests.unit.local.compaction import CompactedLog
 
 SMALL_SEGMENTS = LogConfig(segment_bytes=4096)
 
@@ -85,6 +87,34 @@ def test_producers_and_lineage_go_with_the_log(tmp_path: Path) -> None:
     assert again.duplicate
 
 
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_a_log_that_was_cut_and_went_on_makes_the_copy_worthless(
+    tmp_path: Path, begins_anew: bool
+) -> None:
+    """The copy has what was cut off, where the log has other records by now."""
+    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
+    fill(source, 20)
+    move = begin(source, tmp_path / "b")
+    if begins_anew:
+        source.reset_to(source.end_offset + 5)
+    else:
+        source.truncate_to(source.segments[1].base_offset)
+    fill(source, 40)
+    with pytest.raises(SourceChanged):
+        move.take_over(0)
+
+
+def test_a_log_with_records_set_aside_does_not_move(tmp_path: Path) -> None:
+    source = open_log(tmp_path / "a")
+    fill(source, 2)
+    note = SetAside(start_offset=10, end_offset=20, leader_epoch=0)
+    set_aside.set_aside(source, note, source.segments)
+    with pytest.raises(DiskError, match="set aside"):
+        LogMove(source, tmp_path / "b", clock=ManualClock(NOW_MS)).prepare()
+    set_aside.remove(source)
+    begin(source, tmp_path / "b")
+
+
 def test_an_empty_log_moves_too(tmp_path: Path) -> None:
     source = open_log(tmp_path / "a", log_start_offset=500)
     copy = begin(source, tmp_path / "b").take_over(500)
@@ -103,12 +133,13 @@ def test_retention_may_take_segments_off_the_front_meanwhile(tmp_path: Path) -> 
 
 
 def test_a_replaced_segment_makes_the_copy_worthless(tmp_path: Path) -> None:
-    """As compaction does: what it took out must not come back with the copy."""
-    source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
-    fill(source, 20)
-    move = begin(source, tmp_path / "b")
-    source.truncate_to(source.segments[1].base_offset)
-    fill(source, 20)
+    """What compaction took out must not come back with the copy."""
+    compacted = CompactedLog(tmp_path / "a")
+    for round_ in range(40):
+        compacted.append((b"key", b"%d" % round_ * 50))
+    compacted.seal()
+    move = begin(compacted.log, tmp_path / "b")
+    assert compacted.clean() >= 1
     with pytest.raises(SourceChanged, match="replaced"):
         move.take_over(0)
     assert log_move.is_unfinished(tmp_path / "b")
@@ -117,10 +148,12 @@ def test_a_replaced_segment_makes_the_copy_worthless(tmp_path: Path) -> None:
 
 
 def test_a_log_that_begins_behind_the_copy_is_begun_again(tmp_path: Path) -> None:
+    """As retention leaves it that was faster than the copy."""
     source = open_log(tmp_path / "a", config=SMALL_SEGMENTS)
     fill(source, 20)
     move = begin(source, tmp_path / "b")
-    source.reset_to(10_000)
+    fill(source, 40)
+    source.delete_segments(source.segments[:-1])
     with pytest.raises(SourceChanged, match="behind"):
         move.next_piece()
 

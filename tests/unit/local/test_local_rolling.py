@@ -89,15 +89,34 @@ def test_jitter_only_shortens_a_segments_life(tmp_path: Path) -> None:
 
 
 def test_an_idle_segment_is_closed_by_the_clock(tmp_path: Path) -> None:
+    """Kafka waits for the next record, which may never come, nor the last ones be archived."""
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, config=LogConfig(segment_ms=1000), clock=clock)
+    append(log, batch())
+    clock.advance_ms(1000)
+    assert not log.roll_if_expired(clock.now_ms())
+    clock.advance_ms(1)
+    assert log.roll_if_expired(clock.now_ms())
+    clock.advance_ms(5000)
+    assert not log.roll_if_expired(clock.now_ms())  # nothing in it
+    assert [segment.base_offset for segment in log.segments] == [0, 1]
+
+
+def test_a_segment_that_was_empty_for_long_is_not_closed_for_its_first_record(
+    tmp_path: Path,
+) -> None:
     clock = ManualClock(NOW_MS)
     log = open_log(tmp_path, config=LogConfig(segment_ms=1000), clock=clock)
     clock.advance_ms(5000)
-    assert not log.roll_if_expired(clock.now_ms())  # nothing in it
-    append(log, batch())
-    assert log.roll_if_expired(clock.now_ms())
-    append(log, batch())
+    append(log, batch(timestamps_ms=[clock.now_ms()]))
     assert not log.roll_if_expired(clock.now_ms())
-    assert [segment.base_offset for segment in log.segments] == [0, 1]
+    clock.advance_ms(1001)
+    assert log.roll_if_expired(clock.now_ms())
+    # What its records say of the time before it was there does not count.
+    append(log, batch(timestamps_ms=[0]))
+    assert not log.roll_if_expired(clock.now_ms())
+    clock.advance_ms(1001)
+    assert log.roll_if_expired(clock.now_ms())
 
 
 def test_a_full_index_closes_the_segment(tmp_path: Path) -> None:

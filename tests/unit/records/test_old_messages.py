@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -15,21 +14,8 @@ from strandline.storage.records import any_batch, old_messages, vectorised
 from strandline.storage.records.columns import RowLimits, RunBuilder, WantedColumns, decode
 from strandline.storage.records.compression import Codec, compress
 from strandline.storage.records.record import Record, encode_batch
-from tests.support.old_formats import CODECS, message_set, with_old_crc
-
-SHAPES = list(product((0, 1), CODECS.values()))
-
-
-def some_records(magic: int, *, first: int = 40, count: int = 5) -> list[Record]:
-    return [
-        Record(
-            offset=first + i,
-            timestamp_ms=1_700_000_000_000 + 10 * (i % 3) if magic else -1,
-            key=b"k%d" % i if i % 2 else None,
-            value=b"v" * 50 if i != 3 else None,
-        )
-        for i in range(count)
-    ]
+from tests.support.old_formats import message_set, with_old_crc
+from tests.unit.records.old_shapes import SHAPES, some_records
 
 
 def read_back(content: bytes) -> list[Record]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.memory import Fault
+from strandline.storage.remote.memory import Fault, Moment
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
-from tests.unit.tiering.harness import PARTITION, Rig, asynchronous
+from tests.unit.tiering.harness import PARTITION, Rig, asynchronous, keys_of
 
 SECOND_LOG = r"/0{18}10-[^/]*\.log$"
 FIRST_LOG = r"/0{20}-[^/]*\.log$"
@@ -80,6 +80,52 @@ async def test_a_copy_that_waited_beyond_its_deadline_is_made_again(tmp_path: Pa
         await rig.settle()
         assert rig.archived == [(0, 10), (10, 20)]
         assert rig.memory.count_requests("put", SECOND_LOG) == 2
+
+
+@asynchronous
+async def test_what_went_ahead_is_taken_back_when_copying_is_turned_off(tmp_path: Path) -> None:
+    async with Rig(tmp_path, copies=4) as rig:
+        rig.produce_segments(2)
+        gate = threading.Event()
+        rig.memory.add_fault(Fault(operation="put", key_pattern=FIRST_LOG, gate=gate))
+        settling = asyncio.ensure_future(rig.settle())
+        # The second is whole in the bucket, and waits for the first.
+        await until(lambda: rig.memory.count_requests("put", r"\.meta$") == 1)
+        rig.configure(remote_log_copy_disable=True)
+        gate.set()
+        await settling
+        await rig.settle()
+        assert rig.archived == [(0, 10)]
+        await until(lambda: rig.memory.count_requests("delete", r"\.meta$"))
+        assert set(rig.data_keys()) == set(keys_of(rig.manifest))
+        rig.configure(remote_log_copy_disable=False)
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20)]
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_copy_whose_commit_may_have_gone_through_is_not_taken_back(tmp_path: Path) -> None:
+    async with Rig(tmp_path, copies=4) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.produce_segments(1)
+        for operation, moment in (("put", Moment.AFTER), ("get", Moment.BEFORE)):
+            rig.memory.add_fault(
+                Fault(
+                    operation=operation,
+                    key_pattern=r"manifest\.json$",
+                    error=TierUnavailable,
+                    moment=moment,
+                )
+            )
+        await rig.settle()
+        rig.configure(remote_log_copy_disable=True)
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.memory.count_requests("delete") == 0
+        assert rig.archived == [(0, 10), (10, 20)]
+        await rig.assert_everything_is_readable()
 
 
 @asynchronous

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.tiering import quota
 from strandline.storage.tiering.quota import QuotaExceeded, QuotaLimits, ReadGate, TierQuota
-from tests.unit.tiering.harness import Rig, asynchronous
+from tests.unit.tiering.harness import CONFIG, Rig, asynchronous
 
 
 def test_a_quota_is_kept_over_its_windows_and_forgets_what_is_older() -> None:
@@ -71,3 +72,35 @@ async def test_copies_wait_for_their_quota_and_nothing_is_freed_meanwhile(
         assert len(rig.archived) == 3
         assert rig.manager.copy_quota.statistics().throttled_count == 2
         monkeypatch.undo()
+
+
+@asynchronous
+async def test_what_goes_of_the_open_segment_counts_and_waits_for_the_quota_of_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload_ms = 10_000
+    config = replace(CONFIG, strandline_remote_active_segment_upload_ms=upload_ms)
+    async with Rig(tmp_path, config=config) as rig:
+        monkeypatch.setattr(quota, "THROTTLE_STEP_S", 0.001)
+        step = rig.manager._partitions[rig.log.topic_partition].step
+
+        def uploaded() -> int:
+            return rig.manifest.tail[-1].end_offset if rig.manifest and rig.manifest.tail else 0
+
+        rig.produce(10)
+        await step()
+        rig.pass_ms(upload_ms)
+        await step()
+        assert uploaded() == 10
+        size_bytes = rig.manager.copy_quota.statistics().bytes_total
+        assert size_bytes == rig.log.local.active_segment.size_bytes
+        rig.manager.copy_quota.limits = QuotaLimits(bytes_per_second_max=size_bytes // 50)
+        rig.produce(5)
+        await step()
+        rig.pass_ms(upload_ms)
+        assert await step(), "it waits for a part of the time, and asks again"
+        assert uploaded() == 10
+        # What went before is forgotten after the windows.
+        rig.pass_ms(2000)
+        await step()
+        assert uploaded() == 15

@@ -123,7 +123,16 @@ async def test_a_repaired_meta_is_true_and_the_running_broker_goes_on(tmp_path: 
     async with Rig(tmp_path) as rig:
         entries = await archived(rig)
         rig.store.delete([entries[1].meta_key])
-        key = repair_meta(rig.store, ID_PARTITION, 10, clock=rig.clock, scratch=tmp_path)
+        damaged_key = entries[1].meta_key
+        key = repair_meta(
+            rig.store,
+            ID_PARTITION,
+            10,
+            damaged_key=damaged_key,
+            clock=rig.clock,
+            scratch=tmp_path,
+        )
+        assert key is not None
         with ThreadPoolExecutor(4) as executor:
             assert scrub(rig, executor, Depth.EVERYTHING).findings == ()
         assert rig.manifest is not None

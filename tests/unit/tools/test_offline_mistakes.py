@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
+from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.remote.object_store import open_store
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +55,23 @@ def test_what_holds_nothing_of_a_broker_is_refused_with_what_to_do(
 
 
 @pytest.mark.parametrize(
+    "words", [("ls",), ("show", "--topic", "t"), ("ls", "--topic", "t")], ids=" ".join
+)
+def test_an_archive_that_has_nothing_yet_says_when_it_will(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker has claimed it; who just made a topic there has the right place."""
+    store = open_store(f"file://{tmp_path}")
+    create_cluster_info(store, ClusterInfo(cluster_id="cluster-of-the-tests00"))
+    store.close()
+    assert main(["archive", words[0], "--remote", f"file://{tmp_path}", *words[1:]]) == 1
+    told = capsys.readouterr().err
+    assert "remote.storage.enable=true" in told
+    assert "segment.bytes" in told
+    assert "strandline.remote.url" not in told
+
+
+@pytest.mark.parametrize(
     ("words", "module", "advice"),
     [
         (("archive", "ls", "--remote", "file:///a"), "archive_tables.print_partitions", ""),
@@ -94,3 +113,20 @@ def test_a_log_folder_without_a_partition_is_whole(
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
     assert main(["verify", str(tmp_path)]) == 0
     assert "whole" in capsys.readouterr().out
+
+
+def test_a_state_that_cannot_be_read_is_to_be_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, state = tmp_path / "archive", tmp_path / "state"
+    archive.mkdir()
+    store = open_store(f"file://{archive}")
+    create_cluster_info(store, ClusterInfo(cluster_id="cluster-of-the-tests00"))
+    store.close()
+    state.write_text('{"format": "strandline-verify')
+    words = ["archive", "verify", "--remote", f"file://{archive}", "--state", str(state)]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert f"{state}: no JSON" in told.err
+    assert "remove the file" in told.err
+    assert "whole" not in told.out

@@ -1,0 +1,134 @@
+"""A log folder that fails takes its own partitions offline, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.storage import files
+from strandline.storage.errors import DiskError
+from strandline.storage.local.log import LocalLog
+from tests.unit.local.builders import TOPIC_ID, fill
+from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
+
+
+def test_a_folder_that_cannot_be_made_takes_only_itself_offline(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    dirs = open_dirs(tmp_path / "file", tmp_path / "good")
+    assert list(dirs.failures) == [tmp_path / "file"]
+    dirs.create_log(T0, TOPIC_ID, CONFIG)
+    dirs.close()
+    with pytest.raises(DiskError):
+        open_dirs(tmp_path / "file")
+
+
+def test_a_folder_that_fails_while_loading_takes_only_its_partitions_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    dirs.create_log(T0, TOPIC_ID, CONFIG)
+    dirs.create_log(T1, TOPIC_ID, CONFIG)
+    dirs.close()
+    real_open = files.OpenFile.__init__
+
+    def fail_in_a(
+        file: files.OpenFile, path: Path | str, *, writable: bool, create: bool = False
+    ) -> None:
+        if Path(path).is_relative_to(tmp_path / "a"):
+            file._descriptor = -1
+            raise DiskError("input/output error")
+        real_open(file, path, writable=writable, create=create)
+
+    monkeypatch.setattr(files.OpenFile, "__init__", fail_in_a)
+    again = open_dirs(tmp_path / "a", tmp_path / "b")
+    assert list(load_all(again)) == [T1]
+    assert list(again.failures) == [tmp_path / "a"]
+    # New partitions avoid the failed folder, though it looks emptier.
+    assert again.create_log(T2, TOPIC_ID, CONFIG).directory.parent == tmp_path / "b"
+    again.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"garbage",
+        b"",
+        b"\xff\xfe",
+        b"version: 0\n",
+        b"version: 0\ntopic_id: x\n",
+        # A letter that is none, in the place of another one; and Kafka's id of no topic.
+        b"version: 0\ntopic_id: Dw4NDAsKSQi!HBgUEAwIBAA\n",
+        b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n",
+    ],
+)
+def test_a_topic_id_that_cannot_be_read_takes_its_folder_offline_until_the_next_start(
+    tmp_path: Path, content: bytes
+) -> None:
+    """LogManager does the same: whose log it is is not guessed, and the other folders serve."""
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    dirs.close()
+    file = tmp_path / "a" / "t-0" / "partition.metadata"
+    whole = file.read_bytes()
+    file.write_bytes(content)
+    again = open_dirs(tmp_path / "a", tmp_path / "b")
+    assert list(load_all(again)) == [T1]
+    assert str(file.parent) in str(again.failures[tmp_path / "a"])
+    # The folder can be written, but what lies in it is not known: it must not be marked as clean.
+    assert again.revive() == []
+    assert again.has_failed
+    again.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    file.write_bytes(whole)
+    repaired = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
+    assert repaired[T0].recovery_report.segments_checked == 1
+    assert repaired[T0].end_offset == 50
+
+
+def test_a_start_without_any_folder_that_can_be_loaded_is_refused(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    dirs.create_log(T0, TOPIC_ID, CONFIG)
+    dirs.close()
+    (tmp_path / "t-0" / "partition.metadata").write_text("garbage")
+    with pytest.raises(DiskError, match=r"t-0/partition.metadata has no version 0 and topic_id"):
+        load_all(open_dirs(tmp_path))
+
+
+def test_a_log_that_could_not_be_closed_leaves_no_clean_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path)
+    dirs.create_log(T0, TOPIC_ID, CONFIG)
+
+    def fail(_log: LocalLog) -> None:
+        raise DiskError("input/output error")
+
+    monkeypatch.setattr(LocalLog, "flush", fail)
+    dirs.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_folder_without_room_for_its_clean_mark_keeps_the_others_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    real_write = files.write_atomically
+
+    def write(path: Path, content: bytes, *, sync: bool = True) -> None:
+        if path == tmp_path / "a" / ".kafka_cleanshutdown":
+            raise DiskError("no space left on device")
+        real_write(path, content, sync=sync)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_atomically", write)
+        dirs.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+    again = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
+    assert [opened.end_offset for opened in again.values()] == [50, 50]
