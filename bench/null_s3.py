@@ -25,12 +25,14 @@ import re
 import sys
 import urllib.parse
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from xml.sax.saxutils import escape
 
 BODY_BYTES_MAX = 1 << 30
 LIST_PAGE = 1000
 PACED_SLICE_BYTES = 256 * 1024
+# asyncio copies what a socket does not take at once, and of 64 MiB that would be nearly all.
+WRITE_BYTES = 1024 * 1024
 
 
 class Store:
@@ -71,11 +73,20 @@ class Peer(asyncio.Protocol):
         self._received = bytearray()
         self._head: tuple[str, str, dict[str, str]] | None = None
         self._transport: asyncio.Transport | None = None
+        self._unsent: deque[memoryview] = deque()
+        self._is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=1 << 26)
+        transport.set_write_buffer_limits(high=0)
         self._transport = transport
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._send()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -112,8 +123,16 @@ class Peer(asyncio.Protocol):
         return bool(self._received)
 
     def _write(self, data: bytes | memoryview) -> None:
+        self._unsent.append(memoryview(data))
+        self._send()
+
+    def _send(self) -> None:
         assert self._transport is not None
-        self._transport.write(data)
+        while self._unsent and not self._is_full:
+            data = self._unsent.popleft()
+            if len(data) > WRITE_BYTES:
+                self._unsent.appendleft(data[WRITE_BYTES:])
+            self._transport.write(data[:WRITE_BYTES])
 
     def _reply(
         self,
@@ -145,7 +164,7 @@ class Peer(asyncio.Protocol):
 
     def _write_if_open(self, data: memoryview) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+            self._write(data)
 
     def _error(self, status: str, code: str, *, head_only: bool = False) -> None:
         body = f'<?xml version="1.0"?><Error><Code>{code}</Code><Message>{code}</Message></Error>'

@@ -152,6 +152,12 @@ def print_tables(rows: Sequence[Row], results: Results, console: Console) -> Non
     console.print(table)
 
 
+def _count_of_runs(lines: Sequence[Line]) -> str:
+    """Rows may have been measured more often than others (`--only`)."""
+    least, most = (choose(line.ours.runs for line in lines) for choose in (min, max))
+    return str(most) if least == most else f"{least} to {most}"
+
+
 def write_page(docs: Path, results: Results, *, size: float, warm_s: float) -> None:
     """Writes performance.md and its plots, of all rows that have figures."""
     lines = list(lines_of(ROWS, results))
@@ -162,7 +168,7 @@ def write_page(docs: Path, results: Results, *, size: float, warm_s: float) -> N
     parts = [
         INTRODUCTION.format(
             command=COMMAND,
-            runs=max(line.ours.runs for line in lines),
+            runs=_count_of_runs(lines),
             where=_where(size),
             met=len(with_goals) - len(unmet),
             total=len(with_goals),

@@ -6,8 +6,9 @@
                 which is what the machine allows a broker (relay.py)
     hot         p50 and p99 of hot produce to consume, alone and while 8 partitions are read cold,
                 from stores 0, 30 and 150 ms away; with cold reads that make way for it, with such
-                as do not, and with another broker's; the same with the rewind's consumer and store
-                out of the way; what the rewind gets in each case, and alone
+                as do not, with another broker's, and with another's that takes no core from
+                anybody, which is what the machine allows; with the rewind's consumer and store out
+                of the way; what the rewind gets in each case, and alone
     manifest    one commit, and opening, with 100 and with 100,000 archived segments
 
 Run it as `make bench-tiers`. A figure is the median of RUNS runs (min - max), MB are 10^6 bytes.
@@ -62,17 +63,21 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="repetitions of each figure")
     parser.add_argument("--megabytes", type=int, default=1500, help="record bytes per figure, MB")
     parser.add_argument("--only", choices=PARTS, help="a part of it")
+    parser.add_argument(
+        "--distance-ms", type=int, choices=DISTANCES_MS, help="rewind and hot: one of the stores"
+    )
     parser.add_argument("--output", type=Path, help="write every run as JSON")
     arguments = parser.parse_args()
     total_bytes = arguments.megabytes * 1_000_000
+    distances_ms = DISTANCES_MS if arguments.distance_ms is None else (arguments.distance_ms,)
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="strandline-bench-"))
     work = {
         "upload": [lambda path: run_upload(path, total_bytes)],
         "rewind": [
-            lambda path, far=far: run_rewind(path, total_bytes, far) for far in DISTANCES_MS
+            lambda path, far=far: run_rewind(path, total_bytes, far) for far in distances_ms
         ],
-        "hot": [lambda path, far=far: run_hot(path, total_bytes, far) for far in DISTANCES_MS],
+        "hot": [lambda path, far=far: run_hot(path, total_bytes, far) for far in distances_ms],
         "manifest": [lambda _: run_manifest()],
     }
     chosen = [arguments.only] if arguments.only else list(PARTS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure import await_quiet, measuring
@@ -27,41 +28,37 @@ from bench.tiered import (
     tiered_broker,
     wait_until_cold,
 )
+from strandline.storage.remote.manifest import Manifest
+from tests.support.broker import BrokerProcess
 
 # As many as the broker may have under way (storage/remote/reader.py, remote.log.*.pool.size).
 PARALLEL_GETS = 8
 
 
 def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Figure]:
-    """Everything is in the store; a consumer reads it once, then raw GETs do."""
+    """Everything is in the store; a consumer reads it twice, and raw GETs after each.
+
+    The second read is as cold as the first: the GETs are counted. What the broker does once after
+    its start (a process, memory, indexes) is done by then, as is what the SDK of the raw GETs does.
+    """
     with bucket(distance_ms) as (endpoint, client), tiered_broker(folder, endpoint) as broker:
         create_topic(broker, TOPIC, **COLD)
         produce(broker, TOPIC, total_bytes)
         wait_until_cold(client, broker, total_bytes, partitions=1)
         await_quiet(broker.pid)
         (manifest,) = wait_until_cold(client, broker, total_bytes, partitions=1)
-        before = counts(endpoint)
-        load = ConsumeLoad(topic=TOPIC, count=manifest.end_offset)
-        with consumer(broker.bootstrap, load) as ready, measuring(broker.pid) as measured:
-            ready.run()
-        after = counts(endpoint)
-        raw_mb_per_s = plain_download(client, manifest, threads=PARALLEL_GETS)
+        reads = [
+            _read(client, broker, endpoint, manifest, name)
+            for name in (f"{distance_ms} ms away", f"{distance_ms} ms away, again")
+        ]
         relayed = {
             way: relay_rate(client, BUCKET, manifest, topic=TOPIC, way=way)
             for way in (() if distance_ms else WAYS)
         }
-    name = f"{distance_ms} ms away"
-    cold_mb_per_s = measured.mb_per_s(manifest.size_bytes)
-    yield Figure(part="rewind", name=f"{name}: cold consume", value=cold_mb_per_s, unit="MB/s")
-    yield Figure(part="rewind", name=f"{name}: raw GETs", value=raw_mb_per_s, unit="MB/s")
-    yield Figure(
-        part="rewind",
-        name=f"{name}: cold / raw",
-        value=cold_mb_per_s / raw_mb_per_s,
-        unit="",
-        goal=">= 0.85",
-    )
-    yield cost_figure("rewind", f"{name}: cold consume", measured, manifest.size_bytes)
+    for read in reads:
+        yield from read.figures
+    name, cold_mb_per_s = f"{distance_ms} ms away, again", reads[-1].cold_mb_per_s
+    raw_mb_per_s = reads[-1].raw_mb_per_s
     for way, (relay_mb_per_s, relay_cpu) in relayed.items():
         relay = f"{name}: bare relay that {way}"
         for what, value, unit in (
@@ -71,15 +68,52 @@ def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Fig
             (f"{name}: cold / bare relay that {way}", cold_mb_per_s / relay_mb_per_s, ""),
         ):
             yield Figure(part="rewind", name=what, value=value, unit=unit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One cold read and the raw GETs after it."""
+
+    cold_mb_per_s: float
+    raw_mb_per_s: float
+    figures: list[Figure]
+
+
+def _read(
+    client: object, broker: BrokerProcess, endpoint: str, manifest: Manifest, name: str
+) -> _Read:
+    await_quiet(broker.pid)
+    before = counts(endpoint)
+    load = ConsumeLoad(topic=TOPIC, count=manifest.end_offset)
+    with consumer(broker.bootstrap, load) as ready, measuring(broker.pid) as measured:
+        ready.run()
+    after = counts(endpoint)
+    raw_mb_per_s = plain_download(client, manifest, threads=PARALLEL_GETS)
+    cold_mb_per_s = measured.mb_per_s(manifest.size_bytes)
     gets = {key: after.get(key, 0) - before.get(key, 0) for key in ("GET .log", "GET .meta")}
     allowed = manifest.size_bytes / DOWNLOAD_RANGE_BYTES + len(manifest.segments)
-    yield Figure(
-        part="rewind",
-        name=f"{name}: GETs / (one per 8 MiB and one per segment)",
-        value=sum(gets.values()) / allowed,
-        unit="",
-        goal="<= 1",
-    )
+    # Only so is it a cold read.
+    assert gets["GET .log"] >= manifest.size_bytes // DOWNLOAD_RANGE_BYTES, gets
+    figures = [
+        Figure(part="rewind", name=f"{name}: cold consume", value=cold_mb_per_s, unit="MB/s"),
+        Figure(part="rewind", name=f"{name}: raw GETs", value=raw_mb_per_s, unit="MB/s"),
+        Figure(
+            part="rewind",
+            name=f"{name}: cold / raw",
+            value=cold_mb_per_s / raw_mb_per_s,
+            unit="",
+            goal=">= 0.85",
+        ),
+        cost_figure("rewind", f"{name}: cold consume", measured, manifest.size_bytes),
+        Figure(
+            part="rewind",
+            name=f"{name}: GETs / (one per 8 MiB and one per segment)",
+            value=sum(gets.values()) / allowed,
+            unit="",
+            goal="<= 1",
+        ),
+    ]
+    return _Read(cold_mb_per_s, raw_mb_per_s, figures)
 
 
 def counts(endpoint: str) -> dict[str, int]:
