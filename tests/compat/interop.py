@@ -163,6 +163,14 @@ def steps() -> Sequence[Step]:
             expects=("Completed updating config for broker-logger 1",),
         ),
         Step(
+            does="is told what a wrong log level is",
+            tool=CONFIGS,
+            arguments="--entity-type broker-loggers --entity-name 1 --alter"
+            " --add-config storage.local=LOUD",
+            expects=(r"storage.local='LOUD': expected one of TRACE, DEBUG",),
+            fails=True,
+        ),
+        Step(
             does="describes log levels",
             tool=CONFIGS,
             arguments="--entity-type broker-loggers --entity-name 1 --describe",

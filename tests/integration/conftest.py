@@ -24,6 +24,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
 
 
+@pytest.fixture(scope="module")
+def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that the tests of one file may kill, if they start it again."""
+    with BrokerProcess(tmp_path_factory.mktemp("mortal"), settings=KEEP_EVERYTHING) as running:
+        yield running
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
+
+
 @pytest.fixture(scope="session")
 def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """A broker that gives little and allows less."""

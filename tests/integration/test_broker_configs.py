@@ -25,13 +25,9 @@ from strandline.broker.protocol.messages.describe_configs import (
 )
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-    IncrementalAlterConfigsResult,
-    IncrementalConfig,
 )
 from tests.integration.calls import KEEP_EVERYTHING, create_topic, software
+from tests.integration.config_calls import alter
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 
@@ -63,28 +59,6 @@ def client(broker: BrokerProcess) -> Iterator[WireClient]:
                 e.name for e in entries if e.config_source in (DYNAMIC_BROKER, DYNAMIC_DEFAULT)
             ]
             alter(connected, name, *((key, DELETE, None) for key in altered))
-
-
-def alter(
-    client: WireClient,
-    name: str,
-    *operations: tuple[str, int, str | None],
-    validate_only: bool = False,
-) -> IncrementalAlterConfigsResult:
-    resource = IncrementalAlterConfigsResource(
-        resource_type=ConfigResourceType.BROKER,
-        resource_name=name,
-        configs=[
-            IncrementalConfig(name=key, config_operation=operation, value=value)
-            for key, operation, value in operations
-        ],
-    )
-    (result,) = client.ask(
-        IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
-        IncrementalAlterConfigsResponse,
-        1,
-    ).responses
-    return result
 
 
 def described(

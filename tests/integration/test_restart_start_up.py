@@ -181,4 +181,4 @@ def test_a_damaged_file_that_nothing_can_replace_is_named_with_where_the_remedy_
     message = refusal_of(serve(log_dirs=str(data)), FAILURE)
     assert str(data / "meta.properties") in message
     title = message.rpartition('"')[0].rpartition('"')[2]
-    assert f"### {title}\n" in (REPOSITORY / "docs" / "operations.md").read_text()
+    assert f"\n## {title}\n" in (REPOSITORY / "docs" / "operations.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from itertools import islice
@@ -18,9 +19,11 @@ from tests.soak.model import (
     Violations,
     make_value,
 )
+from tests.soak.patience import TICK_S, Patience
 from tests.soak.plan import BROKER_POINTS, DECK, Event, steps
 from tests.soak.run import run
 from tests.soak.table import DELETE_RETENTION_MS, Sent, TableModel
+from tests.support.broker import eventually
 
 # Its first steps: copying off and on, a move between log folders, a death in a compaction of the
 # bucket, a store that is away, the end of the replica, a lost disk. A slow machine does fewer.
@@ -205,3 +208,14 @@ def test_a_short_soak_finds_every_record_once_and_the_bucket_as_its_manifests_sa
     assert outcome.step_count > 0
     assert outcome.story.probe.answered_count > 0
     assert all(reader.record_count for reader in outcome.story.readers)
+
+
+def test_time_without_a_core_is_no_time_to_be_stuck_in() -> None:
+    turns = threading.Semaphore(0)
+    patience = Patience(sleep=lambda _s: turns.acquire())
+    # However long it waits for its turn, each counts as one.
+    for turn in range(1, 4):
+        time.sleep(3 * TICK_S)
+        assert patience.now_s() == pytest.approx((turn - 1) * TICK_S)
+        turns.release()
+        eventually(lambda t=turn: patience.now_s() == pytest.approx(t * TICK_S))  # type: ignore[misc]

@@ -23,6 +23,7 @@ LONGEST = (
     "tests/test_demo.py",
     "tests/tiers/test_tiers_fault_matrix.py",
     "tests/tiers/test_tiers_restart.py",
+    "tests/tiers/test_tiers_verify.py",
     "tests/unit/tiering/test_compacted_history.py",
     "tests/crash/test_kill_while_working.py",
     "tests/clients/test_client_suites.py",

@@ -11,8 +11,10 @@ from pathlib import Path
 import boto3.session
 import pytest
 
+from strandline.broker.archive_upkeep import CLAIM_WAIT_S
 from tests.conftest import S3Bucket
 from tests.support.broker import REPOSITORY, eventually
+from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.ministack import ServerProcess
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import end_of, make_batches, with_epoch
@@ -143,3 +145,27 @@ def create_bucket(endpoint_url: str, name: str) -> None:
     client = boto3.session.Session().client("s3", endpoint_url=endpoint_url, region_name=REGION)
     client.create_bucket(Bucket=name)
     client.close()
+
+
+def test_a_store_that_answers_late_is_asked_once_whose_it_is(
+    make_broker: MakeBroker, fault_proxy: FaultProxy
+) -> None:
+    """The start goes on without the answer, and what is cold is read as soon as it comes."""
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url)
+    broker.start()
+    with broker.client("t") as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BATCHES)
+        border = broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+    broker.stop()
+    fault_proxy.clear()
+    late = Rule(action=Action.LATENCY, method="PUT", path=r"cluster\.json", times=-1)
+    late.delay_s = CLAIM_WAIT_S + 1
+    fault_proxy.add(late)
+    broker.start()
+    assert broker.warnings("remote tier cannot be reached")
+    with broker.client("t") as client:
+        archived = [batch for batch in BATCHES if end_of([batch]) <= border]
+        assert client.read(0, border) == archived
+    assert late.hit_count == 1

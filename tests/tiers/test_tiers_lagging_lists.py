@@ -17,8 +17,15 @@ from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import LATEST, end_of, make_batches
 from tests.tiers.restoring import mirrors_topic, run_restore
-from tests.tiers.test_tiers_read_only import REPLICA
-from tests.tiers.tiered_broker import FREE_LOCALLY, REGION, SEGMENT_BYTES, TIERED, WAIT_S, Archive
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    REGION,
+    REPLICA,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 

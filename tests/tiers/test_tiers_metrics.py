@@ -5,14 +5,20 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.protocol.messages.incremental_alter_configs import ConfigOperation
-from tests.integration.test_broker_configs import alter
+from tests.integration.config_calls import alter
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.metrics import METRICS_ON, metric, samples
 from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST_LOCAL, LATEST, make_batches
-from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, WAIT_S
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    TieredBroker,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
@@ -114,3 +120,39 @@ def test_what_waits_to_be_deleted_is_a_lag_until_it_is_deleted(make_broker: Make
         assert eventually(lambda: lag("segments") >= 2, timeout_s=WAIT_S)
         assert lag("bytes") == archived_bytes
         assert eventually(lambda: lag("bytes") == 0 == lag("segments"), timeout_s=WAIT_S)
+
+
+def test_how_full_a_log_is_in_percent_of_its_limits(make_broker: MakeBroker) -> None:
+    """KIP-1257: of both tiers together, and of the local one."""
+    broker = make_broker(settings=METRICS_ON)
+    tiered_gauge = "kafka_log_remote_remotelogmanager_"
+    local_topic, unlimited = "local", "unlimited"
+    with broker, broker.client(TOPIC) as client, broker.client(local_topic) as local:
+        limit = 20 * SEGMENT_BYTES
+        client.create_topic({**TIERED, "retention.bytes": str(limit), "local.retention.bytes": "1"})
+        local.create_topic({"retention.bytes": str(limit)})
+        with broker.client(unlimited) as other:
+            other.create_topic({**TIERED, **FREE_LOCALLY})
+        batches = make_batches(size_bytes=9 * SEGMENT_BYTES // 2)
+        client.produce(batches)
+        local.produce(batches)
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        size_bytes = sum(map(len, batches))
+        percent = 100 * size_bytes // limit
+        assert percent > 10
+        assert in_percent(broker, "kafka_log_log_retentionsizeinpercent", local_topic) == percent
+        assert in_percent(broker, "kafka_log_log_retentionsizeinpercent", TOPIC) == 0
+        assert in_percent(broker, f"{tiered_gauge}retentionsizeinpercent", TOPIC) == percent
+        active_bytes = broker.segment_files(TOPIC)[-1].stat().st_size
+        found = in_percent(broker, f"{tiered_gauge}localretentionsizeinpercent", TOPIC)
+        assert found == 100 * active_bytes
+        for name in ("retentionsizeinpercent", "localretentionsizeinpercent"):
+            shown = samples(broker, tiered_gauge + name)
+            topics = {dict(labels)["topic"]: value for labels, value in shown.items()}
+            assert local_topic not in topics
+        assert in_percent(broker, f"{tiered_gauge}retentionsizeinpercent", unlimited) == 0
+
+
+def in_percent(broker: TieredBroker, name: str, topic: str) -> float:
+    return metric(broker, name, topic=topic, partition="0")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from tests.integration.group_calls import commit, committed
@@ -10,7 +13,15 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, timestamp_of
-from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, WAIT_S, Archive
+from tests.tiers.tiered_broker import (
+    FREE_LOCALLY,
+    REPLICA,
+    SEGMENT_BYTES,
+    TIERED,
+    WAIT_S,
+    Archive,
+    TieredBroker,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
@@ -21,11 +32,6 @@ FIRST = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 # So many batches of it are produced before somebody looks.
 PIECE = 16
 MORE = make_batches(base_offset=end_of(FIRST), size_bytes=2 * SEGMENT_BYTES)
-REPLICA = {
-    "strandline.remote.replica.poll.ms": "100",
-    "offsets.topic.num.partitions": "1",
-    "node.id": "7",
-}
 
 
 def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
@@ -75,9 +81,27 @@ def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
     assert fault_proxy.count("DELETE", ".*") == 0
 
 
-def test_what_would_change_the_archive_is_refused_with_a_code_that_nobody_repeats(
+def test_a_replica_whose_folder_is_another_one_by_now_writes_nothing_there(
     make_broker: MakeBroker,
 ) -> None:
+    """Another volume, as it may be there after a remount: it may be another broker's."""
+    _, replica = replica_of_a_full_archive(make_broker)
+    mounted = replica.data.rename(replica.folder / "mounted")
+    shutil.copytree(mounted, replica.data)
+    before = files_in(replica.data)
+    with WireClient(replica.port) as groups:
+        # The first group there is makes the topic for their offsets.
+        for _ in range(3):
+            assert commit(groups, "g", {(TOPIC, 0): 9}) != [0]
+    assert files_in(replica.data) == before
+    shutil.rmtree(replica.data)
+    mounted.rename(replica.data)
+    with WireClient(replica.port) as groups:
+        eventually(lambda: commit(groups, "g", {(TOPIC, 0): 9}) == [0], timeout_s=WAIT_S)
+
+
+def replica_of_a_full_archive(make_broker: MakeBroker) -> tuple[TieredBroker, TieredBroker]:
+    """A broker that has archived all of FIRST, and a replica of it; both run."""
     origin = make_broker(name="origin")
     origin.start()
     with origin.client(TOPIC) as client:
@@ -87,6 +111,17 @@ def test_what_would_change_the_archive_is_refused_with_a_code_that_nobody_repeat
     replica = make_broker(name="replica", settings=REPLICA)
     replica.command = ("serve", "--read-only")
     replica.start()
+    return origin, replica
+
+
+def files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_what_would_change_the_archive_is_refused_with_a_code_that_nobody_repeats(
+    make_broker: MakeBroker,
+) -> None:
+    origin, replica = replica_of_a_full_archive(make_broker)
     with replica.client(TOPIC) as reader, replica.client("other") as other:
         for refused in (
             lambda: reader.produce(FIRST[:1]),

@@ -6,6 +6,8 @@ for byte, and the log goes on behind it under higher epochs, with its groups and
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -22,10 +24,11 @@ from strandline.storage.crash_points import (
 from tests.conftest import make_bucket
 from tests.integration.group_calls import commit, committed
 from tests.support.broker import eventually
+from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.ministack import ServerProcess
 from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
-from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, with_epoch
+from tests.tiers.log_client import EARLIEST, LATEST, LogClient, end_of, make_batches, with_epoch
 from tests.tiers.restoring import mirrors_topic, run_restore
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
@@ -127,6 +130,30 @@ def test_a_broker_is_made_again_from_its_bucket_alone(
     assert "is not empty" in again.stderr
     broker.start()
     check_serves(broker, archive, lost.border)
+
+
+def test_a_restored_broker_takes_records_before_it_has_read_all_metadata_back(
+    make_broker: MakeBroker, archive: Archive, lost: Lost, fault_proxy: FaultProxy
+) -> None:
+    """Whose the archive is shows in its newest entry; the others may come when they like."""
+    lost.copy_to(archive)
+    broker = make_broker(settings=SETTINGS)
+    assert run_restore(broker).returncode == 0
+    keys = [info.key for info in archive.store.list("metadata/log/")]
+    entries = Rule(action=Action.HANG, times=-1, method="GET")
+    entries.path = "|".join(re.escape(key) for key in keys[:-1])
+    fault_proxy.add(entries)
+    broker.settings["strandline.remote.s3.endpoint.url"] = fault_proxy.endpoint_url
+    broker.start()
+    with broker.client(TOPIC) as client:
+        (batch,) = make_batches(base_offset=lost.border, size_bytes=1)
+        eventually(lambda: takes(client, batch), timeout_s=WAIT_S)
+
+
+def takes(client: LogClient, batch: bytes) -> bool:
+    with contextlib.suppress(AssertionError):
+        return client.produce([batch]) == [batch]
+    return False
 
 
 @pytest.mark.crash

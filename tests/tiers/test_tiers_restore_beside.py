@@ -7,11 +7,12 @@ import pytest
 from tests.support.broker import eventually
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, with_epoch
-from tests.tiers.test_tiers_restore import TOPIC, mirrors_topic, run_restore
+from tests.tiers.restoring import mirrors_topic, run_restore
 from tests.tiers.tiered_broker import FREE_LOCALLY, SEGMENT_BYTES, TIERED, WAIT_S, Archive
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
+TOPIC = "beside"
 BEFORE = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 MEANWHILE = make_batches(base_offset=end_of(BEFORE), size_bytes=2 * SEGMENT_BYTES)
 TOO_LATE = make_batches(base_offset=end_of(MEANWHILE), size_bytes=2 * SEGMENT_BYTES)

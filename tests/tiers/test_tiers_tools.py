@@ -401,3 +401,26 @@ def test_archive_lifecycle_adds_its_rule_to_those_that_are_there(archive: Archiv
     assert [rule["ID"] for rule in rules] == ["mine", "strandline-abort-unfinished-uploads"]
     assert rules[1]["Filter"] == {"Prefix": "archive/"}
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "code", "told"),
+    [
+        ("GET", 403, "AccessDenied", "s3:GetLifecycleConfiguration"),
+        ("PUT", 403, "AccessDenied", "s3:PutLifecycleConfiguration"),
+        ("GET", 501, "NotImplemented", "nothing was changed"),
+        ("PUT", 400, "MalformedXML", "nothing was changed"),
+    ],
+)
+def test_archive_lifecycle_says_in_one_line_what_is_not_possible(
+    archive: Archive, fault_proxy: FaultProxy, method: str, status: int, code: str, told: str
+) -> None:
+    refusal = Rule(action=Action.STATUS, method=method, path="lifecycle", times=-1)
+    refusal.status, refusal.code = status, code
+    fault_proxy.add(refusal)
+    bucket = S3Bucket(name=archive.bucket.name, endpoint_url=fault_proxy.endpoint_url)
+    ended = strandline("archive", "lifecycle", *options_for(bucket), "--apply")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.count("\n") == 1
+    assert told in ended.stderr
+    assert bucket.name in ended.stderr

@@ -1,0 +1,37 @@
+"""Altering a broker's configuration over the wire."""
+
+from __future__ import annotations
+
+from strandline.broker.protocol.messages.describe_configs import (
+    ConfigResourceType,
+)
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResult,
+    IncrementalConfig,
+)
+from tests.support.wire import WireClient
+
+
+def alter(
+    client: WireClient,
+    name: str,
+    *operations: tuple[str, int, str | None],
+    validate_only: bool = False,
+) -> IncrementalAlterConfigsResult:
+    resource = IncrementalAlterConfigsResource(
+        resource_type=ConfigResourceType.BROKER,
+        resource_name=name,
+        configs=[
+            IncrementalConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in operations
+        ],
+    )
+    (result,) = client.ask(
+        IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only),
+        IncrementalAlterConfigsResponse,
+        1,
+    ).responses
+    return result
