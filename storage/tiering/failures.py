@@ -5,7 +5,8 @@
     success         one INFO if there had been a reason
 
 A reason is the class of the error and what it was about, not its text: texts carry keys and times
-that differ at each attempt, and a log that repeats itself hides the next reason.
+that differ at each attempt, and a log that repeats itself hides the next reason. A store that is
+away is one reason, whichever request met it first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import random
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StrandlineError, TierError
+from strandline.storage.errors import StrandlineError, TierError, TierUnavailable
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -103,5 +104,6 @@ class RetryState:
 
 
 def _reason_class(error: StrandlineError) -> str:
-    operation = error.operation if isinstance(error, TierError) else ""
-    return f"{type(error).__name__} {operation}"
+    if isinstance(error, TierError) and not isinstance(error, TierUnavailable):
+        return f"{type(error).__name__} {error.operation}"
+    return type(error).__name__

@@ -101,6 +101,15 @@ def test_a_reason_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixtu
     assert levels == ["WARNING", "WARNING", "WARNING", "INFO"]
 
 
+def test_a_store_that_is_away_is_one_reason_whichever_request_met_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    state = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=ManualClock())
+    for operation in ("put", "get", "list"):
+        state.failed(TierUnavailable("key", operation))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 @asynchronous
 async def test_an_outage_is_logged_when_it_begins_and_when_it_ends() -> None:
     clock, store, executors = ManualClock(), MemoryStore(), Executors.new()
