@@ -46,6 +46,7 @@ from strandline.storage.remote.keys import (
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.topic_info import TopicInfo, list_topics, load_topic_info
+from strandline.storage.tiering.findings import Finding, PartitionReport
 from strandline.storage.tiering.orphans import (
     SAFE_REASONS,
     Orphan,
@@ -54,7 +55,7 @@ from strandline.storage.tiering.orphans import (
     time_of_both,
 )
 from strandline.storage.tiering.repair import repair_meta
-from strandline.storage.tiering.scrub import PARALLEL_MAX, Depth, Finding, PartitionReport, Scrub
+from strandline.storage.tiering.scrub import PARALLEL_MAX, Depth, Scrub
 from strandline.storage.values import dataclass
 
 DAMAGED = 3

@@ -5,8 +5,8 @@
     segments     `.log` and `.meta` are there, with the manifest's size and checksum
     DEEP         every byte: batches' CRCs, offsets, counts, times; indexes true to the log
 
-Nothing is changed here: each finding says what could be done about it. What a store does not know
-(the checksum of an object that others wrote) is only looked at in a deep run.
+Nothing is changed here: each finding says what could be done about it (findings.py). What a store
+does not know (the checksum of an object that others wrote) is only looked at in a deep run.
 
 An object that is gone may have been let go meanwhile by a running broker, so a partition with
 findings is looked at again from its newest manifest, and only what is found twice is told; of a
@@ -46,12 +46,13 @@ from strandline.storage.remote.keys import (
     partition_folder,
 )
 from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import MetaReader, Section, SegmentStatistics
 from strandline.storage.remote.topic_info import load_topic_info
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
+from strandline.storage.tiering.findings import Damage, Finding, PartitionReport, of_segment
 from strandline.storage.tiering.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.orphans import is_beyond
 from strandline.storage.tiering.segment_download import SegmentDownloads
@@ -73,73 +74,6 @@ class Depth(Enum):
     SIZES = "sizes"  # one listing per thousand objects
     CHECKSUMS = "checksums"  # one HEAD per object
     EVERYTHING = "everything"  # every byte is read
-
-
-class Damage(Enum):
-    """What is wrong; the value is what an operator reads."""
-
-    MANIFEST = "the manifest cannot be read"
-    OLDER = "later segments lie beyond the end of the archive"
-    PAGE = "a page of the manifest cannot be read"
-    GAP = "offsets are missing between two segments"
-    OVERLAP = "two segments hold the same offsets"
-    EPOCH = "leader epochs go back"
-    LOG_MISSING = "the segment is missing"
-    LOG_CORRUPT = "the segment is damaged"
-    META_MISSING = "the segment's .meta is missing"
-    META_CORRUPT = "the segment's .meta is damaged"
-    TAIL = "a piece of the open segment is missing or damaged"
-    FACTS = "the manifest says something else than the segment"
-
-
-# What can be made again from the segment itself.
-REPAIRABLE = frozenset({Damage.META_MISSING, Damage.META_CORRUPT})
-
-_ADVICE = {
-    Damage.MANIFEST: "bring back an older version of this object (bucket versioning)",
-    Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
-    " this object; what copies that failed have left is archived again by itself",
-    Damage.PAGE: "bring back this object from a version of the bucket",
-    Damage.GAP: "records are lost; DeleteRecords up to the next segment makes the log whole again",
-    Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
-    Damage.EPOCH: "two brokers have written here; keep the one with the higher epoch",
-    Damage.LOG_MISSING: "bring it back from a version of the bucket; records are lost without it",
-    Damage.LOG_CORRUPT: "bring it back from a version of the bucket",
-    Damage.META_MISSING: "--repair makes it again from the segment",
-    Damage.META_CORRUPT: "--repair makes it again from the segment",
-    Damage.TAIL: "nothing while the broker has its disk: the closed segment replaces it",
-    Damage.FACTS: "bring back an older version of the manifest or of the segment",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that is wrong, and what can be done about it."""
-
-    partition: TopicIdPartition
-    damage: Damage
-    key: str
-    base_offset: Offset = -1
-    detail: str = ""
-    repairable: bool = False
-
-    @property
-    def advice(self) -> str:
-        if self.damage in REPAIRABLE and not self.repairable:
-            return "reads do without it; its transactions are not in the segment alone"
-        return _ADVICE[self.damage]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionReport:
-    """One partition that was looked at."""
-
-    partition: TopicIdPartition
-    segment_count: int
-    size_bytes: int
-    findings: tuple[Finding, ...] = ()
-    # Not looked at closely, with the reason: cannot be read now, in an archive class.
-    unread: tuple[str, ...] = ()
 
 
 class Scrub:
@@ -171,13 +105,7 @@ class Scrub:
         if kept and self._is_deleted(partition):
             # The purge takes objects before the manifest that names them.
             return PartitionReport(partition=partition, segment_count=0, size_bytes=0)
-        return PartitionReport(
-            partition=partition,
-            segment_count=second.segment_count,
-            size_bytes=second.size_bytes,
-            findings=kept,
-            unread=second.unread,
-        )
+        return replace(second, findings=kept)
 
     def _is_deleted(self, partition: TopicIdPartition) -> bool:
         """Whether the topic, which was there when the run began, is on its way out, or gone."""
@@ -273,7 +201,14 @@ class Scrub:
             try:
                 yield from pages.entries(page)
             except (ObjectNotFound, ObjectCorrupt, CorruptFile, UnsupportedFormat) as error:
-                findings.append(_page_finding(manifest.topic_id_partition, page, error))
+                damaged = Finding(
+                    partition=manifest.topic_id_partition,
+                    damage=Damage.PAGE,
+                    key=page.key,
+                    base_offset=page.base_offset,
+                    detail=str(error),
+                )
+                findings.append(damaged)
         yield from manifest.segments
 
     def _listed_sizes(self, partition: TopicIdPartition) -> dict[str, int]:
@@ -293,9 +228,10 @@ class Scrub:
                 # A listing may lag; asked by its name it is there.
                 size_bytes = self._size_by_name(part.key)
             if size_bytes is None:
-                findings.append(_missing(partition, entry, part))
+                findings.append(of_segment(partition, entry, part.missing))
             elif size_bytes != part.size_bytes:
-                findings.append(_corrupt(partition, entry, part, _sizes(size_bytes, part)))
+                detail = _sizes(size_bytes, part)
+                findings.append(of_segment(partition, entry, part.corrupt, detail))
         return _Found(findings=findings)
 
     def _size_by_name(self, key: str) -> int | None:
@@ -312,31 +248,30 @@ class Scrub:
             try:
                 info = self._store.head(part.key)
             except ObjectNotFound:
-                found.findings.append(_missing(partition, entry, part))
+                found.findings.append(of_segment(partition, entry, part.missing))
                 continue
             except AccessDenied as error:
                 found.unread.append(str(error))
                 continue
             if info.size_bytes != part.size_bytes:
                 detail = _sizes(info.size_bytes, part)
-                found.findings.append(_corrupt(partition, entry, part, detail))
+                found.findings.append(of_segment(partition, entry, part.corrupt, detail))
             elif info.crc32c is not None and info.crc32c != part.crc32c:
                 detail = f"crc32c {info.crc32c:08x}, the manifest says {part.crc32c:08x}"
-                found.findings.append(_corrupt(partition, entry, part, detail))
+                found.findings.append(of_segment(partition, entry, part.corrupt, detail))
         if self._depth is Depth.EVERYTHING and not found.findings and not found.unread:
             try:
                 found.findings += self._read(partition, entry)
             except ObjectNotFound as error:
                 # It was let go since it was asked for; the second look knows.
                 gone = next(part for part in _parts(entry) if part.key == error.key)
-                found.findings.append(_missing(partition, entry, gone))
+                found.findings.append(of_segment(partition, entry, gone.missing))
             except (AccessDenied, ObjectArchived, TierUnavailable) as error:
                 found.unread.append(f"{entry.log_key}: {error}")
         return found
 
     def _read(self, partition: TopicIdPartition, entry: SegmentEntry) -> list[Finding]:
         """Every byte of the segment, and its `.meta` against it."""
-        log_part, meta_part = _parts(entry)
         with self._downloads.file(entry) as path:
             try:
                 facts = inspect_segment(
@@ -348,16 +283,17 @@ class Scrub:
                     offsets=Offsets.SOME,
                 )
             except CorruptRecords as error:
-                return [_corrupt(partition, entry, log_part, str(error))]
+                return [of_segment(partition, entry, Damage.LOG_CORRUPT, str(error))]
             findings = [
-                _facts_finding(partition, entry, detail) for detail in _differ(entry, facts)
+                of_segment(partition, entry, Damage.FACTS, detail)
+                for detail in _differ(entry, facts)
             ]
             try:
                 self._check_meta(entry, facts, path)
             except StorageError as error:
                 if isinstance(error, AccessDenied | ObjectNotFound | TierUnavailable):
                     raise
-                findings.append(_corrupt(partition, entry, meta_part, str(error)))
+                findings.append(of_segment(partition, entry, Damage.META_CORRUPT, str(error)))
         return findings
 
     def _check_meta(self, entry: SegmentEntry, facts: SegmentFacts, path: Path) -> None:
@@ -434,16 +370,14 @@ class _Lineage:
         start = self._manifest.log_start_offset
         expected = self._end_offset
         if expected is not None and entry.base_offset < expected:
-            yield _entry_finding(
-                partition, entry, Damage.OVERLAP, f"the one before ends {expected}"
-            )
+            yield of_segment(partition, entry, Damage.OVERLAP, f"the one before ends {expected}")
         elif entry.base_offset > max(start, expected or 0) and entry.base_offset != expected:
-            yield _entry_finding(partition, entry, Damage.GAP, f"the one before ends {expected}")
+            yield of_segment(partition, entry, Damage.GAP, f"the one before ends {expected}")
         self._end_offset = entry.end_offset
         for epoch, start_offset in entry.leader_epochs:
             if epoch < self._epoch or not start_offset < entry.end_offset:
                 detail = f"epoch {epoch} at {start_offset} after epoch {self._epoch}"
-                yield _entry_finding(partition, entry, Damage.EPOCH, detail)
+                yield of_segment(partition, entry, Damage.EPOCH, detail)
             self._epoch = max(self._epoch, epoch)
 
 
@@ -466,50 +400,3 @@ def _differ(entry: SegmentEntry, facts: SegmentFacts) -> list[str]:
 
 def _sizes(size_bytes: int, part: _Part) -> str:
     return f"{size_bytes} bytes, the manifest says {part.size_bytes}"
-
-
-def _missing(partition: TopicIdPartition, entry: SegmentEntry, part: _Part) -> Finding:
-    return Finding(
-        partition=partition,
-        damage=part.missing,
-        key=part.key,
-        base_offset=entry.base_offset,
-        repairable=part.missing in REPAIRABLE and not entry.has_transactions,
-    )
-
-
-def _corrupt(partition: TopicIdPartition, entry: SegmentEntry, part: _Part, detail: str) -> Finding:
-    return Finding(
-        partition=partition,
-        damage=part.corrupt,
-        key=part.key,
-        base_offset=entry.base_offset,
-        detail=detail,
-        repairable=part.corrupt in REPAIRABLE and not entry.has_transactions,
-    )
-
-
-def _entry_finding(
-    partition: TopicIdPartition, entry: SegmentEntry, damage: Damage, detail: str
-) -> Finding:
-    return Finding(
-        partition=partition,
-        damage=damage,
-        key=entry.log_key,
-        base_offset=entry.base_offset,
-        detail=detail,
-    )
-
-
-def _facts_finding(partition: TopicIdPartition, entry: SegmentEntry, detail: str) -> Finding:
-    return _entry_finding(partition, entry, Damage.FACTS, detail)
-
-
-def _page_finding(partition: TopicIdPartition, page: PageRef, error: StorageError) -> Finding:
-    return Finding(
-        partition=partition,
-        damage=Damage.PAGE,
-        key=page.key,
-        base_offset=page.base_offset,
-        detail=str(error),
-    )

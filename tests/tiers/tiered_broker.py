@@ -34,9 +34,10 @@ from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.topic_info import list_topics
+from strandline.storage.tiering.findings import Finding
 from strandline.storage.tiering.orphans import BucketComparison, Orphan, compare
 from strandline.storage.tiering.scratch import SCRATCH_FOLDER
-from strandline.storage.tiering.scrub import Depth, Finding, Scrub
+from strandline.storage.tiering.scrub import Depth, Scrub
 from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient

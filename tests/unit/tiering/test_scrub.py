@@ -16,8 +16,9 @@ from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.tiering.archive import list_partitions, list_segments
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
+from strandline.storage.tiering.findings import Damage, PartitionReport
 from strandline.storage.tiering.repair import repair_meta
-from strandline.storage.tiering.scrub import Damage, Depth, PartitionReport, Scrub
+from strandline.storage.tiering.scrub import Depth, Scrub
 from tests.unit.tiering.harness import ID_PARTITION, TOPIC, Rig, asynchronous
 
 

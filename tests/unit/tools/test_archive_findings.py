@@ -9,7 +9,7 @@ import pytest
 
 from strandline.broker import archive_commands
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.tiering.scrub import Damage, Finding
+from strandline.storage.tiering.findings import Damage, Finding
 
 LONG_DETAIL = "is not what the manifest says, " * 20
 TOPIC_ID = uuid.uuid4()
