@@ -19,7 +19,8 @@ the winner wrote, and decides again (`MetadataRaced`): this is the whole consens
 
 A crash after 1 loses the answer, not the entry. 3 and 4 only save time: their failure is logged
 and made up for by a later one. Loading reads the newest whole snapshot and all entries after it;
-a missing or damaged entry is an error, because every image after it would be wrong.
+a missing or damaged entry is an error, because every image after it would be wrong
+(metadata_history.py).
 
 The mirror is a second store (the bucket, when the log itself lies on the local disk) that follows
 at its own pace. It only ever receives what the log has; if it has more, or something else, it
@@ -37,15 +38,22 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from strandline.broker.cluster.image import MetadataImage, replay
+from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata_documents import (
     NO_ENTRY_CHECKSUM,
     check_document,
-    decode_entry,
-    decode_snapshot,
     encode_entry,
     encode_snapshot,
     entry_checksum,
+)
+from strandline.broker.cluster.metadata_history import (
+    Loaded,
+    checksum_at,
+    indexes,
+    is_empty,
+    prune,
+    read_entries,
+    read_history,
 )
 from strandline.broker.cluster.records import ClusterCreated, MetadataRecord
 from strandline.storage.errors import (
@@ -59,7 +67,6 @@ from strandline.storage.remote.keys import (
     METADATA_SNAPSHOT_PREFIX,
     metadata_log_key,
     metadata_snapshot_key,
-    parse_metadata_key,
 )
 from strandline.storage.remote.object_store import IfAbsent, ObjectStore, new_write_id
 from strandline.storage.values import dataclass
@@ -69,8 +76,6 @@ log = logging.getLogger(__name__)
 # Loading reads at most twice this many entries one by one: well under a second from a disk, a few
 # seconds from a bucket.
 SNAPSHOT_INTERVAL = 256
-# The newest and one in reserve, should the newest turn out damaged.
-SNAPSHOTS_KEPT = 2
 # How often a reader starts over because pruning removed what it had just listed.
 LISTING_ATTEMPTS_MAX = 3
 
@@ -101,13 +106,6 @@ class MetadataLogStatistics:
     def mirror_lag(self) -> int:
         """Entries that would be lost with the local disk."""
         return self.version - max(self.mirror_version, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    image: MetadataImage
-    head_checksum: str
-    snapshot_version: int
 
 
 class MetadataLog:
@@ -162,7 +160,7 @@ class MetadataLog:
         UnsupportedFormat, or TierError if a store cannot be read. A mirror is only needed, and
         only asked, while the log is empty.
         """
-        if self._mirror is not None and _is_empty(self._store):
+        if self._mirror is not None and is_empty(self._store):
             self._restore(self._mirror)
         if self.refresh().version == 0:
             # A lost race is fine: `append` has then read what the winner created.
@@ -175,20 +173,25 @@ class MetadataLog:
 
         Raises as `load` does.
         """
-        self._take_over(self._read(self._store))
+        self._take_over(read_history(self._store, cluster_id=self._cluster_id))
         return self._image
 
     def catch_up(self) -> MetadataImage:
         """As `refresh`, for a log that somebody else writes: reads only what is new."""
         if self._image.version == 0:
             return self.refresh()
-        known = _Loaded(self._image, self._head_checksum, self._snapshot_version)
+        known = Loaded(self._image, self._head_checksum, self._snapshot_version)
         try:
-            self._take_over(self._read_entries(self._store, known))
+            self._take_over(read_entries(self._store, known))
         except CorruptFile:
             # Pruning has overtaken us, or it is damaged: the whole log says which.
             return self.refresh()
         return self._image
+
+    def _take_over(self, loaded: Loaded) -> None:
+        self._image = loaded.image
+        self._head_checksum = loaded.head_checksum
+        self._snapshot_version = loaded.snapshot_version
 
     def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
         """Makes the records durable as one entry, and returns the image after it.
@@ -252,7 +255,7 @@ class MetadataLog:
 
     def _first_to_claim(self, mirror: ObjectStore) -> int | None:
         """The first of our entries that the mirror has to have, or to take; None: look closely."""
-        found = _indexes(mirror, METADATA_LOG_PREFIX, after=self._snapshot_version)
+        found = indexes(mirror, METADATA_LOG_PREFIX, after=self._snapshot_version)
         if found:
             return found[-1] if found[-1] <= self._image.version else None
         if not self._snapshot_version:
@@ -260,18 +263,9 @@ class MetadataLog:
         # A log that was restored begins with a snapshot, at the mirror's newest entry.
         with contextlib.suppress(ObjectNotFound):
             newest = mirror.get(metadata_log_key(self._snapshot_version))
-            if entry_checksum(newest) == self._checksum_at(self._snapshot_version):
+            if entry_checksum(newest) == checksum_at(self._store, self._snapshot_version):
                 return self._snapshot_version + 1
         return None
-
-    def _checksum_at(self, version: int) -> str:
-        """That of our entry, which may be pruned; empty if a snapshot does not tell it either."""
-        with contextlib.suppress(ObjectNotFound):
-            return entry_checksum(self._store.get(metadata_log_key(version)))
-        key = metadata_snapshot_key(version)
-        with contextlib.suppress(ObjectNotFound):
-            return decode_snapshot(self._store.get(key), key=key, index=version).head_checksum
-        return ""
 
     def _mirror_to(self, mirror: ObjectStore) -> int:
         if (
@@ -290,82 +284,6 @@ class MetadataLog:
         # An append may be durable, and mirrored, before its image is current.
         return max(0, self._image.version - self._mirror_version)
 
-    # --- reading --------------------------------------------------------------------------
-
-    def _take_over(self, loaded: _Loaded) -> None:
-        self._image = loaded.image
-        self._head_checksum = loaded.head_checksum
-        self._snapshot_version = loaded.snapshot_version
-
-    def _read(self, store: ObjectStore) -> _Loaded:
-        """The newest image in `store`; version 0 if there is none."""
-        start = self._read_snapshot(store)
-        loaded = self._read_entries(store, start)
-        if loaded.image.version and loaded.image.cluster_id != self._cluster_id:
-            raise CorruptFile(
-                f"the metadata in {store.url} belongs to cluster {loaded.image.cluster_id},"
-                f" this is cluster {self._cluster_id}"
-            )
-        return loaded
-
-    def _read_snapshot(self, store: ObjectStore) -> _Loaded:
-        versions = _indexes(store, METADATA_SNAPSHOT_PREFIX)
-        damage: CorruptFile | ObjectNotFound | None = None
-        for version in reversed(versions):
-            key = metadata_snapshot_key(version)
-            try:
-                snapshot = decode_snapshot(store.get(key), key=key, index=version)
-            except ObjectNotFound as error:
-                # Pruned, and still listed.
-                damage = damage or error
-                continue
-            except CorruptFile as error:
-                # The entries since the snapshot before it are kept for this case.
-                log.warning(
-                    "metadata snapshot damaged, trying the one before",
-                    extra={"fields": {"key": key, "error": str(error)}},
-                )
-                damage = damage or error
-                continue
-            return _Loaded(snapshot.image, snapshot.head_checksum, version)
-        first = next(iter(_indexes(store, METADATA_LOG_PREFIX, limit=1)), 1)
-        if damage is not None and first != 1:
-            raise damage
-        return _Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
-
-    def _read_entries(self, store: ObjectStore, start: _Loaded) -> _Loaded:
-        """By their names: a listing may lag, and only says whether one is missing between."""
-        entries: list[tuple[MetadataRecord, ...]] = []
-        head_checksum = start.head_checksum
-        index = start.image.version
-        while (content := self._read_entry(store, index + 1)) is not None:
-            index += 1
-            key = metadata_log_key(index)
-            entry = decode_entry(content, key=key, index=index)
-            if entry.previous != head_checksum:
-                raise CorruptFile(
-                    f"{key}: does not follow the entry before it; it belongs to another history"
-                )
-            head_checksum = entry_checksum(content)
-            entries.append(entry.records)
-        return _Loaded(replay(start.image, entries), head_checksum, start.snapshot_version)
-
-    def _read_entry(self, store: ObjectStore, index: int) -> bytes | None:
-        """None behind the end of the log. Raises CorruptFile if it is lost before the end."""
-        key = metadata_log_key(index)
-        with contextlib.suppress(ObjectNotFound):
-            return store.get(key)
-        later = next(iter(_indexes(store, METADATA_LOG_PREFIX, after=index - 1, limit=1)), None)
-        if later is None:
-            return None
-        # It may have come after the look at it.
-        with contextlib.suppress(ObjectNotFound):
-            return store.get(key)
-        raise CorruptFile(
-            f"the metadata log in {store.url} has a gap: {key} is missing,"
-            f" {metadata_log_key(later)} is there; restore it from a copy"
-        )
-
     # --- snapshots ------------------------------------------------------------------------
 
     def _make_snapshot(self) -> None:
@@ -374,7 +292,7 @@ class MetadataLog:
         try:
             self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())  # 3
             self._snapshot_version = version
-            _prune(self._store)  # 4
+            prune(self._store)  # 4
         except PreconditionFailed:
             # Another broker was quicker: images of one version are equal.
             self._snapshot_version = version
@@ -391,8 +309,8 @@ class MetadataLog:
         if self._mirror_version < 0:
             self._mirror_version = self._check_mirror(mirror)
         mirrored = self._mirror_version
-        snapshots = _indexes(self._store, METADATA_SNAPSHOT_PREFIX)
-        entries = _indexes(self._store, METADATA_LOG_PREFIX, after=mirrored)
+        snapshots = indexes(self._store, METADATA_SNAPSHOT_PREFIX)
+        entries = indexes(self._store, METADATA_LOG_PREFIX, after=mirrored)
         if snapshots and snapshots[-1] > mirrored and entries[:1] != [mirrored + 1]:
             # Pruning has overtaken the mirror: it goes on from the newest snapshot.
             _copy(self._store, mirror, metadata_snapshot_key(snapshots[-1]))
@@ -409,13 +327,13 @@ class MetadataLog:
         self._copy_snapshots(mirror, [version for version in snapshots if version <= mirrored])
 
     def _copy_snapshots(self, mirror: ObjectStore, versions: Sequence[int]) -> None:
-        in_mirror = set(_indexes(mirror, METADATA_SNAPSHOT_PREFIX))
+        in_mirror = set(indexes(mirror, METADATA_SNAPSHOT_PREFIX))
         # An older one than the mirror has would be pruned at once.
         missing = [v for v in versions if v > max(in_mirror, default=-1)]
         for version in missing:
             _copy(self._store, mirror, metadata_snapshot_key(version))
         if missing:
-            _prune(mirror)
+            prune(mirror)
         self._mirror_snapshot_version = versions[-1] if versions else 0
 
     def _check_mirror(self, mirror: ObjectStore) -> int:
@@ -427,7 +345,7 @@ class MetadataLog:
                 f" {self._store.url} only at {self._image.version}: the log is an older copy."
                 " Move its folder away to restore it from the mirror"
             )
-        ours = self._checksum_at(theirs.image.version) if theirs.image.version else ""
+        ours = checksum_at(self._store, theirs.image.version) if theirs.image.version else ""
         # Pruned here, and in no snapshot: the cluster id is all there is to compare.
         same = ours in ("", theirs.head_checksum)
         if not same:
@@ -437,9 +355,9 @@ class MetadataLog:
             )
         return theirs.image.version
 
-    def _read_mirror(self, mirror: ObjectStore) -> _Loaded:
+    def _read_mirror(self, mirror: ObjectStore) -> Loaded:
         try:
-            return self._read(mirror)
+            return read_history(mirror, cluster_id=self._cluster_id)
         except CorruptFile as error:
             raise MirrorDiverged(
                 f"the mirror of the metadata log is not usable: {error}"
@@ -447,7 +365,7 @@ class MetadataLog:
 
     def _restore(self, mirror: ObjectStore) -> None:
         """Gives the empty log what the mirror has, as one snapshot."""
-        theirs = self._read(mirror)
+        theirs = read_history(mirror, cluster_id=self._cluster_id)
         version = theirs.image.version
         if version == 0:
             return
@@ -457,25 +375,6 @@ class MetadataLog:
             "metadata log restored from its mirror",
             extra={"fields": {"mirror": mirror.url, "version": version}},
         )
-
-
-def _is_empty(store: ObjectStore) -> bool:
-    return not any(
-        _indexes(store, prefix, limit=1)
-        for prefix in (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX)
-    )
-
-
-def _indexes(
-    store: ObjectStore, prefix: str, *, after: int = -1, limit: int | None = None
-) -> list[int]:
-    """Numbers of the objects under `prefix`, ascending; names that are not ours left out."""
-    start_after = f"{prefix}{after:020d}.json" if after >= 0 else ""
-    found = (
-        parse_metadata_key(info.key)
-        for info in store.list(prefix, start_after=start_after, limit=limit)
-    )
-    return sorted(index for index in found if index is not None)
 
 
 def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
@@ -494,19 +393,3 @@ def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
             raise kind(
                 f"{key} in {target.url} is not the one in {source.url}: another history"
             ) from None
-
-
-def _prune(store: ObjectStore) -> None:
-    """Deletes all but the newest snapshots, and the entries that the oldest kept one covers."""
-    versions = _indexes(store, METADATA_SNAPSHOT_PREFIX)
-    superfluous = [metadata_snapshot_key(version) for version in versions[:-SNAPSHOTS_KEPT]]
-    if len(versions) >= SNAPSHOTS_KEPT:
-        oldest_kept = versions[-SNAPSHOTS_KEPT]
-        # The entry that the snapshot ends with stays: the mirror check compares it.
-        superfluous += [
-            metadata_log_key(index)
-            for index in _indexes(store, METADATA_LOG_PREFIX)
-            if index < oldest_kept
-        ]
-    if superfluous:
-        store.delete(superfluous)
