@@ -243,9 +243,13 @@ class ReplicaManager:
         """A new log for each; None where no folder can be written: `follow` tries again."""
         keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
         created: list[LocalLog | None] = []
-        for key, outcome in zip(
-            keys, self._log_dirs.create_logs(keys, topic.topic_id, config), strict=True
-        ):
+        outcomes = self._log_dirs.create_logs(
+            keys,
+            topic.topic_id,
+            config,
+            may_be_archived=self._is_starting and config.remote_storage_enable,
+        )
+        for key, outcome in zip(keys, outcomes, strict=True):
             if isinstance(outcome, DiskError):
                 log.error(
                     "partition not created",

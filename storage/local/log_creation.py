@@ -19,7 +19,7 @@ from pathlib import Path
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError
-from strandline.storage.local import checkpoint
+from strandline.storage.local import checkpoint, unknown_past
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_folder import SYNC_THREADS, LogDir
 from strandline.storage.log_config import LogConfig
@@ -44,12 +44,23 @@ def create_logs(
     config: LogConfig,
     *,
     clock: Clock,
+    may_be_archived: bool = False,
 ) -> list[LocalLog | DiskError]:
-    """New, empty logs, each in the folder of its place in `targets`; they are durable. Blocks."""
+    """New, empty logs, each in the folder of its place in `targets`; they are durable. Blocks.
+
+    `may_be_archived`: the partitions are older than their folders; see unknown_past.py.
+    """
 
     def create(directory: LogDir, topic_partition: TopicPartition) -> LocalLog | DiskError:
         try:
-            return _create_log(directory, topic_partition, topic_id, config, clock=clock)
+            return _create_log(
+                directory,
+                topic_partition,
+                topic_id,
+                config,
+                clock=clock,
+                may_be_archived=may_be_archived,
+            )
         except DiskError as error:
             return error
 
@@ -79,12 +90,16 @@ def _create_log(
     config: LogConfig,
     *,
     clock: Clock,
+    may_be_archived: bool,
 ) -> LocalLog:
     path = directory.path / str(topic_partition)
     if path.exists():
         raise DiskError(f"{path} exists already")
     try:
-        files.make_directory(path, sync=False)
+        if may_be_archived:
+            unknown_past.make_marked(path)
+        else:
+            files.make_directory(path, sync=False)
         checkpoint.write_topic_id(path, topic_id)
         return LocalLog.open(
             path,

@@ -264,9 +264,16 @@ class LogDirs:
         return created
 
     def create_logs(
-        self, topic_partitions: Sequence[TopicPartition], topic_id: TopicId, config: LogConfig
+        self,
+        topic_partitions: Sequence[TopicPartition],
+        topic_id: TopicId,
+        config: LogConfig,
+        *,
+        may_be_archived: bool = False,
     ) -> list[LocalLog | DiskError]:
         """New, empty logs of a topic, each in the folder that holds the fewest; they are durable.
+
+        `may_be_archived`: these are not the first folders of the partitions.
 
             1 forget what the checkpoints say of deleted partitions of these names
             2 make them, see log_creation.py
@@ -281,7 +288,14 @@ class LogDirs:
             self.forget(targets, topic_partitions)
         except DiskError as error:
             return [error] * len(topic_partitions)
-        created = create_logs(targets, topic_partitions, topic_id, config, clock=self._clock)
+        created = create_logs(
+            targets,
+            topic_partitions,
+            topic_id,
+            config,
+            clock=self._clock,
+            may_be_archived=may_be_archived,
+        )
         for directory, new in zip(targets, created, strict=True):
             if isinstance(new, LocalLog):
                 directory.logs[new.topic_partition] = self._watched(directory, new)

@@ -37,7 +37,7 @@ from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, OffsetOutOfRange, StorageError
 from strandline.storage.files import FileRange
-from strandline.storage.local import checkpoint, set_aside
+from strandline.storage.local import checkpoint, set_aside, unknown_past
 from strandline.storage.local.append_rules import AppendOrigin
 from strandline.storage.local.folder_names import DELETE_SUFFIX, put_aside
 from strandline.storage.local.log import LocalLog
@@ -122,6 +122,8 @@ class LogMove:
             )
         if self._target.exists() and not is_unfinished(self._target):
             raise DiskError(f"{self._target} exists already")
+        if unknown_past.is_marked(self._source.directory):
+            raise DiskError(f"what the archive has of {self._source.directory} is not known yet")
         if not self._target.exists():
             made = self._target.with_name(put_aside(self._target.name, DELETE_SUFFIX))
             files.make_directory(made)

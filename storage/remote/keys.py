@@ -4,6 +4,7 @@
     metadata/log/<20-digit index>.json                       the cluster's metadata, step by step
     metadata/snapshot/<20-digit index>.json                  ... and summed up
     groups/<partition>.log                                   the groups' offsets, latest state
+    probe/<unique>                                           tries the store out, for a moment
     topics/<topic>-<topic id>/topic.json                     name, partitions, configs, tombstone
     topics/<topic>-<topic id>/<partition>/
         manifest.json                                        the root: the only object that changes
@@ -31,6 +32,7 @@ TOPICS_PREFIX = "topics/"
 METADATA_LOG_PREFIX = "metadata/log/"
 METADATA_SNAPSHOT_PREFIX = "metadata/snapshot/"
 GROUPS_PREFIX = "groups/"
+PROBE_PREFIX = "probe/"
 TOPIC_FILE = "topic.json"
 MANIFEST_FILE = "manifest.json"
 MANIFEST_PAGES_FOLDER = "manifest/"

@@ -294,9 +294,9 @@ class TieringManager:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a partition takes no records until it is known whose the archive is."""
+        """Whether a partition goes on behind its archive once it is known whose that is."""
         return self._ownership.is_unknown and any(
-            partition.log.is_restarting for partition in self._partitions.values()
+            partition.awaits_claim for partition in self._partitions.values()
         )
 
     async def start(self) -> None:

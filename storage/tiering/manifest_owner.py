@@ -8,10 +8,10 @@ Every commit is a compare-and-swap. If its outcome is not known the manifest is 
 anything else is done. A commit that had gone through after all is recognised by what the manifest
 says.
 
-A disk that has nothing the bucket has not claims the manifest under its own leader epoch before it
-takes records; one that is behind the bucket goes on behind it (`local_restart.py`), and what it
-took meanwhile comes after that (`giving_back.py`). While it is not known whose the archive is,
-neither is done: the manifest is read and nobody writes.
+A disk that has nothing the bucket has not claims the manifest under its own leader epoch; one that
+is behind the bucket goes on behind it (`local_restart.py`), and what it took meanwhile comes after
+that (`giving_back.py`). While it is not known whose the archive is, neither is done: the manifest
+is read, and a disk that is behind it takes no records.
 
 The steps of the partition (`copy_steps.py`, `merge_steps.py`, `compaction_steps.py`,
 `expiration_steps.py`) decide what is committed; `PartitionTiering` calls them one at a time.
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 
 from strandline.storage.crash_points import GIVE_BACK_AFTER_RESTART, crash_point
-from strandline.storage.local import set_aside
+from strandline.storage.local import set_aside, unknown_past
 from strandline.storage.model import Epoch, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
@@ -71,7 +71,9 @@ class ManifestOwner:
         # The bucket may have another manifest than the one that is held.
         self.in_doubt = False
         # The manifest is held to be read, and is not claimed although it must be.
-        self._is_unclaimed = False
+        self.is_unclaimed = False
+        # The folder of the log was missing at a start; see `unknown_past.py`.
+        self._is_past_unknown = unknown_past.is_marked(unified_log.local.directory)
         # Records are set aside. After a crash in between nobody appends until they are back.
         self._is_giving_back = set_aside.is_any(unified_log.local.directory)
         unified_log.is_restarting |= self._is_giving_back
@@ -127,13 +129,16 @@ class ManifestOwner:
                     manifest_store.commit, self._tools.store, stored, self.owned(stored.manifest)
                 )
             )
-        self.in_doubt = self._is_unclaimed = False
+        self.in_doubt = self.is_unclaimed = False
         self.remote.adopt(stored)
         if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
             self._note_fenced(stored.manifest)
         await self._restart_local_if_behind()
         if not self.is_detached:
             self.log.adopt_remote_log_start()
+        if self._is_past_unknown:
+            await self._tools.run(partial(unknown_past.forget, self.log.local.directory))
+            self._is_past_unknown = False
 
     async def adopt_newest(self) -> None:
         """For an archive that somebody else writes: takes over what he wrote last."""
@@ -154,15 +159,18 @@ class ManifestOwner:
         return self.log.local.end_offset < bucket_end(manifest)
 
     def _only_read(self, stored: StoredManifest) -> None:
-        """This disk would have to follow the archive, which may be another broker's.
+        """This disk has nothing that the archive has not, and that may be another broker's.
 
-        What it has all of can be read until that is known; what lies ahead of it cannot even be
-        offered. In either case nobody writes.
+        What lies ahead of this disk cannot even be offered until that is known, and nobody writes.
+        What it has all of can be read, and written to: as if the store were away (decision 52).
+        If it turned out to be another broker's, nobody begins to write now.
         """
-        self.log.is_restarting = self.in_doubt = True
-        if self._is_behind(stored.manifest):
+        is_behind = self._is_behind(stored.manifest)
+        self.log.is_restarting = is_behind or self.remote.ownership.is_lost
+        self.in_doubt = True
+        if is_behind:
             return
-        self._is_unclaimed = True
+        self.is_unclaimed = True
         self.remote.adopt(stored)
         self.log.adopt_remote_log_start()
 
@@ -179,7 +187,7 @@ class ManifestOwner:
         Then offsets are given out once more, and a commit of the broker before, still on its way,
         would bury the new records. After the claim it cannot be done any more.
         """
-        is_claimed = self.remote.known and not self._is_unclaimed
+        is_claimed = self.remote.known and not self.is_unclaimed
         if is_claimed or self._tools.follows or self.is_detached:
             return False
         is_all_there = self.log.local.end_offset <= bucket_end(manifest)

@@ -12,9 +12,10 @@ old and uncommitted can never be committed any more (see copier).
 How old an object is, is asked of the store's clock, which dated it, and of ours: the younger answer
 counts. With one of them hours away from the true time nothing goes early.
 
-Orphans come from uploads whose commit never came, from pages whose commit lost, and from purges
-that stopped. Whole folders whose topic has a tombstone are left to the purge. A partition whose
-manifest cannot be read has no orphans: nobody knows what belongs to it.
+Orphans come from uploads whose commit never came, from pages whose commit lost, from purges that
+stopped, and from starts that tried the store out and could not tidy up. Whole folders whose topic
+has a tombstone are left to the purge. A partition whose manifest cannot be read has no orphans:
+nobody knows what belongs to it.
 
 A manifest that can be read may be an older one, which somebody put over a newer one by mistake. It
 shows in segments beyond its end, which a copy leaves too until it is made again, and in objects
@@ -32,6 +33,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import CorruptFile, ObjectNotFound, StorageError, UnsupportedFormat
 from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.remote.keys import (
+    PROBE_PREFIX,
     TOPIC_FILE,
     TOPICS_PREFIX,
     ObjectKind,
@@ -62,12 +64,13 @@ class OrphanReason(Enum):
     NO_MANIFEST = "its partition has no manifest"
     NO_TOPIC = "its topic has no topic.json"
     UNKNOWN_NAME = "it has no name of ours"
+    PROBE = "it tried the store out, and is not needed"
 
 
 # What may be deleted without anybody looking: the manifest of a living partition was read, and it
-# does not name the object. The others may be all that is left after a manifest or a topic.json
-# was lost.
-SAFE_REASONS = frozenset({OrphanReason.NOT_IN_MANIFEST})
+# does not name the object; or nothing ever names it. The others may be all that is left after a
+# manifest or a topic.json was lost.
+SAFE_REASONS = frozenset({OrphanReason.NOT_IN_MANIFEST, OrphanReason.PROBE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,7 @@ def compare(
     listed = store.list(TOPICS_PREFIX)
     for folder_name, objects in itertools.groupby(listed, key=_topic_folder_name):
         comparison.compare_topic(folder_name, objects)
+    comparison.add_probes(store.list(PROBE_PREFIX))
     return BucketComparison(
         object_count=comparison.object_count,
         orphans=tuple(comparison.orphans),
@@ -176,6 +180,12 @@ class _Comparison:
                 self._add(listed, OrphanReason.NO_TOPIC)
             else:
                 self._compare_partition(partition, listed)
+
+    def add_probes(self, listed: Iterator[ObjectInfo]) -> None:
+        """What a start tried the store out with and could not delete."""
+        probes = list(listed)
+        self.object_count += len(probes)
+        self._add(probes, OrphanReason.PROBE)
 
     def _judge_topic(self, folder: TopicFolder) -> _TopicVerdict:
         try:

@@ -92,6 +92,11 @@ class PartitionTiering:
         """That of its archive, or of the one before while there is none."""
         return self._owner.generation
 
+    @property
+    def awaits_claim(self) -> bool:
+        """Whether this disk has nothing but what the archive has, or less."""
+        return self.log.is_restarting or self._owner.is_unclaimed
+
     def detach(self) -> None:
         """Nothing new begins from here on; what is under way is thrown away, not committed."""
         self._owner.is_detached = True

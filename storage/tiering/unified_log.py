@@ -24,6 +24,7 @@ from functools import partial
 
 from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
 from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
+from strandline.storage.local import unknown_past
 from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import LogConfig
@@ -188,8 +189,8 @@ class UnifiedLog:
     ) -> AppendInfo:
         """Appends to the local tier; see LocalLog.append.
 
-        Raises TierUnavailable for an empty log whose archive is not known yet: with its disk lost,
-        it would give offsets a second time.
+        Raises TierUnavailable for an empty log in a folder that the start had to make, while its
+        archive is not known: with its disk lost, it would give offsets a second time.
         """
         if self.is_restarting or (
             self.remote is not None and not self.remote.known and self._may_have_lost_its_disk()
@@ -203,7 +204,7 @@ class UnifiedLog:
 
     def _may_have_lost_its_disk(self) -> bool:
         local = self.local
-        return local.end_offset == local.start_offset <= self.log_start_offset
+        return local.end_offset == local.start_offset and unknown_past.is_marked(local.directory)
 
     # --- reading -----------------------------------------------------------------------------
 

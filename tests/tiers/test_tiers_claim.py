@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,13 +13,15 @@ import boto3.session
 import pytest
 
 from strandline.broker.archive_upkeep import CLAIM_WAIT_S
+from strandline.storage.tiering.orphans import OrphanReason
 from tests.conftest import S3Bucket
 from tests.support.broker import REPOSITORY, eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.ministack import ServerProcess
 from tests.tiers.conftest import MakeBroker
-from tests.tiers.log_client import end_of, make_batches, with_epoch
+from tests.tiers.log_client import LATEST, end_of, make_batches, with_epoch
 from tests.tiers.tiered_broker import (
+    ARCHIVE_ALL,
     FREE_LOCALLY,
     REGION,
     SEGMENT_BYTES,
@@ -169,3 +172,48 @@ def test_a_store_that_answers_late_is_asked_once_whose_it_is(
         archived = [batch for batch in BATCHES if end_of([batch]) <= border]
         assert client.read(0, border) == archived
     assert late.hit_count == 1
+
+
+def test_a_store_that_fails_from_the_first_moment_refuses_no_record_but_of_a_lost_disk(
+    make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy
+) -> None:
+    """It cannot be written, so nobody knows whose the archive is; what cannot be deleted is no
+    reason to wait for it.
+    """
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url)
+    broker.start()
+    first = BATCHES[:2]
+    for topic in ("empty", "idle", "lost"):
+        with broker.client(topic) as client:
+            client.create_topic({**TIERED, **FREE_LOCALLY, **ARCHIVE_ALL})
+            if topic != "empty":
+                client.produce(first)
+                broker.wait_until_all_cold(client)
+    broker.stop()
+    shutil.rmtree(broker.data / "lost-0")
+    undeletable = Rule(action=Action.STATUS, path=r"\?delete", times=-1)
+    undeletable.status, undeletable.code = 403, "AccessDenied"
+    fault_proxy.add(undeletable)
+    unwritable = Rule(action=Action.STATUS, method="PUT", path="metadata/", times=-1)
+    fault_proxy.add(unwritable)
+    broker.start()
+    assert undeletable.hit_count
+    assert unwritable.hit_count
+    later = [with_epoch(batch, 1) for batch in BATCHES[2:]]
+    with broker.client("idle") as client:
+        client.produce(later)
+    own = make_batches(size_bytes=SEGMENT_BYTES // 2, leader_epoch=1)
+    with broker.client("empty") as client:
+        client.produce(own)
+    with broker.client("lost") as client, pytest.raises(AssertionError, match="error_code=56"):
+        client.produce(later)
+    fault_proxy.clear()
+    with broker.client("lost") as client:
+        eventually(lambda: client.offset_at(LATEST) == end_of(first), timeout_s=WAIT_S)
+        assert client.read(0, end_of(first)) == first
+        client.produce(later)
+    for topic, sent in (("idle", first + later), ("lost", first + later), ("empty", own)):
+        with broker.client(topic) as client:
+            broker.wait_until_all_cold(client)
+            assert client.read(0, end_of(sent)) == sent
+    assert {orphan.reason for orphan in archive.orphans()} == {OrphanReason.PROBE}

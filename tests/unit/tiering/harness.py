@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shutil
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from uuid import UUID
 from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
 from strandline.storage.clock import ManualClock
 from strandline.storage.files import FileRange
-from strandline.storage.local import checkpoint
+from strandline.storage.local import checkpoint, unknown_past
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
@@ -223,8 +224,8 @@ class Rig:
 
     async def lose_disk(self) -> None:
         """The machine is replaced: only objects are left."""
-        for path in sorted(self.folder.iterdir()):
-            path.unlink()
+        shutil.rmtree(self.folder)
+        unknown_past.make_marked(self.folder)
         self.checkpoint_path.unlink(missing_ok=True)
         self.cleaned_offset = None
         await self.crash()

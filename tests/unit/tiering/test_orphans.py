@@ -16,7 +16,8 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.memory import Fault
+from strandline.storage.remote.memory import Fault, MemoryStore
+from strandline.storage.remote.object_store import check_conditional_writes
 from strandline.storage.tiering.orphans import (
     GRACE_MS_DEFAULT,
     BucketComparison,
@@ -203,3 +204,15 @@ async def test_nothing_is_deleted_by_itself_beside_a_manifest_that_may_be_an_old
         if damage == "older manifest":
             await rig.assert_everything_is_readable()
             assert find_orphans(rig.store, now_ms=now_ms) == ()
+
+
+def test_what_tried_the_store_out_and_could_not_be_deleted_holds_nobody_up_and_goes() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    store.add_fault(Fault(operation="delete", error=TierUnavailable))
+    check_conditional_writes(store)
+    assert len(list(store.list(""))) == 1
+    assert delete_safe_orphans(store, clock=clock, grace_ms=ORPHAN_GRACE_MS) == 0
+    clock.advance_ms(ORPHAN_GRACE_MS)
+    assert delete_safe_orphans(store, clock=clock, grace_ms=ORPHAN_GRACE_MS) == 1
+    assert list(store.list("")) == []

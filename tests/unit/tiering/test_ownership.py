@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering.ownership import Ownership, OwnershipState
 from tests.unit.tiering.harness import Rig, asynchronous
 
@@ -42,26 +43,75 @@ async def test_until_it_is_known_whose_the_archive_is_it_is_only_read(tmp_path: 
         await rig.assert_everything_is_readable()
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
 @asynchronous
-async def test_a_disk_that_has_nothing_of_its_own_waits_to_go_on_behind_the_archive(
-    tmp_path: Path, is_lost: bool
-) -> None:
+async def test_a_disk_that_was_lost_waits_to_go_on_behind_the_archive(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await settle(rig)
         rig.ownership = Ownership(OwnershipState.UNKNOWN)
-        await (rig.lose_disk() if is_lost else rig.crash())
+        await rig.lose_disk()
         await settle(rig)
+        assert rig.manager.is_waiting
         with pytest.raises(TierUnavailable):
             rig.produce(1)
-        if not is_lost:
-            await rig.assert_everything_is_readable()
         rig.manager.confirm()
         await settle(rig)
         rig.produce_segments(1)
         await settle(rig)
         assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("was_written", [False, True])
+@pytest.mark.parametrize("is_away", [False, True])
+@asynchronous
+async def test_a_disk_that_is_there_takes_records_before_its_archive_answers(
+    tmp_path: Path, was_written: bool, is_away: bool
+) -> None:
+    """Be it that the manifest is not known, or whose it is: idle, emptied and never written."""
+    async with Rig(tmp_path) as rig:
+        if was_written:
+            rig.produce_segments(2)
+        await settle(rig)
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        if is_away:
+            rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.crash()
+        assert rig.manager.is_waiting == (was_written and not is_away)
+        rig.produce_segments(1)
+        await settle(rig)
+        rig.memory.clear_faults()
+        await settle(rig)
+        rig.produce_segments(1)
+        rig.manager.confirm()
+        await settle(rig)
+        assert rig.archived == [(base, base + 10) for base in range(0, 10 * len(rig.sent), 10)]
+        await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_who_may_have_lost_a_disk_takes_no_records_over_restarts_until_that_is_known(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.lose_disk()
+        for _ in range(2):
+            with pytest.raises(TierUnavailable):
+                rig.produce(1)
+            await rig.crash()
+        rig.memory.clear_faults()
+        await settle(rig)
+        rig.produce_segments(1)
+        # It is known now, and that is kept.
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        await rig.crash()
+        rig.produce_segments(1)
+        rig.memory.clear_faults()
+        await settle(rig)
+        assert rig.archived[-1] == (30, 40)
         await rig.assert_everything_is_readable()
 
 
