@@ -78,6 +78,8 @@ class ArchiveClaim:
             # Not in the metadata thread: while the store hangs, topics can still be created.
             executor = self._workers.manifests
             self._asking = asyncio.get_running_loop().run_in_executor(executor, claim)
+            # A start that ends meanwhile leaves a question that nobody has the answer of.
+            self._asking.add_done_callback(_note_failure)
         asking = self._asking
         try:
             async with asyncio.timeout(wait_s):
@@ -117,6 +119,11 @@ class ArchiveClaim:
             extra={"fields": {"url": self._store.url, "error": str(error)}},
         )
         self._noted_kind = kind
+
+
+def _note_failure(asking: asyncio.Future[ClusterInfo]) -> None:
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _claim(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:

@@ -1,0 +1,39 @@
+"""Asking the bucket whose archive it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any, cast
+
+from strandline.broker.archive_upkeep import ArchiveClaim
+from strandline.broker.workers import Workers
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.memory import Fault, MemoryStore
+
+
+def test_an_answer_that_comes_after_a_start_was_given_up_leaves_no_traceback() -> None:
+    store = MemoryStore()
+    answered = threading.Event()
+    store.add_fault(Fault(error=TierUnavailable, gate=answered, times=-1))
+    never_retrieved: list[dict[str, Any]] = []
+
+    async def start_and_give_up() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: never_retrieved.append(context))
+        with ThreadPoolExecutor(1) as thread:
+            workers = cast(Workers, SimpleNamespace(manifests=thread))
+            claim = ArchiveClaim(store, workers, cluster_id="c")
+            assert not await claim.attempt(wait_s=0)
+            del claim
+            answered.set()
+        # The thread has ended: its answer is the next thing that the loop does.
+        await asyncio.sleep(0)
+        gc.collect()
+
+    asyncio.run(start_and_give_up())
+
+    assert never_retrieved == []
