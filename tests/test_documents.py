@@ -266,9 +266,13 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_decisions_are_numbered_without_gaps_and_say_what_would_change_them() -> None:
+def test_decisions_are_numbered_without_gaps_listed_and_say_what_would_change_them() -> None:
     pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    listed = re.findall(
+        r"^\| \[\d+\]\(([^)]+)\)", (ROOT / "docs/decisions/README.md").read_text(), re.MULTILINE
+    )
+    assert sorted(listed) == [page.name for page in pages]
     for page in pages:
         headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
         wanted = ["Context", "Choice", "What it costs", "What would change our mind"]
