@@ -28,10 +28,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from strandline.storage import crc32c, files
+from strandline.storage import files
 from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
 from strandline.storage.files import FileMark, OpenFile
-from strandline.storage.local import checkpoint, folder
+from strandline.storage.local import checkpoint, folder, headed_file
 from strandline.storage.local.epoch_cache import LeaderEpochCache
 from strandline.storage.local.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.producer_state import ProducerState
@@ -174,8 +174,7 @@ def write_rows(directory: Path, rows: Iterable[ClosedLog]) -> None:
         body += json.dumps(row, separators=(",", ":")).encode() + b"\n"
         if len(body) > FILE_BYTES_MAX:
             break
-    head = {"magic": MAGIC, "version": VERSION, "crc32c": crc32c.crc32c(body)}
-    files.write_atomically(directory / FILE_NAME, json.dumps(head).encode() + b"\n" + body)
+    headed_file.write(directory / FILE_NAME, body, magic=MAGIC, version=VERSION)
 
 
 # --- at the start ----------------------------------------------------------------------------
@@ -186,23 +185,15 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
 
     None from a file that is damaged. Raises DiskError.
     """
-    content = files.read_if_there(directory / FILE_NAME)
-    if content is None:
-        return {}
-    head, _, body = content.partition(b"\n")
+    rows: dict[str, ClosedLog] = {}
     try:
-        facts = json.loads(head)
-        if facts["magic"] != MAGIC or facts["crc32c"] != crc32c.crc32c(body):
-            raise ValueError("magic or checksum is wrong")
-        if facts["version"] != VERSION:
-            raise ValueError(f"version {facts['version']} is not known")
-        rows: dict[str, ClosedLog] = {}
-        for line in io.BytesIO(body):
+        body = headed_file.read(directory / FILE_NAME, magic=MAGIC, version=VERSION)
+        for line in io.BytesIO(body or b""):
             row = ClosedLog(*json.loads(line))
             if row.is_unchanged(f"{directory}/{row.folder}"):
                 # The other marks have done their work, and are most of what a row takes.
                 rows[row.folder] = row._replace(marks=row.marks[-3:])
-    except (ValueError, KeyError, TypeError) as error:
+    except (CorruptFile, UnsupportedFormat, ValueError, TypeError) as error:
         log.warning(
             "logs are looked at one by one",
             extra={"fields": {"folder": str(directory), "reason": f"{FILE_NAME}: {error}"}},

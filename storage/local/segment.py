@@ -30,18 +30,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from strandline.storage import files
 from strandline.storage.errors import DiskError, StorageError
 from strandline.storage.files import OpenFile
-from strandline.storage.local.index import LOADED, TimeEntry, TimeIndex
+from strandline.storage.local.index import LOADED, TimeIndex
 from strandline.storage.local.open_segments import OPEN_SEALED
-from strandline.storage.local.segment_names import (
-    LOG_SUFFIX,
-    file_name,
-)
-from strandline.storage.local.segment_reader import (
-    SegmentReader,
-)
+from strandline.storage.local.segment_names import LOG_SUFFIX, file_name
+from strandline.storage.local.segment_reader import SegmentReader
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import NO_TIMESTAMP, Buffer
-from strandline.storage.records.any_batch import BATCH_BYTES_MIN
 
 log = logging.getLogger(__name__)
 
@@ -371,39 +365,6 @@ class LogSegment(SegmentReader):
             self._first_timestamp_ms = self._header_at(0).max_timestamp_ms
             self.is_index_full = self.offset_index.entry_count >= self.entries_max
             self._set_roll_timestamp()
-
-    def index_mismatch(self, config: LogConfig) -> str | None:
-        """What in the index files does not fit the log; None if nothing.
-
-        Looks at the last entries only, and at the batches they name. Raises CorruptRecords,
-        CorruptFile.
-        """
-        last_entry = self.offset_index.last_entry()
-        border = last_entry.position if last_entry else 0
-        unindexed_bytes = self.size_bytes - border
-        if unindexed_bytes < BATCH_BYTES_MIN:
-            return f"{self.index_path.name} points behind the log"
-        # Between two entries lie at most an interval and one batch; twice that is not our work.
-        if unindexed_bytes > 2 * (config.index_interval_bytes + config.max_message_bytes):
-            return f"{self.index_path.name} ends {unindexed_bytes} bytes before the log"
-        tail_header = self._header_at(border)
-        tail_offset = last_entry.relative_offset if last_entry else 0
-        if last_entry and tail_header.last_offset != self.base_offset + tail_offset:
-            return f"{self.index_path.name} is not that of this log"
-        last_time = self.time_index.last_entry() or TimeEntry(NO_TIMESTAMP, 0)
-        if tail_header.max_timestamp_ms > last_time.timestamp_ms:
-            return f"{self.time_index_path.name} ends before the log"
-        if last_time.timestamp_ms == NO_TIMESTAMP:
-            return None
-        # The highest timestamp is mostly in the tail, and then the index need not be loaded.
-        if last_time.relative_offset < tail_offset:
-            border = self._border_of(last_time.relative_offset)
-        for batch in self._walk(border):
-            if batch.last_offset >= self.base_offset + last_time.relative_offset:
-                if self._header_at(batch.position).max_timestamp_ms == last_time.timestamp_ms:
-                    return None
-                break
-        return f"{self.time_index_path.name} is not that of this log"
 
     def _reload_max_timestamp(self) -> None:
         """Finds the highest timestamp again: the last time entry, then the batches behind it."""

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from strandline.storage import crc32c, files
-from strandline.storage.errors import CorruptFile, CorruptRecords, DiskError, UnsupportedFormat
+from strandline.storage import files
+from strandline.storage.errors import CorruptFile, CorruptRecords, DiskError
 from strandline.storage.files import OpenFile
+from strandline.storage.local import headed_file
 from strandline.storage.local.folder import segment_bases
 from strandline.storage.local.scan import scan_batches
 from strandline.storage.local.segment import LogSegment
@@ -99,34 +101,23 @@ def _copy_from(segment: LogSegment, offset: Offset, target: Path) -> None:
 
 def write_note(log: SegmentedLog, note: SetAside) -> None:
     """Replaces the note. Blocks. Raises DiskError."""
-    text = json.dumps(
-        {
-            "start_offset": note.start_offset,
-            "end_offset": note.end_offset,
-            "leader_epoch": note.leader_epoch,
-            "target_offset": note.target_offset,
-        }
-    )
-    head = {"magic": MAGIC, "version": VERSION, "crc32c": crc32c.crc32c(text.encode())}
-    content = f"{json.dumps(head)}\n{text}\n"
-    files.write_atomically(folder_of(log) / NOTE, content.encode())
+    text = json.dumps(asdict(note))
+    path = folder_of(log) / NOTE
+    headed_file.write(path, text.encode(), magic=MAGIC, version=VERSION, end=b"\n")
 
 
 def read_note(log: SegmentedLog) -> SetAside | None:
-    """What is set aside; None if nothing is. Blocks. Raises CorruptFile, DiskError."""
+    """What is set aside; None if nothing is. Blocks.
+
+    Raises CorruptFile, UnsupportedFormat, DiskError.
+    """
     path = folder_of(log) / NOTE
-    content = files.read_if_there(path)
-    if content is None:
+    text = headed_file.read(path, magic=MAGIC, version=VERSION, end=b"\n")
+    if text is None:
         return None
     try:
-        head, text, _ = content.split(b"\n")
-        facts = json.loads(head)
-        if facts["magic"] != MAGIC or facts["crc32c"] != crc32c.crc32c(text):
-            raise ValueError("magic or checksum is wrong")
-        if facts["version"] != VERSION:
-            raise UnsupportedFormat(f"{path} has version {facts['version']}, known is {VERSION}")
         return SetAside(**{name: int(value) for name, value in json.loads(text).items()})
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise CorruptFile(f"{path}: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Reading whole files of every size, small ones with one read."""
+"""Reading whole files of every size, small ones with one read, and what files say of themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from strandline.storage import files
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
+from strandline.storage.local import headed_file
 
 FIRST, MORE = files.SMALL_FILE_BYTES, files.LARGE_READ_BYTES
 
@@ -30,3 +31,20 @@ def test_a_file_that_is_not_there_is_nothing_or_an_error(tmp_path: Path) -> None
         files.read_whole(tmp_path / "none")
     with pytest.raises(DiskError):
         files.read_if_there(tmp_path)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_a_file_that_says_what_it_is_keeps_its_bytes(tmp_path: Path, end: bytes) -> None:
+    """Those of a note of records set aside, which ends with a line's end, and one without."""
+    path = tmp_path / "note"
+    body = b'{"start_offset": 10, "end_offset": 20, "leader_epoch": 3, "target_offset": -1}'
+    head = b'{"magic": "strandline-set-aside", "version": 1, "crc32c": 2437753895}\n'
+    headed_file.write(path, body, magic="strandline-set-aside", version=1, end=end)
+    assert path.read_bytes() == head + body + end
+    assert headed_file.read(path, magic="strandline-set-aside", version=1, end=end) == body
+    with pytest.raises(UnsupportedFormat):
+        headed_file.read(path, magic="strandline-set-aside", version=2, end=end)
+    for damaged in (head + body + end + b" ", (head + body + end)[:-1], b"[]\n", b"{\n" + body):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptFile):
+            headed_file.read(path, magic="strandline-set-aside", version=1, end=end)
