@@ -30,8 +30,6 @@ NICENESS = 10
 class ChildFailed(StorageError):
     """The child died, or could not be started; says nothing about what it worked on."""
 
-    retriable = True
-
 
 def program_of(module: str) -> str:
     """Python that runs `main()` of a module of ours."""

@@ -135,10 +135,9 @@ class InvalidConfig(StrandlineError):
 
 
 class StorageError(StrandlineError):
-    """Disk or object store did not do what it should; `retriable` says whether to try again."""
+    """Disk or object store did not do what it should; the class says what to do about it."""
 
     kafka_code = 56  # KAFKA_STORAGE_ERROR
-    retriable: ClassVar[bool] = False
 
 
 # The disk has no room for this process at present; what is there stays good.
@@ -195,8 +194,6 @@ class AccessDenied(TierError):
 class TierUnavailable(TierError):
     """Timeout, refused or reset connection, 5xx, throttling: try again later."""
 
-    retriable = True
-
 
 class ObjectCorrupt(TierError):
     """The object's bytes or size are not what the manifest promises."""
@@ -204,8 +201,6 @@ class ObjectCorrupt(TierError):
 
 class ObjectArchived(TierError):
     """The object lies in a storage class that must be restored first (InvalidObjectState)."""
-
-    retriable = True
 
 
 class PreconditionFailed(TierError):

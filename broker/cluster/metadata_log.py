@@ -83,8 +83,6 @@ LISTING_ATTEMPTS_MAX = 3
 class MetadataRaced(StorageError):
     """Another broker appended first; `MetadataLog.image` is up to date: decide again."""
 
-    retriable = True
-
 
 class MirrorDiverged(StorageError):
     """The mirror holds another history than the log; nothing was written to it."""

@@ -80,13 +80,9 @@ log = logging.getLogger(__name__)
 class CopyUseless(TierError):
     """Nobody waits for the copy any more."""
 
-    retriable = True
-
 
 class CopyDeadlineMissed(TierError):
     """A copy took longer than it may; the store may be well, only slow for this size."""
-
-    retriable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,8 +40,6 @@ CHILD_PROGRAM = program_of(__name__)
 class InspectionFailed(StorageError):
     """The pass did not end in time, or its process died; says nothing about the segment."""
 
-    retriable = True
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionRequest:

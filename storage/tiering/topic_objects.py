@@ -41,8 +41,6 @@ DELETES_PER_STEP_MAX = 10
 class ListingLags(TierError):
     """The store lists what was deleted before."""
 
-    retriable = True
-
 
 class TopicObjects:
     """Everything in a topic's folder but `topic.json`. Blocking; used by one thread at a time."""
