@@ -34,6 +34,8 @@ TEST_ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+    # Spark's JVM lives for minutes: what its second compiler makes faster costs more than it gains.
+    "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
@@ -61,7 +63,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.fixture(scope="session", autouse=True)
 def s3_credentials() -> Iterator[None]:
-    """Credentials for emulators, in this process and in those that tests start."""
+    """Credentials for emulators, in this process and in those that tests start; Spark's options."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in TEST_ENVIRONMENT.items():
             patch.setenv(name, value)
