@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -475,7 +475,7 @@ class Broker:
             self._workers.stop()
         log.info("stopped")
 
-    async def _in(self, worker: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    async def _in(self, worker: Executor, call: Callable[[], T]) -> T:
         return await self._loop.run_in_executor(worker, call)
 
 

@@ -13,6 +13,7 @@ later, so that a broker starts, and serves what is on its disk, while the store 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -22,11 +23,12 @@ from strandline.broker.cluster.metadata_log import MetadataLog, MirrorTaken
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.coordination.group_archive import GroupArchive
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.workers import Workers
+from strandline.broker.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, StrandlineError, TierError, TierUnavailable
 from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.object_store import ObjectStore, check_conditional_writes
+from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 
 if TYPE_CHECKING:
@@ -138,22 +140,28 @@ def _claim(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
 async def start_tiering(
     tiering: TieringManager, metadata_log: MetadataLog, workers: Workers
 ) -> None:
-    """Loads what the archive says of the partitions.
+    """Loads what the archive says of the partitions, and finds out beside it whose that is.
 
-    Where a disk has nothing but what the archive has it is found out at once whose that is: until
-    then such a partition takes no records, and one that is behind would seem to be empty. For the
-    others the loops are early enough.
+    Until then a partition that is behind its archive takes no records, and would seem to be empty;
+    and one that has nothing else is not safe from a late commit of its last broker.
     """
-    await tiering.start()
-    if not tiering.is_waiting:
-        return
+    workers.manifests.resize(MANIFEST_THREADS_AT_START)
     try:
+        if not tiering.is_unclaimed:
+            await tiering.start()
+            return
+        await side_by_side(tiering.start(), _claim_soon(tiering, metadata_log, workers))
+        if tiering.archive_is_ours and tiering.is_waiting:
+            await tiering.start()
+    finally:
+        workers.manifests.resize(MANIFEST_THREADS)
+
+
+async def _claim_soon(tiering: TieringManager, metadata_log: MetadataLog, workers: Workers) -> None:
+    """Not at any price: the loop tries again, and says why."""
+    with contextlib.suppress(TimeoutError, StorageError):
         async with asyncio.timeout(CLAIM_WAIT_S):
             await _tell(metadata_log.claim_mirror, tiering, workers)
-    except (TimeoutError, StorageError):
-        # The loop tries again, and says why.
-        return
-    await tiering.start()
 
 
 async def _tell(mirror: Callable[[], object], tiering: TieringManager, workers: Workers) -> None:

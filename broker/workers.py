@@ -3,7 +3,7 @@
     disk (1)       log folders, checkpoints
     syncs (8)      flushes of logs; those of different logs share the device
     metadata (1)   appends to the metadata log
-    manifests (4)  manifests, the mirror of the metadata log
+    manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
     lookups (2)    offsets by time
     records (2)    appends that need decompression or a look at each record
     copier (remote.log.manager.copier.thread.pool.size)  uploads
@@ -26,6 +26,8 @@ from strandline.storage.values import dataclass
 
 # Manifests and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
+# Nobody is served yet, and each waits for the store: as many as the tiering loads side by side.
+MANIFEST_THREADS_AT_START = 16
 # ListOffsets by time decompresses a batch of each partition.
 LOOKUP_THREADS = 2
 # An fsync waits for the device and for nobody else; ten at once take little longer than one.
@@ -45,7 +47,7 @@ class Workers:
     copier: ResizablePool
     lookups: ThreadPoolExecutor
     records: ThreadPoolExecutor
-    manifests: ThreadPoolExecutor
+    manifests: ResizablePool
     reader: ResizablePool
     expiration: ResizablePool
     cleaner: ThreadPoolExecutor
@@ -62,7 +64,7 @@ class Workers:
             copier=ResizablePool(config.remote_log_manager_copier_thread_pool_size, "copier"),
             lookups=ThreadPoolExecutor(LOOKUP_THREADS, "lookups"),
             records=ThreadPoolExecutor(RECORD_THREADS, "records"),
-            manifests=ThreadPoolExecutor(MANIFEST_THREADS, "manifests"),
+            manifests=ResizablePool(MANIFEST_THREADS, "manifests"),
             reader=ResizablePool(config.remote_log_reader_threads, "reader"),
             expiration=ResizablePool(
                 config.remote_log_manager_expiration_thread_pool_size, "expiration"

@@ -294,19 +294,19 @@ class TieringManager:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a partition goes on behind its archive once it is known whose that is."""
-        return self._ownership.is_unknown and any(
-            partition.awaits_claim for partition in self._partitions.values()
-        )
+        """Whether a partition has to claim its archive, or to go on behind it."""
+        return any(partition.awaits_claim for partition in self._partitions.values())
 
     async def start(self) -> None:
-        """Loads all manifests and finds purges that were interrupted, as far as the store answers.
+        """Loads all manifests and finds purges that were interrupted, as far as the store answers;
+        once more for those that waited until it was known whose the archive is.
 
         Never raises for the store: what could not be loaded is tried again by `run`.
         """
         try:
             async with asyncio.timeout(self._config.start_timeout_ms / 1000):
-                if self._config.follows or await self._read_tombstones():
+                is_told = self._config.follows or self._tombstones_read
+                if is_told or await self._read_tombstones():
                     await self._load_all(list(self._partitions.values()))
         except TimeoutError:
             log.warning(

@@ -71,7 +71,7 @@ class ManifestOwner:
         # The bucket may have another manifest than the one that is held.
         self.in_doubt = False
         # The manifest is held to be read, and is not claimed although it must be.
-        self.is_unclaimed = False
+        self.is_unclaimed = self._is_fresh = False
         # The folder of the log was missing at a start; see `unknown_past.py`.
         self._is_past_unknown = unknown_past.is_marked(unified_log.local.directory)
         # Records are set aside. After a crash in between nobody appends until they are back.
@@ -106,9 +106,11 @@ class ManifestOwner:
         """
         if self.remote.known and not self.in_doubt:
             return
-        stored = await self._tools.run(
-            partial(self._loader(), self._tools.store, self.remote.partition)
-        )
+        stored = self._take_fresh()
+        if stored is None:
+            stored = await self._tools.run(
+                partial(self._loader(), self._tools.store, self.remote.partition)
+            )
         self.remote.refuse_regress(stored)
         if not self.remote.ownership.is_ours and stored is not None:
             must_claim = self._must_claim(stored.manifest)
@@ -170,9 +172,20 @@ class ManifestOwner:
         self.in_doubt = True
         if is_behind:
             return
-        self.is_unclaimed = True
+        self.is_unclaimed = self._is_fresh = True
         self.remote.adopt(stored)
         self.log.adopt_remote_log_start()
+
+    def _take_fresh(self) -> StoredManifest | None:
+        """What was read before it was known whose it is, once, if a claim tells whether it is new.
+
+        At a start there are as many of them as idle partitions.
+        """
+        stored, is_fresh = self.remote.stored, self._is_fresh
+        self._is_fresh = False
+        if not is_fresh or stored is None or not self.remote.ownership.is_ours:
+            return None
+        return stored if self._must_claim(stored.manifest) else None
 
     def _loader(self) -> Callable[[ObjectStore, TopicIdPartition], StoredManifest | None]:
         """Without a manifest the log begins where this disk does: not for one wrong answer."""

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.manifest_store import commit, load
 from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering.ownership import Ownership, OwnershipState
-from tests.unit.tiering.harness import Rig, asynchronous
+from tests.unit.tiering.harness import ID_PARTITION, Rig, asynchronous
 
 
 async def start_with(rig: Rig, state: OwnershipState) -> None:
@@ -86,6 +87,36 @@ async def test_a_disk_that_is_there_takes_records_before_its_archive_answers(
         rig.manager.confirm()
         await settle(rig)
         assert rig.archived == [(base, base + 10) for base in range(0, 10 * len(rig.sent), 10)]
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("is_outdated", [False, True])
+@asynchronous
+async def test_a_start_reads_a_manifest_once_though_it_claims_it_when_it_is_known_whose_it_is(
+    tmp_path: Path, is_outdated: bool
+) -> None:
+    """With a thousand idle partitions that is a thousand requests less; unless it is not new."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.memory.requests.clear()
+        await rig.crash()
+        if is_outdated:
+            stored = load(rig.store, ID_PARTITION)
+            assert stored is not None
+            commit(rig.store, stored, stored.manifest.with_leader_epoch(rig.leader_epoch - 1))
+        rig.manager.confirm()
+        await rig.manager.start()
+        asked = [r.operation for r in rig.memory.requests if r.key == rig.manifest_key]
+        if not is_outdated:
+            assert sorted(asked) == ["get", "put"]
+        await settle(rig)
+        assert rig.manifest is not None
+        assert rig.manifest.leader_epoch == rig.leader_epoch
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
         await rig.assert_everything_is_readable()
 
 
