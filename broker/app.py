@@ -299,6 +299,8 @@ class Broker:
                 log.info("stopping")
                 self._stopping = True
                 self._server.close()
+                # What came in just now begins, and is cancelled: what never began warns on stderr.
+                await asyncio.sleep(0)
                 raise _Stop
         except* _Stop:
             pass
