@@ -22,8 +22,8 @@ _INTRODUCTION = """\
 What the broker speaks. An API that is not in this table is not advertised, and a request for it
 closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3's do.
 
-| API | key | versions served | versions advertised | flexible |
-| --- | --- | --- | --- | --- |
+| API | key | versions | flexible |
+| --- | --- | --- | --- |
 """
 
 _NOTES = """
@@ -54,7 +54,7 @@ Transactional ids are refused at once with INVALID_REQUEST.
 def render() -> str:
     """The whole page."""
     lines = [
-        f"| {row.name} | {row.key} | {row.supported} | {row.advertised} | {row.flexible} |\n"
+        f"| {row.name} | {row.key} | {row.supported} | {row.flexible} |\n"
         for row in protocol_rows()
     ]
     return _INTRODUCTION + "".join(lines) + _NOTES

@@ -13,7 +13,7 @@ import re
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.handlers.features import finalized_features, supported_features
 from strandline.broker.handlers.services import RequestContext
-from strandline.broker.protocol.api import ADVERTISED, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.api_versions import (
     ApiVersionRange,
@@ -27,8 +27,10 @@ FIRST_VERSION_WITH_ZERO_FEATURES = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 _RANGES = tuple(
-    ApiVersionRange(api_key=key, min_version=versions.lowest, max_version=versions.highest)
-    for key, versions in ADVERTISED.items()
+    ApiVersionRange(
+        api_key=spec.key, min_version=spec.supported.lowest, max_version=spec.supported.highest
+    )
+    for spec in SPECS.values()
 )
 
 

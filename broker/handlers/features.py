@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from strandline.broker.handlers.error_messages import clipped
 from strandline.broker.handlers.limits import refuse_flood
 from strandline.broker.handlers.services import RequestContext, Services
-from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.api_versions import FinalizedFeature, SupportedFeature
 from strandline.broker.protocol.messages.unregister_broker import (
@@ -54,11 +53,7 @@ class Feature:
 
 FEATURES: Sequence[Feature] = (
     Feature(name="metadata.version", lowest=7, level=25),
-    *(
-        [Feature(name="group.version", lowest=0, level=1)]
-        if ApiKey.CONSUMER_GROUP_HEARTBEAT in SPECS
-        else []
-    ),
+    Feature(name="group.version", lowest=0, level=1),
 )
 
 

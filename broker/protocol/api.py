@@ -3,13 +3,8 @@
 This table is the single place where a version range is written down: the message classes, the
 headers, ApiVersions and docs/protocol.md take it from here.
 
-    supported     we have a schema for it; a request of this version is served, if the API is
-    advertised    what ApiVersions tells clients; wider than `supported` for Produce only
+    supported     what is encoded, decoded, served, advertised to clients, and documented
     flexible      compact lengths and tagged fields, and with them the newer header (KIP-482)
-    served        there is a handler for it; without one, only the codec knows the API
-
-    SCHEMAS       every row: what can be encoded and decoded
-    SPECS         the rows that are served: what is routed, advertised and documented
 """
 
 from __future__ import annotations
@@ -121,36 +116,20 @@ class ApiSpec:
 
     key: ApiKey
     supported: VersionRange
-    advertised: VersionRange
     flexible_from: int
-    served: bool
 
     def is_flexible(self, version: int) -> bool:
         return version >= self.flexible_from
 
 
-def _row(
-    key: ApiKey,
-    lowest: int,
-    highest: int,
-    *,
-    flexible_from: int,
-    advertised_from: int | None = None,
-    served: bool = True,
-) -> ApiSpec:
-    return ApiSpec(
-        key=key,
-        supported=VersionRange(lowest, highest),
-        advertised=VersionRange(lowest if advertised_from is None else advertised_from, highest),
-        flexible_from=flexible_from,
-        served=served,
-    )
+def _row(key: ApiKey, lowest: int, highest: int, *, flexible_from: int) -> ApiSpec:
+    return ApiSpec(key=key, supported=VersionRange(lowest, highest), flexible_from=flexible_from)
 
 
 # The flexible version of an API that never became flexible.
 _NEVER: Final = 32767
 
-SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
+SPECS: Mapping[int, ApiSpec] = MappingProxyType(
     {
         row.key: row
         for row in (
@@ -209,17 +188,6 @@ SCHEMAS: Mapping[int, ApiSpec] = MappingProxyType(
     }
 )
 
-SPECS: Mapping[int, ApiSpec] = MappingProxyType(
-    {row.key: row for row in SCHEMAS.values() if row.served}
-)
-
-SUPPORTED: Mapping[ApiKey, VersionRange] = MappingProxyType(
-    {row.key: row.supported for row in SPECS.values()}
-)
-ADVERTISED: Mapping[ApiKey, VersionRange] = MappingProxyType(
-    {row.key: row.advertised for row in SPECS.values()}
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolRow:
@@ -228,7 +196,6 @@ class ProtocolRow:
     name: str
     key: int
     supported: str
-    advertised: str
     flexible: str
 
 
@@ -239,7 +206,6 @@ def protocol_rows() -> tuple[ProtocolRow, ...]:
             name=api_name(row.key),
             key=int(row.key),
             supported=str(row.supported),
-            advertised=str(row.advertised),
             flexible=f"{row.flexible_from}+",
         )
         for row in sorted(SPECS.values(), key=lambda row: row.key)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final, TypeVar
 
-from strandline.broker.protocol.api import SCHEMAS, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.codegen import Decoder, Encoder, make_decoder, make_encoder
 from strandline.broker.protocol.errors import MalformedRequest
 from strandline.broker.protocol.schema import (
@@ -127,14 +127,14 @@ def _load(api_key: int) -> tuple[type[Request], type[Response]]:
 
 
 def _decoder_for(cls: type[Message], version: int) -> Decoder:
-    assert version in SCHEMAS[cls.spec.key].supported, (cls, version)
+    assert version in SPECS[cls.spec.key].supported, (cls, version)
     decoder = make_decoder(cls, version, flexible=cls.spec.is_flexible(version))
     _decoders[cls, version] = decoder
     return decoder
 
 
 def _encoder_for(cls: type[Message], version: int) -> Encoder:
-    assert version in SCHEMAS[cls.spec.key].supported, (cls, version)
+    assert version in SPECS[cls.spec.key].supported, (cls, version)
     encoder = make_encoder(cls, version, flexible=cls.spec.is_flexible(version))
     _encoders[cls, version] = encoder
     return encoder

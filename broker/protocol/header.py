@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from strandline.broker.protocol.api import SCHEMAS, SPECS, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.primitives import skip_tags
 from strandline.broker.protocol.schema import IN_MEMORY, Part
@@ -104,7 +104,7 @@ def encode_request_header(
     """What a client puts in front of a request body; for tests and tools."""
     raw = b"" if client_id is None else client_id.encode()
     length = _NULL if client_id is None else len(raw)
-    tags = b"\x00" if SCHEMAS[api_key].is_flexible(version) else b""
+    tags = b"\x00" if SPECS[api_key].is_flexible(version) else b""
     return _REQUEST_HEAD.pack(api_key, version, correlation_id, length) + raw + tags
 
 
@@ -121,7 +121,7 @@ def decode_response_header(api_key: int, version: int, frame: memoryview) -> tup
 
 
 def _has_response_tags(api_key: int, version: int) -> bool:
-    return api_key != ApiKey.API_VERSIONS and SCHEMAS[api_key].is_flexible(version)
+    return api_key != ApiKey.API_VERSIONS and SPECS[api_key].is_flexible(version)
 
 
 def frame(parts: Sequence[Part]) -> list[Part]:

@@ -36,7 +36,7 @@ from typing import (
     overload,
 )
 
-from strandline.broker.protocol.api import SCHEMAS, ApiKey, ApiSpec, api_name
+from strandline.broker.protocol.api import SPECS, ApiKey, ApiSpec, api_name
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -266,7 +266,7 @@ class StructMeta(type):
         cls = super().__new__(mcs, name, bases, body)
         cls.fields = fields
         if api is not None:
-            cls.spec = SCHEMAS[api]  # type: ignore[attr-defined]  # declared by Message
+            cls.spec = SPECS[api]  # type: ignore[attr-defined]  # declared by Message
         if fields:
             # mypy takes no assignment to __init__; here and below it is the metaclass's work.
             cls.__init__ = _make_late_constructor(cls, fields)  # type: ignore[misc]

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from strandline.broker.protocol.api import ADVERTISED, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -158,7 +158,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_our_ra
     client: WireClient, version: int
 ) -> None:
     client.send_raw(framed(header(ApiKey.API_VERSIONS, version, tags=b"\0") + b"whatever"))
-    ours = ADVERTISED[ApiKey.API_VERSIONS]
+    ours = SPECS[ApiKey.API_VERSIONS].supported
     expected = struct.pack(">ihi", 7, UNSUPPORTED_VERSION, 1) + struct.pack(
         ">hhh", ApiKey.API_VERSIONS, ours.lowest, ours.highest
     )
@@ -174,7 +174,9 @@ def test_api_versions_lists_what_is_served_and_nothing_else(
     response = client.ask(software(), ApiVersionsResponse, version)
     assert response.error_code == 0
     listed = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
-    assert listed == {int(key): (r.lowest, r.highest) for key, r in ADVERTISED.items()}
+    assert listed == {
+        int(spec.key): (spec.supported.lowest, spec.supported.highest) for spec in SPECS.values()
+    }
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import uuid
 from typing import Any, TypeVar
 
 from strandline.broker.protocol import codec
-from strandline.broker.protocol.api import SCHEMAS, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.schema import (
     OWN_TAG_MIN,
@@ -68,7 +68,7 @@ def every_message() -> list[tuple[type[Message], int]]:
     """All classes and versions that we have tables for."""
     return [
         (cls, version)
-        for key, row in SCHEMAS.items()
+        for key, row in SPECS.items()
         for version in row.supported
         for cls in (codec.request_class(key), codec.response_class(key))
     ]

@@ -19,7 +19,7 @@ from typing import Any
 from kio.static.constants import EntityType
 
 from strandline.broker.protocol import codec, source
-from strandline.broker.protocol.api import SCHEMAS, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.schema import ArrayOf, Message, Struct, StructOf, WireType
 from tests.unit.protocol.message_values import every_message, is_own
 
@@ -205,7 +205,7 @@ def snake_case(name: str) -> str:
 
 
 def kio_class(cls: type[Message], version: int) -> Any:
-    key = SCHEMAS[cls.spec.key].key
+    key = SPECS[cls.spec.key].key
     direction = "request" if cls is codec.request_class(key) else "response"
     return getattr(
         importlib.import_module(f"kio.schema.{key.name.lower()}.v{version}.{direction}"),

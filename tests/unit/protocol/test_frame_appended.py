@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from strandline.broker.protocol import codec
-from strandline.broker.protocol.api import SUPPORTED, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.header import frame_response
 from strandline.broker.protocol.messages.produce import (
     ProduceResponse,
@@ -18,7 +18,7 @@ from strandline.broker.protocol.messages.produce import (
 from strandline.broker.protocol.produce import frame_appended
 
 
-@pytest.mark.parametrize("version", list(SUPPORTED[ApiKey.PRODUCE]))
+@pytest.mark.parametrize("version", list(SPECS[ApiKey.PRODUCE].supported))
 @pytest.mark.parametrize("name", ["t", "x" * 126, "x" * 127, "x" * 249])
 def test_the_quick_answer_equals_the_generated_one(version: int, name: str) -> None:
     topic_id = uuid.uuid4() if version >= 13 else None

@@ -102,7 +102,7 @@ def test_responses_of_flexible_versions_have_tags_except_those_of_api_versions()
 
 
 def test_the_answer_to_an_unknown_api_versions_version_is_the_one_of_kip_511() -> None:
-    ours = SPECS[ApiKey.API_VERSIONS].advertised
+    ours = SPECS[ApiKey.API_VERSIONS].supported
     response = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
         api_keys=[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.protocol import codec
-from strandline.broker.protocol.api import SCHEMAS, ApiKey
+from strandline.broker.protocol.api import SPECS, ApiKey
 from strandline.broker.protocol.schema import ArrayOf, Message, Struct, StructOf
 from tests.unit.protocol.message_values import is_own, label, messages_of_kio
 from tests.unit.protocol.oracle_tables import (
@@ -20,7 +20,7 @@ from tests.unit.protocol.oracle_tables import (
     with_names_of_kafka_python,
 )
 
-KEYS_OF_KAFKA_PYTHON = [ApiKey(key) for key in SCHEMAS if key not in UNKNOWN_TO_KAFKA_PYTHON]
+KEYS_OF_KAFKA_PYTHON = [ApiKey(key) for key in SPECS if key not in UNKNOWN_TO_KAFKA_PYTHON]
 
 
 @pytest.mark.parametrize(("cls", "version"), messages_of_kafka_python(), ids=label)
@@ -37,7 +37,7 @@ def test_the_table_is_that_of_kio(cls: type[Message], version: int) -> None:
 @pytest.mark.parametrize("key", KEYS_OF_KAFKA_PYTHON, ids=lambda key: key.name)
 def test_flexible_versions_begin_where_kafka_python_has_them(key: ApiKey) -> None:
     for cls in (codec.request_class(key), codec.response_class(key)):
-        for version in SCHEMAS[key].supported:
+        for version in SPECS[key].supported:
             assert cls.spec.is_flexible(version) is kafka_python_class(cls).flexible_version_q(
                 version
             )
@@ -47,8 +47,8 @@ def test_flexible_versions_begin_where_kafka_python_has_them(key: ApiKey) -> Non
 def test_what_a_version_does_not_carry_has_kafkas_default(key: ApiKey) -> None:
     """Defaults count where nothing is sent: tags, and request fields of other versions."""
     request, response = codec.request_class(key), codec.response_class(key)
-    _compare_defaults(request, request, SCHEMAS[key].supported.lowest, "", tags_only=False)
-    _compare_defaults(response, response, SCHEMAS[key].supported.lowest, "", tags_only=True)
+    _compare_defaults(request, request, SPECS[key].supported.lowest, "", tags_only=False)
+    _compare_defaults(response, response, SPECS[key].supported.lowest, "", tags_only=True)
 
 
 def _compare_defaults(
