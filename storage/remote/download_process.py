@@ -31,13 +31,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from strandline.storage.child_process import ChildFailed, ChildProcess, program_of
+from strandline.storage.child_process import ChildFailed
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import TierError
 from strandline.storage.files import OpenFile
@@ -55,11 +54,11 @@ from strandline.storage.remote.download_messages import (
     Request,
 )
 from strandline.storage.remote.segment_index import ChunkKey
+from strandline.storage.remote.started_child import StartedChild
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
-CHILD_PROGRAM = program_of("strandline.storage.remote.download_child")
 # Who reads a record here and there needs no second process.
 STARTS_AFTER = 2
 # Long enough for a consumer that pauses, short enough to give the memory back.
@@ -67,8 +66,6 @@ IDLE_S = 60.0
 # How long the child is left alone after something went wrong; doubled up to the second.
 REST_FIRST_S = 1.0
 REST_S_MAX = 60.0
-# Imports take 0.2 s; on a machine with much else to do, many times that.
-START_S_MAX = 30.0
 # What the child may take beyond the time of the request before it is killed.
 OVERDUE_S = 5.0
 # For reading and checking one chunk of a local file.
@@ -92,36 +89,6 @@ class Lost:
 OnAnswer: TypeAlias = Callable[[BatchIndex | NotDone | Lost], None]
 
 
-class _Child:
-    """A process, its free channels, and the blocks that it has mapped."""
-
-    def __init__(self, channel_count: int, now_s: float) -> None:
-        """Raises ChildFailed."""
-        self.started_s = now_s
-        self.is_ready = False
-        self.known: set[int] = set()
-        self.free: list[Channel] = []
-        self.channel_count = channel_count
-        theirs: list[socket.socket] = []
-        try:
-            for _ in range(channel_count):
-                ours, their = socket.socketpair()
-                self.free.append(Channel(ours))
-                theirs.append(their)
-            self.process = ChildProcess(
-                CHILD_PROGRAM, descriptors=[their.fileno() for their in theirs]
-            )
-        except OSError as error:
-            raise ChildFailed(f"cannot set up a child process: {error}") from error
-        finally:
-            for their in theirs:
-                their.close()
-
-    @property
-    def is_idle(self) -> bool:
-        return len(self.free) == self.channel_count
-
-
 class DownloadProcess:
     """Owner of the child. Thread-safe; methods block where nothing else is said of them."""
 
@@ -132,7 +99,7 @@ class DownloadProcess:
         self._clock = clock or SystemClock()
         self._channel_count = min(parallel_max, CHANNELS_MAX)
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._child: StartedChild | None = None
         self._is_starting = False
         self._asked_count = 0
         self._used_s = 0.0
@@ -242,7 +209,7 @@ class DownloadProcess:
 
     def _request(
         self,
-        child: _Child,
+        child: StartedChild,
         source: DirectRead,
         key: ChunkKey,
         memory: BlockMemory,
@@ -310,7 +277,7 @@ class DownloadProcess:
 
     def _ask(
         self,
-        child: _Child,
+        child: StartedChild,
         channel: Channel,
         request: Request,
         descriptor: int | None,
@@ -329,7 +296,7 @@ class DownloadProcess:
 
     def _begin(
         self,
-        child: _Child,
+        child: StartedChild,
         channel: Channel,
         request: Request,
         descriptor: int | None,
@@ -388,7 +355,7 @@ class DownloadProcess:
                 return True
             self._child = None
             self._asked_count = 0
-        _end(child)
+        child.end()
         return False
 
     def close(self) -> None:
@@ -405,7 +372,7 @@ class DownloadProcess:
 
     # --- the child ---------------------------------------------------------------------------
 
-    def _take(self) -> tuple[_Child, Channel] | None:
+    def _take(self) -> tuple[StartedChild, Channel] | None:
         """A ready child and a channel to it; starts one if it is time."""
         with self._lock:
             now_s = self._note_use()
@@ -421,7 +388,7 @@ class DownloadProcess:
                 must_start = False
                 child = self._child
                 try:
-                    is_ready = child.is_ready or self._became_ready(child, now_s)
+                    is_ready = child.is_ready or child.became_ready(now_s)
                 except (EOFError, OSError) as error:
                     failure: Exception = error
                 else:
@@ -432,7 +399,7 @@ class DownloadProcess:
             self._lose(child, failure)
         return None
 
-    def _take_ready(self) -> tuple[_Child, Channel] | None:
+    def _take_ready(self) -> tuple[StartedChild, Channel] | None:
         """As `_take`, if nothing is to be done for it. With the lock held."""
         child = self._child
         if child is None or not child.is_ready or not child.free or self._is_closed:
@@ -447,9 +414,9 @@ class DownloadProcess:
 
     def _start(self, now_s: float) -> None:
         """Starts a child, without the lock, which the event loop takes."""
-        child: _Child | None = None
+        child: StartedChild | None = None
         try:
-            child = _Child(self._channel_count, now_s)
+            child = StartedChild(self._channel_count, now_s)
         except ChildFailed as error:
             failure = str(error)
         with self._lock:
@@ -462,15 +429,7 @@ class DownloadProcess:
         if child is not None:
             child.process.kill()
 
-    @staticmethod
-    def _became_ready(child: _Child, now_s: float) -> bool:
-        if child.process.connection.poll(0):
-            child.is_ready = bool(child.process.connection.recv_bytes())
-        elif now_s - child.started_s > START_S_MAX:
-            raise TimeoutError(f"not ready within {START_S_MAX:g} s")
-        return child.is_ready
-
-    def _give_back(self, child: _Child, channel: Channel, answer: Answer) -> None:
+    def _give_back(self, child: StartedChild, channel: Channel, answer: Answer) -> None:
         with self._lock:
             child.free.append(channel)
             self._used_s = self._clock.monotonic_s()
@@ -481,7 +440,7 @@ class DownloadProcess:
                 self._rest_s = 0.0
                 self.fetched_count += 1
 
-    def _lose(self, child: _Child, error: Exception) -> None:
+    def _lose(self, child: StartedChild, error: Exception) -> None:
         """Makes sure that the child is dead, and that a later fetch starts another."""
         with self._lock:
             is_ours = self._child is child
@@ -497,12 +456,6 @@ class DownloadProcess:
             "cold reads go the long way for a while",
             extra={"fields": {"reason": reason, "rest_s": self._rest_s}},
         )
-
-
-def _end(child: _Child) -> None:
-    for channel in child.free:
-        channel.close()
-    child.process.end()
 
 
 def download_process(store: object, *, parallel_max: int) -> DownloadProcess | None:

@@ -30,21 +30,11 @@ from concurrent.futures import Executor
 from dataclasses import field
 from pathlib import Path
 
-from strandline.storage.errors import (
-    CorruptRecords,
-    DiskError,
-    ObjectCorrupt,
-    TierUnavailable,
-    UnsupportedCodec,
-)
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
-from strandline.storage.records.any_batch import iter_batches, iter_records
 from strandline.storage.remote.chunk_cache import Chunk, RecordBytes
 from strandline.storage.remote.download_process import DownloadProcess
 from strandline.storage.remote.downloads import ChunkDownloads, DownloadPace, open_disk_cache
-from strandline.storage.remote.index_cache import (
-    BYTES_MAX as INDEX_BYTES_MAX,
-)
+from strandline.storage.remote.index_cache import BYTES_MAX as INDEX_BYTES_MAX
 from strandline.storage.remote.index_cache import (
     CachedIndexes,
     IndexCache,
@@ -55,6 +45,7 @@ from strandline.storage.remote.index_loading import load_index, load_txn_index
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey, SegmentIndex
+from strandline.storage.remote.time_search import find_in_segment
 from strandline.storage.values import dataclass
 
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -488,37 +479,9 @@ class ColdReader:
         Reads one piece of about 1 MiB, or none at all if its chunk is in memory. Raises as `read`.
         """
         index = await self._index(entry)
-        piece: int | None = index.piece_for(start_offset)
-        while piece is not None and piece < index.piece_count:
-            piece = index.find_piece_by_timestamp(timestamp_ms, first_piece=piece)
-            if piece is None:
-                return None
-            chunk = await self._chunk_with_piece(index, piece)
-            key = index.piece_key(piece)
-            loop = asyncio.get_running_loop()
-            try:
-                found = await loop.run_in_executor(
-                    self._executor, _search, chunk, key, timestamp_ms, start_offset
-                )
-            except (CorruptRecords, UnsupportedCodec) as error:
-                raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
-            except DiskError as error:
-                raise TierUnavailable(entry.log_key, "get", str(error)) from error
-            if found is not None:
-                return found
-            piece += 1
-        return None
-
-    async def _chunk_with_piece(self, index: SegmentIndex, piece: int) -> Chunk:
-        whole = self._downloads.find(index.chunk_key(index.chunk_of_piece(piece)))
-        if whole is not None:
-            return whole
-        wanted = self._downloads.request(
-            index.piece_key(piece),
-            base_offset=index.piece_base_offset(piece),
-            end_offset=index.piece_end_offset(piece),
+        return await find_in_segment(
+            index, self._downloads, self._executor, timestamp_ms, start_offset
         )
-        return wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
 
     async def aborted_transactions(
         self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
@@ -546,18 +509,3 @@ class ColdReader:
 def _folder(entry: SegmentEntry) -> str:
     """Names the partition: where one stream of offsets is one log."""
     return entry.log_key.rpartition("/")[0]
-
-
-def _search(
-    chunk: Chunk, key: ChunkKey, timestamp_ms: TimestampMs, start_offset: Offset
-) -> TimestampOffset | None:
-    """The first record at or after both bounds; decompresses one batch, rarely more."""
-    piece = chunk.piece(key.position, key.end_position)
-    for found in iter_batches(piece):
-        header = found.header
-        if header.max_timestamp_ms < timestamp_ms or header.next_offset <= start_offset:
-            continue
-        for record in iter_records(piece, header, found.position):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
-    return None
