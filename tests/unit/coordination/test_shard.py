@@ -59,18 +59,28 @@ def commit(shard: GroupShard, group_id: str, *offsets: OffsetToCommit) -> list[E
     return list(decision.error_codes)
 
 
-def join(shard: GroupShard, group_id: str, *, topics: Sequence[str] = ("t",)) -> str:
-    """A member joins and its group waits for others; returns the member's id."""
-    request = JoinRequest(
-        member_id="",
+def join_request(
+    *,
+    member_id: str = "",
+    protocols: tuple[MemberProtocol, ...] = (MemberProtocol("range", b""),),
+    needs_member_id: bool = True,
+) -> JoinRequest:
+    return JoinRequest(
+        member_id=member_id,
         client_id="c",
         client_host="/h",
         protocol_type="consumer",
-        protocols=(MemberProtocol("range", subscription(*topics)),),
+        protocols=protocols,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
-        needs_member_id=False,
+        needs_member_id=needs_member_id,
     )
+
+
+def join(shard: GroupShard, group_id: str, *, topics: Sequence[str] = ("t",)) -> str:
+    """A member joins and its group waits for others; returns the member's id."""
+    protocol = MemberProtocol("range", subscription(*topics))
+    request = join_request(protocols=(protocol,), needs_member_id=False)
     step = shard.join(group_id, request, 1, NOW)
     assert step.group is not None
     return step.group.describe().members[0].member_id
@@ -183,15 +193,7 @@ def test_a_tombstone_takes_a_group_away() -> None:
 
 def test_a_refused_join_leaves_no_group() -> None:
     shard = make_shard()
-    request = JoinRequest(
-        member_id="",
-        client_id="c",
-        client_host="/h",
-        protocol_type="consumer",
-        protocols=(),
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-    )
+    request = join_request(protocols=())
     step = shard.join("g", request, 1, NOW)
     assert step.group is None
     assert shard.group("g") is None
@@ -202,15 +204,7 @@ def test_a_refused_join_leaves_no_group() -> None:
 
 def test_an_id_of_a_group_that_does_not_exist_is_unknown() -> None:
     shard = make_shard()
-    request = JoinRequest(
-        member_id="m-1",
-        client_id="c",
-        client_host="/h",
-        protocol_type="consumer",
-        protocols=(MemberProtocol("range", b""),),
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-    )
+    request = join_request(member_id="m-1")
     (answer,) = shard.join("g", request, 1, NOW).effects.answers
     assert answer.error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -282,15 +276,7 @@ def test_a_group_of_which_nothing_is_left_goes_with_its_last_offset() -> None:
 def test_a_group_with_members_or_one_that_is_awaited_does_not_expire() -> None:
     shard = make_shard()
     join(shard, "g")
-    request = JoinRequest(
-        member_id="",
-        client_id="c",
-        client_host="/h",
-        protocol_type="consumer",
-        protocols=(MemberProtocol("range", b""),),
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=10_000,
-    )
+    request = join_request()
     shard.join("awaited", request, 2, NOW)
     assert shard.expire(MUCH_LATER) == []
 

@@ -111,12 +111,6 @@ def test_a_page_that_went_while_planning_is_an_error(
         planned(archive)
 
 
-def test_a_topic_without_an_archive_yet_is_empty(archive: ArchiveBuilder) -> None:
-    archive.add_topic("new", partitions=2)
-    query = make_query(archive.url, "new")
-    assert query.plan(query.open()).splits == ()
-
-
 def test_the_next_segment_is_on_its_way_while_the_last_window_of_one_is_decoded(
     archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
