@@ -1,6 +1,7 @@
 """strandline and Apache Kafka side by side: `make bench-kafka`.
 
     python -m bench.compare [--quick] [--only ROW …] [--runs N] [--again] [--no-page]
+                            [--results FOLDER]
 
     for each run:  for each row:  strandline, Kafka   (the next run: Kafka, strandline)
 
@@ -170,12 +171,13 @@ def main() -> None:
     parser.add_argument("--runs", type=int, help="figures of each row and broker (3; quick: 1)")
     parser.add_argument("--again", action="store_true", help="forget earlier figures of the rows")
     parser.add_argument("--folder", type=Path, help="where brokers keep their data")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where figures are kept")
     parser.add_argument("--no-page", action="store_true", help="leave docs/performance.md alone")
     arguments = parser.parse_args()
     size = QUICK_SIZE if arguments.quick else FULL_SIZE
     runs = arguments.runs or (1 if arguments.quick else 3)
     console = Console()
-    results = Results(RESULTS / ("quick" if arguments.quick else "full"), ROWS, size=size)
+    results = Results(arguments.results / ("quick" if arguments.quick else "full"), ROWS, size=size)
     rows = [row for row in ROWS if not arguments.only or row.name in arguments.only]
     if any(row.load for row in rows) and not _peak(results):
         rows = [row for row in ROWS if row in rows or row.name == "peak"]

@@ -14,9 +14,10 @@ log may have been compacted), a producer that no delivery failed.
 from __future__ import annotations
 
 import functools
+import os
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -203,6 +204,11 @@ class ConsumeLoad:
     # Records that are not there within this time are an error.
     idle_s: float = 60
     contiguous: bool = True
+    # Whether the client's threads share one core. Left to themselves the thread that makes records
+    # and the one that frees them run side by side and wait for each other at the lock of glibc's
+    # heap, once in ten records: the client then takes up to three times its own CPU, and the more
+    # of it the less the broker leaves it to wait for.
+    on_one_core: bool = False
     settings: Mapping[str, str | int] = field(default_factory=dict)
 
     def client_settings(self, bootstrap: str) -> dict[str, str | int]:
@@ -222,13 +228,27 @@ class ConsumeLoad:
         }
 
 
+@contextmanager
+def _placed(*, one_core: bool) -> Iterator[None]:
+    """Keeps the calling thread, and those it starts meanwhile, on one core of its cores."""
+    allowed = os.sched_getaffinity(0)
+    if one_core:
+        os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
 class Consumer:
     """One connected consumer of all partitions of a topic, from their beginnings."""
 
     def __init__(self, bootstrap: str, load: ConsumeLoad) -> None:
         self._load = load
-        self._handle = new_handle(CONSUMER, load.client_settings(bootstrap))
-        self._topic = new_topic(self._handle, load.topic)
+        # librdkafka's threads stay where the one runs that starts them.
+        with _placed(one_core=load.on_one_core):
+            self._handle = new_handle(CONSUMER, load.client_settings(bootstrap))
+            self._topic = new_topic(self._handle, load.topic)
         self._queue = int(rd_queue_new(self._handle))
         self._started = False
         self._take(0, 0)
@@ -264,7 +284,8 @@ class Consumer:
         state = np.full(TAKEN_NEXT_OFFSETS + load.partitions, first_offset, dtype=np.int64)
         state[:TAKEN_NEXT_OFFSETS] = 0
         state[TAKEN_COUNT_MAX], state[TAKEN_IS_CONTIGUOUS] = count, load.contiguous
-        consume_loop(self._queue, take_message.address, state, int(load.idle_s * 1000))
+        with _placed(one_core=load.on_one_core):
+            consume_loop(self._queue, take_message.address, state, int(load.idle_s * 1000))
         return state
 
     def latencies_us(self, count: int) -> np.ndarray:

@@ -123,17 +123,22 @@ LIMIT = "What the machine can do"
 def _move(name: str, title: str, goals: Mapping[str, Goal] = BIG_BATCHES, **changes: object) -> Row:
     return Row(
         name=name,
-        kind="move",
         section=MOVE,
         title=title,
         goals=goals,
-        **changes,  # type: ignore[arg-type]
+        **{"kind": "move", **changes},  # type: ignore[arg-type]
     )
 
 
 ROWS: tuple[Row, ...] = (
     _move("base", "1 KB records, batches of 16 KB"),
-    _move("record-100b", "100 B records", record_bytes=100, megabytes=100),
+    _move(
+        "record-100b",
+        "100 B records",
+        kind="move_small_records",
+        record_bytes=100,
+        megabytes=100,
+    ),
     _move("record-10kb", "10 KB records", record_bytes=10 * KB, megabytes=400),
     _move("single", "batches of one record", AT_LEAST_AS_FAST, batch_bytes=SINGLE, megabytes=40),
     _move("batch-1mb", "batches of 1 MB", batch_bytes=BATCH_1_MB, megabytes=800),

@@ -142,7 +142,7 @@ def produce_load(row: Row, topic: str, count: int) -> ProduceLoad:
 # --- moving data -----------------------------------------------------------------------------
 
 
-def move(site: Site, row: Row, peer: Peer) -> Figures:
+def move(site: Site, row: Row, peer: Peer, *, on_one_core: bool = False) -> Figures:
     """Produces a topic, then reads all of it.
 
     Before, each partition takes one record, and many partitions the whole load once: what a broker
@@ -151,6 +151,8 @@ def move(site: Site, row: Row, peer: Peer) -> Figures:
     The topic is read as often as it takes to have read CONSUMED_BYTES: 100 MB come in a fifth of a
     second, which says more about what else ran then, and about what a JVM has compiled, than about
     a broker. Each time by a new consumer, which connects before the clock runs on.
+
+    `on_one_core` is about that consumer's threads.
     """
     count = site.count(row)
     rounds = 2 if row.partitions > 1 else 1
@@ -160,7 +162,12 @@ def move(site: Site, row: Row, peer: Peer) -> Figures:
             made = producers(peer.bootstrap, produce_load(row, topic, count))
             with made as ready, measuring(peer.pid) as produced:
                 ready.run()
-        load = ConsumeLoad(topic=topic, count=count * rounds, partitions=row.partitions)
+        load = ConsumeLoad(
+            topic=topic,
+            count=count * rounds,
+            partitions=row.partitions,
+            on_one_core=on_one_core,
+        )
         # acks=0 tells nobody when the broker has the last record.
         if row.acks == 0:
             with consumer(peer.bootstrap, load) as ready:
@@ -175,6 +182,11 @@ def move(site: Site, row: Row, peer: Peer) -> Figures:
         **_moved("produce", produced, value_bytes),
         **_moved("consume", consumed, pass_bytes * passes),
     }
+
+
+def move_small_records(site: Site, row: Row, peer: Peer) -> Figures:
+    """As `move`. Of a record of 100 B most is what the client makes of it: see ConsumeLoad."""
+    return move(site, row, peer, on_one_core=True)
 
 
 def _consume(
@@ -485,6 +497,7 @@ KINDS: Mapping[str, Callable[[Site, Row, Peer], Figures]] = {
     kind.__name__: kind
     for kind in (
         move,
+        move_small_records,
         java,
         peak,
         latency,
