@@ -5,7 +5,7 @@ What is understood completely is taken from Spark; everything else stays with it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import (
@@ -50,13 +50,14 @@ class Pushdown:
     left: tuple[Filter, ...]
 
 
-def push_down(filters: Sequence[Filter]) -> Pushdown:
-    """Splits the filters, which are joined by "and"."""
+def push_down(filters: Sequence[Filter], *, left_to_spark: Collection[str] = ()) -> Pushdown:
+    """Splits the filters, which are joined by "and"; those of some columns are not taken."""
     pushed = Predicate()
     left: list[Filter] = []
     for one in filters:
         comparison = comparison_of(one)
-        more = None if comparison is None else taken(pushed, comparison)
+        is_left = comparison is None or comparison.column in left_to_spark
+        more = None if comparison is None or is_left else taken(pushed, comparison)
         if more is None:
             left.append(one)
         else:

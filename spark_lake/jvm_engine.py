@@ -11,9 +11,10 @@ from a Python process through a socket, which costs more than decoding (docs/dec
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,14 @@ from strandline.spark_lake.jvm_jar import NoJvmReader, jar_of
 from strandline.spark_lake.jvm_plan import encode_plan
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.old_segments import may_be_old, old_partitions
-from strandline.spark_lake.options import Engine
+from strandline.spark_lake.options import Engine, LakeOptions
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.predicate import Comparison, Operator
 from strandline.spark_lake.pruning import is_worth_it
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import tell
 from strandline.spark_lake.splits import Split
+from strandline.spark_lake.value_options import ValueFormat
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 SOURCE_CLASS = "strandline.spark.ArchiveSource"
 # Half a millisecond each: more would keep the driver busy for longer than the plan took.
 SIGNED_MAX = 10_000
+_DECODED = "values are decoded in Python (valueFormat)"
 # Sessions that have the jar, by what Spark calls them.
 _SESSIONS_MAX = 256
 _with_jar: dict[str, str] = {}
@@ -59,13 +62,23 @@ def choose_engine(spark: SparkSession, query: Query, plan: ScanPlan) -> Choice:
 
     The first choice of a machine compiles the jar, which takes some ten seconds.
     """
+    return chosen(query, plan, lambda: add_jar(spark))
+
+
+def chosen(
+    query: Query, plan: ScanPlan, with_jar: Callable[[], object], *, reason: str = ""
+) -> Choice:
+    """The choice, after `with_jar` if it is the JVM's; `reason` is one more to read in Python.
+
+    Raises InvalidConfig if the JVM's was asked for and cannot be had.
+    """
     wanted = query.options.engine
     if wanted is Engine.PYTHON:
         return Choice(Engine.PYTHON, "engine=python was asked for")
-    reason = _only_in_python(query, plan)
+    reason = reason or _only_in_python(query, plan)
     if not reason:
         try:
-            add_jar(spark)
+            with_jar()
             return Choice(Engine.JVM)
         except NoJvmReader as error:
             reason = str(error)
@@ -75,14 +88,23 @@ def choose_engine(spark: SparkSession, query: Query, plan: ScanPlan) -> Choice:
     return Choice(Engine.PYTHON, reason)
 
 
-def _only_in_python(query: Query, plan: ScanPlan) -> str:
-    options = query.options
-    if query.values is not None:
-        return "values are decoded in Python (valueFormat)"
+def ruled_out(options: LakeOptions) -> str:
+    """Why these options leave only the reader in Python; empty if they do not."""
+    if options.values.format is not ValueFormat.RAW and "value" in options.columns:
+        return _DECODED
     if options.scan_report is not None:
         return "only tasks in Python write a scanReport"
     if options.s3.requester_pays:
         return "a signed URL names no payer (s3.requester.pays)"
+    return ""
+
+
+def _only_in_python(query: Query, plan: ScanPlan) -> str:
+    options = query.options
+    if query.values is not None:
+        return _DECODED
+    if reason := ruled_out(options):
+        return reason
     if query.predicate.keys is not None and any(
         piece.ranges is None and is_worth_it(piece.entry, split.limits, query.predicate.keys)
         for split in plan.splits
@@ -168,8 +190,10 @@ def divided(plan: ScanPlan, reader: ObjectReader) -> tuple[list[Split], list[Spl
     others: list[Split] = []
     for split in plan.splits:
         is_old = split.topic_partition in old and any(map(may_be_old, split.slices))
-        is_open = any(piece.is_open for piece in split.slices)
-        (others if is_open or is_old else inside).append(split)
+        # The last segments of a partition share a split with the pieces behind them.
+        for is_open, slices in groupby(split.slices, key=lambda piece: piece.is_open):
+            part = replace(split, slices=tuple(slices))
+            (others if is_open or is_old else inside).append(part)
     return inside, others
 
 
@@ -180,24 +204,42 @@ def jvm_frame(
     tests = list(query.residual)
     if query.predicate.keys is not None:
         tests.append(Comparison("key", Operator.IN, sorted(query.predicate.keys)))
+    encoded = signed_plan(
+        query,
+        plan,
+        inside,
+        reader,
+        columns=tuple(dict.fromkeys([*query.columns, *(one.column for one in tests)])),
+    )
+    frame = spark.read.format(SOURCE_CLASS).option("plan", encoded).load()
+    if tests:
+        frame = frame.where(_joined(tests)).select(*query.columns)
+    return frame
+
+
+def signed_plan(
+    query: Query,
+    plan: ScanPlan,
+    inside: Sequence[Split],
+    reader: ObjectReader,
+    *,
+    columns: Sequence[str],
+) -> str:
+    """The splits `inside` of a plan as the JVM's source takes them, with a URL for each object."""
     expires_s = query.options.url_expiry_s
     signed_until_ms = 0
     if not query.options.url.startswith("file://"):
         signed_until_ms = SystemClock().now_ms() + expires_s * 1000
     logs = (piece.entry.log_key for split in inside for piece in split.slices)
     known = reader.addresses(logs, expires_s)
-    encoded = encode_plan(
+    return encode_plan(
         query,
         plan,
         inside,
         lambda key: known[key] if key in known else reader.address(key, expires_s),
-        columns=tuple(dict.fromkeys([*query.columns, *(one.column for one in tests)])),
+        columns=columns,
         signed_until_ms=signed_until_ms,
     )
-    frame = spark.read.format(SOURCE_CLASS).option("plan", encoded).load()
-    if tests:
-        frame = frame.where(_joined(tests)).select(*query.columns)
-    return frame
 
 
 def _joined(tests: Sequence[Comparison]) -> Column:

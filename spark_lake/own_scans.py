@@ -12,6 +12,8 @@ makes each scan anew at the end of Spark's optimizer, with a source that no othe
     strandline           what a frame holds: takes filters, plans nothing, cannot be read
     strandline_planned   what the rule puts in its place: takes the same filters, and plans
 
+What is planned says too who reads it, the JVM or workers in Python (`jvm_partitions`).
+
 If the rule is missing when it should be there, reading fails. Where it cannot be (Spark Connect, or
 a Spark that is made of other parts), the source takes no filters and says so (docs/decisions, 38).
 """
@@ -50,6 +52,15 @@ def add_rule(spark: SparkSession) -> None:
     except Exception as error:  # py4j, Janino and Spark have their own families
         lines = str(error).strip().splitlines()
         raise NoRule(f"{type(error).__name__}: {lines[0][:300] if lines else ''}") from error
+
+
+def has_rule(spark: SparkSession) -> bool:
+    """Whether each query of this session has a plan of its own; adds the rule if it can be had."""
+    try:
+        add_rule(spark)
+    except NoRule:
+        return False
+    return True
 
 
 def _compiled(spark: SparkSession, session: Any) -> Any:

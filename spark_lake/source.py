@@ -43,6 +43,8 @@ from pyspark.sql.types import (
 )
 
 from strandline.spark_lake.filters import push_down
+from strandline.spark_lake.jvm_engine import ruled_out
+from strandline.spark_lake.jvm_partitions import partition_values
 from strandline.spark_lake.options import (
     COLUMNS,
     CORRUPT_COLUMN,
@@ -155,25 +157,40 @@ class StrandlineDataSource(DataSource):
 
     def _parsed(self, mode: Mode) -> LakeOptions:
         options = LakeOptions.parse(self.options, mode)
-        if options.engine is Engine.JVM:
-            raise InvalidConfig(
-                f'option engine is jvm, but format("{FORMAT_NAME}") is read in Python: use'
-                " strandline.spark_lake.load, or register_views"
-            )
+        if options.engine is Engine.JVM and (reason := self._why_not_jvm(options, mode)):
+            raise InvalidConfig(f"option engine is jvm, but {reason}")
         if options.scan_report is not None:
             report_folder(options.scan_report)
         return options
 
+    def _why_not_jvm(self, options: LakeOptions, mode: Mode) -> str:
+        return (
+            f'format("{FORMAT_NAME}") is read in Python here: use strandline.spark_lake.load, or'
+            " register_views"
+        )
 
-class GivenDataSource(StrandlineDataSource):
+
+class _RuledDataSource(StrandlineDataSource):
+    """A source in a session that has the rule, which lets the JVM read what it plans."""
+
+    def _why_not_jvm(self, options: LakeOptions, mode: Mode) -> str:
+        return "streams are read in Python" if mode is Mode.STREAM else ruled_out(options)
+
+    def _left_to_spark(self) -> tuple[str, ...]:
+        # The JVM's reader compares no keys.
+        return ("key",) if self._parsed(Mode.ANY).engine is Engine.JVM else ()
+
+
+class GivenDataSource(_RuledDataSource):
     """What a frame holds where filters are taken: `OwnScans.java` reads another in its place."""
 
+    @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         """Plans nothing: what is wrong with the query is told when it is planned."""
-        return GivenReader()
+        return GivenReader(left_to_spark=self._left_to_spark())
 
 
-class PlannedDataSource(StrandlineDataSource):
+class PlannedDataSource(_RuledDataSource):
     """What `OwnScans.java` reads: made for one scan, and thrown away with it."""
 
     @classmethod
@@ -183,7 +200,7 @@ class PlannedDataSource(StrandlineDataSource):
     @plainly
     def reader(self, schema: StructType) -> PlannedReader:
         """A reader of these columns, which takes filters."""
-        return PlannedReader(self._query(Mode.BATCH, schema))
+        return PlannedReader(self._query(Mode.BATCH, schema), left_to_spark=self._left_to_spark())
 
 
 class StrandlineReader(DataSourceReader):
@@ -204,24 +221,38 @@ class StrandlineReader(DataSourceReader):
         # Of a plan without splits Spark makes one partition of nothing.
         if isinstance(partition.value, Split):
             yield from self._query.read(partition.value, self._query.open())
+        assert not isinstance(partition.value, str), "the JVM's plan came to a task in Python"
 
 
 class PlannedReader(StrandlineReader):
-    """A scan with the filters of one query."""
+    """A scan with the filters of one query, that the JVM reads where it can."""
+
+    def __init__(self, query: Query, *, left_to_spark: Sequence[str] = ()) -> None:
+        super().__init__(query)
+        self._left_to_spark = tuple(left_to_spark)
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Takes the filters that prune; gives back those that Spark has to evaluate."""
-        pushdown = push_down(filters)
+        pushdown = push_down(filters, left_to_spark=self._left_to_spark)
         self._query.predicate = pushdown.pushed
         return iter(pushdown.left)
+
+    def partitions(self) -> list[InputPartition]:
+        """See `jvm_partitions`. Raises what `Query.plan` and `partition_values` raise."""
+        reader = self._query.open()
+        made = self._query.plan(reader)
+        return [InputPartition(one) for one in partition_values(self._query, made, reader)]
 
 
 class GivenReader(DataSourceReader):
     """Takes the same filters as `PlannedReader`, and cannot be read."""
 
+    def __init__(self, *, left_to_spark: Sequence[str] = ()) -> None:
+        self._left_to_spark = tuple(left_to_spark)
+
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Those that are not taken."""
-        return iter(push_down(filters).left)
+        return iter(push_down(filters, left_to_spark=self._left_to_spark).left)
 
     def partitions(self) -> list[InputPartition]:
         """One, so that whoever reads it is told."""

@@ -16,8 +16,10 @@ from strandline.spark_lake.bound_options import narrowed
 from strandline.spark_lake.catalog import Catalog
 from strandline.spark_lake.frames import load
 from strandline.spark_lake.given_options import option_text
+from strandline.spark_lake.jvm_engine import ruled_out
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import Engine, LakeOptions
+from strandline.spark_lake.own_scans import has_rule
 from strandline.spark_lake.selection_options import Subscribe
 from strandline.spark_lake.source import FORMAT_NAME, register
 from strandline.storage.errors import InvalidConfig
@@ -41,8 +43,8 @@ def register_views(
 
     `options` are those of the source, for every view; those that name partitions name them for all
     topics, and each view has its own. A view is planned anew for each query, so it
-    shows what is archived then, and filters prune. With `engine=jvm` it is the frame of `load`:
-    planned once, now, and read inside the JVM, which is the faster way to most of the rows.
+    shows what is archived then, and filters prune. Only with `engine=jvm` where Spark cannot have a
+    plan for each query (Spark Connect) it is the frame of `load`, planned once, now.
     Raises InvalidConfig, for a topic that the archive does not have too, and what the bucket
     answers; then no view was made.
     """
@@ -63,10 +65,13 @@ def register_views(
     # Spark takes names of views in any case, unless it is told otherwise.
     told_apart = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
     topic_of = _names(catalog.topic_names(wanted), str if told_apart else str.lower)
+    if parsed.engine is Engine.JVM and (reason := ruled_out(parsed)):
+        raise InvalidConfig(f"option engine is jvm, but {reason}")
     register(spark)
+    is_planned_once = parsed.engine is Engine.JVM and not has_rule(spark)
     frames = {
         name: load(spark, path, topic, options=narrowed(given, topic))
-        if parsed.engine is Engine.JVM
+        if is_planned_once
         else spark.read.format(FORMAT_NAME)
         .options(**narrowed(given, topic))
         .option("subscribe", topic)

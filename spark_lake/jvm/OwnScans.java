@@ -1,11 +1,25 @@
 package strandline.spark;
 
-import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Base64;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Set;
+
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.sources.Filter;
@@ -18,8 +32,12 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *   scan as made   filters are taken, nothing is planned; reading it is an error
  *   scan as left   a new PythonDataSourceV2 of the format below, the same filters, a plan of its own
  *
+ *   plan           partitions of Python       read by Python's workers
+ *                  a text, and such of those  read by the source inside the JVM, and the rest beside
+ *
  * Spark keeps the plan of a Python source beside the frame instead of the query, so filters of one
- * query would hold for the next (see own_scans.py). Compiled by Janino, which knows no generics.
+ * query would hold for the next (see own_scans.py). Which reader takes a plan is the planner's
+ * choice (see jvm_partitions.py). Compiled by Janino, which knows no generics.
  */
 public class OwnScans extends Rule {
   private static final String GIVEN = "strandline";
@@ -67,14 +85,14 @@ public class OwnScans extends Rule {
   private Scan own(Scan scan) {
     PythonDataSourceV2 source = new PythonDataSourceV2();
     source.setShortName(PLANNED);
-    PythonScanBuilder builder = new PythonScanBuilder(
-        source, PLANNED, scan.readSchema(), (CaseInsensitiveStringMap) value(options, scan));
+    CaseInsensitiveStringMap given = (CaseInsensitiveStringMap) value(options, scan);
+    PythonScanBuilder builder = new PythonScanBuilder(source, PLANNED, scan.readSchema(), given);
     Filter[] taken = (Filter[]) value(filters, scan);
     // Spark does not evaluate these any more: none of them may be refused now.
     if (taken.length > 0 && builder.pushFilters(taken).length > 0) {
       throw new IllegalStateException("strandline took a filter, and then did not");
     }
-    return builder.build();
+    return new PlannedScan(source, scan.readSchema(), given, taken);
   }
 
   private static Object value(java.lang.reflect.Field field, Object owner) {
@@ -99,6 +117,121 @@ public class OwnScans extends Rule {
 
     public Object applyOrElse(Object node, scala.Function1 otherwise) {
       return rule.isGiven(node) ? rule.withOwnScan(node) : otherwise.apply(node);
+    }
+  }
+
+  /** A scan of a Python source that the source inside the JVM reads, if its plan says so. */
+  private static class PlannedScan extends PythonScan {
+    private static final String SOURCE = "strandline.spark.ArchiveSource";
+    // Before the jar and the plan, each in base64 and with a colon behind it; pickled as they are.
+    private static final byte[] MARK =
+        "strandline-jvm:".getBytes(StandardCharsets.US_ASCII);
+    // Sessions that have the jar; a jar that is added again is passed over.
+    private static final int SESSIONS_MAX = 256;
+    private static final Set WITH_JAR = Collections.synchronizedSet(new HashSet());
+
+    private Batch batch;
+
+    PlannedScan(
+        PythonDataSourceV2 source,
+        org.apache.spark.sql.types.StructType schema,
+        CaseInsensitiveStringMap options,
+        Filter[] taken) {
+      super(source, PLANNED, schema, options, taken);
+    }
+
+    /** Columns of the JVM, or rows of Python: known once it is planned. */
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+      return Scan.ColumnarSupportMode.PARTITION_DEFINED;
+    }
+
+    /** Planned once, however often Spark asks. */
+    public synchronized Batch toBatch() {
+      if (batch == null) {
+        batch = planned(super.toBatch());
+      }
+      return batch;
+    }
+
+    private Batch planned(Batch inPython) {
+      InputPartition[] all = inPython.planInputPartitions();
+      String[] given = all.length == 0 ? null : given(all[0]);
+      if (given == null) {
+        return inPython;
+      }
+      SparkSession session = (SparkSession) SparkSession.active();
+      String jar =
+          new String(Base64.getDecoder().decode(given[0]), StandardCharsets.UTF_8);
+      if (!WITH_JAR.contains(session.sessionUUID() + jar)) {
+        session.sessionState().resourceLoader().addJar(jar);
+        if (WITH_JAR.size() >= SESSIONS_MAX) {
+          WITH_JAR.clear();
+        }
+        WITH_JAR.add(session.sessionUUID() + jar);
+      }
+      DataSourceV2Relation relation = relation(session, given[1]);
+      SupportsRead table = (SupportsRead) relation.table();
+      Batch inside = table.newScanBuilder(relation.options()).build().toBatch();
+      if (all.length == 1) {
+        return inside;
+      }
+      return beside(inside, inPython, (InputPartition[]) Arrays.copyOfRange(all, 1, all.length));
+    }
+
+    private static DataSourceV2Relation relation(SparkSession session, String plan) {
+      Thread thread = Thread.currentThread();
+      ClassLoader before = thread.getContextClassLoader();
+      // Spark looks for sources where the thread does, which may be older than the jar.
+      thread.setContextClassLoader(session.sharedState().jarClassLoader());
+      try {
+        return (DataSourceV2Relation)
+            session.read().format(SOURCE).option("plan", plan).load().queryExecution().analyzed();
+      } finally {
+        thread.setContextClassLoader(before);
+      }
+    }
+
+    /** Of classes that only the session knows. */
+    private static Batch beside(Batch inside, Batch inPython, InputPartition[] partitions) {
+      try {
+        Method both =
+            inside.getClass().getMethod("beside", new Class[] {Batch.class, InputPartition[].class});
+        return (Batch) both.invoke(inside, new Object[] {inPython, partitions});
+      } catch (NoSuchMethodException error) {
+        throw new IllegalStateException(error);
+      } catch (IllegalAccessException error) {
+        throw new IllegalStateException(error);
+      } catch (InvocationTargetException error) {
+        throw new IllegalStateException(error.getCause());
+      }
+    }
+
+    /** The jar and the plan, if this is a partition that says so; else null. */
+    private static String[] given(InputPartition partition) {
+      byte[] pickled = ((PythonInputPartition) partition).pickedPartition();
+      int start = 0;
+      while (start <= pickled.length - MARK.length
+          && !Arrays.equals(pickled, start, start + MARK.length, MARK, 0, MARK.length)) {
+        start++;
+      }
+      if (start > pickled.length - MARK.length) {
+        return null;
+      }
+      int jar = start + MARK.length;
+      int plan = behindColon(pickled, jar);
+      int end = behindColon(pickled, plan);
+      return new String[] {
+        new String(pickled, jar, plan - 1 - jar, StandardCharsets.US_ASCII),
+        new String(pickled, plan, end - 1 - plan, StandardCharsets.US_ASCII)
+      };
+    }
+
+    private static int behindColon(byte[] bytes, int from) {
+      int at = from;
+      while (bytes[at] != ':') {
+        at++;
+      }
+      return at + 1;
     }
   }
 }

@@ -1,7 +1,7 @@
 package strandline.spark
 
-import java.util.{Map => JavaMap}
-import java.util.{EnumSet, OptionalLong, Set => JavaSet}
+import java.util.{EnumSet, OptionalLong}
+import java.util.{Map => JavaMap, Set => JavaSet}
 
 import org.apache.spark.sql.connector.catalog._
 import org.apache.spark.sql.connector.expressions.Transform
@@ -63,6 +63,11 @@ final class ArchiveScan(kind: StructType, plan: Plan)
   override def planInputPartitions: Array[InputPartition] = plan.splits.toArray
   override def createReaderFactory: PartitionReaderFactory =
     new ArchiveReaderFactory(kind, plan.settings)
+
+  /** The same, and partitions that others read; `OwnScans` knows it by this name. */
+  def beside(others: Batch, partitions: Array[InputPartition]): Batch =
+    new MixedBatch(kind, this, others, partitions)
+
   override def estimateStatistics: Statistics = new Statistics {
     override def sizeInBytes: OptionalLong = OptionalLong.of(plan.bytes)
     override def numRows: OptionalLong = OptionalLong.empty

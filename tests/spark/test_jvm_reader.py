@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark_lake import load, register_views, scan
 from strandline.spark_lake.arrow_scan import FilterTuple, make_query
@@ -509,33 +509,82 @@ def test_the_log_line_of_a_query_names_its_engine_and_why(
         told(engin="jvm")
 
 
-def test_a_view_may_be_read_inside_the_jvm(spark: SparkSession, archive: ArchiveBuilder) -> None:
-    register_views(spark, archive.url, ["t"], options={**HEADERS, "engine": "jvm"})
-    found = spark.sql("select count(*) n, sum(size(headers)) h from t where partition = 1")
-    plan = found._jdf.queryExecution().executedPlan().toString()
+def is_columnar(frame: DataFrame) -> bool:
+    """Whether the JVM reads it: what tasks in Python make are rows for Spark."""
+    plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan strandline" in plan
-    assert "value#" not in plan
-    assert found.collect()[0]["n"] == 9
-    source = spark.read.format("strandline").option("subscribe", "t")
-    with pytest.raises(PySparkException, match="is read in Python: use"):
-        source.option("engine", "jvm").load(archive.url)
+    return "ColumnarToRow" in plan
 
 
-def test_a_view_follows_the_archive_unless_it_was_planned_for_the_jvm(
-    spark: SparkSession, tmp_path: Path
+def test_the_source_and_views_have_the_rows_of_load_by_every_engine(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    order = ("partition", "offset")
+    expected = load(spark, archive.url, "t", options=HEADERS).orderBy(*order).collect()
+    for engine in ("auto", "jvm", "python"):
+        register_views(spark, archive.url, ["t"], options={**HEADERS, "engine": engine})
+        assert is_columnar(spark.table("t")) == (engine != "python")
+        assert spark.table("t").orderBy(*order).collect() == expected
+
+
+@pytest.mark.parametrize("engine", ["auto", "jvm"])
+def test_keys_are_compared_whoever_reads(
+    spark: SparkSession, archive: ArchiveBuilder, engine: str
+) -> None:
+    """The JVM's reader cannot: Spark has to be left the filter, or Python the query."""
+    source = spark.read.format("strandline").option("subscribe", "t").option("engine", engine)
+    frame = source.load(archive.url).where("key = cast('key-7' as binary) and partition = 0")
+    assert is_columnar(frame) == (engine == "jvm")
+    expected = by_python(
+        archive, options={}, filters=[("key", "in", ["key-7"]), ("partition", "in", [0])]
+    )
+    assert expected
+    assert sorted(row["offset"] for row in frame.collect()) == [row["offset"] for row in expected]
+
+
+@pytest.mark.parametrize("engine", ["auto", "jvm"])
+def test_a_view_follows_the_archive_by_every_engine(
+    spark: SparkSession, tmp_path: Path, engine: str
 ) -> None:
     archive = ArchiveBuilder(tmp_path)
     archive.add_topic("grows")
     archive.add_segment("grows", make_batches(make_records(40)))
+    register_views(spark, archive.url, options={"engine": engine})
 
     def rows() -> int:
         return int(spark.sql("select count(*) n from grows where offset >= 10").collect()[0]["n"])
 
-    register_views(spark, archive.url, options={"engine": "jvm"})
+    assert is_columnar(spark.table("grows"))
     assert rows() == 30
     archive.add_segment("grows", make_batches(make_records(40, base_offset=40)))
-    assert rows() == 30
-    register_views(spark, archive.url)
     assert rows() == 70
-    archive.add_segment("grows", make_batches(make_records(40, base_offset=80)))
-    assert rows() == 110
+
+
+def test_pieces_of_the_open_segment_are_rows_of_a_frame_that_the_jvm_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One scan then has partitions of both readers: the rows of Python come in columns, too."""
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    records = make_records(300, headers=True)
+    archive.add_segment("t", make_batches(records[:100]))
+    source = spark.read.format("strandline").option("subscribe", "t").options(**HEADERS)
+    frame = source.option("engine", "jvm").load(archive.url)
+    archive.add_piece("t", make_batches(records[100:]))
+    assert is_columnar(frame)
+    rows = frame.orderBy("offset").collect()
+    in_python = load(spark, archive.url, "t", options={**HEADERS, "engine": "python"})
+    assert rows == in_python.orderBy("offset").collect()
+    assert [row["offset"] for row in rows] == list(range(300))
+    assert sum(row["headers"] is not None for row in rows[100:]) > 0
+    assert frame.where("offset >= 100").selectExpr("sum(size(headers)) > 0").first() == (True,)
+
+
+def test_the_source_refuses_the_jvm_for_what_only_python_reads(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    source = spark.read.format("strandline").option("subscribe", "t").option("engine", "jvm")
+    with pytest.raises(PySparkException, match="engine is jvm, but values are decoded in Python"):
+        source.option("valueFormat", "string").load(archive.url)
+    with pytest.raises(InvalidConfig, match="engine is jvm, but values are decoded in Python"):
+        register_views(spark, archive.url, options={"engine": "jvm", "valueFormat": "string"})

@@ -12,6 +12,7 @@ import pytest
 from strandline.spark_lake import count, scan
 from strandline.spark_lake import open_segment as open_segment_module
 from strandline.spark_lake.arrow_scan import make_query
+from strandline.spark_lake.jvm_engine import divided
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.query import Query
@@ -38,6 +39,25 @@ def archive(tmp_path: Path) -> ArchiveBuilder:
 
 def plain(start: int, count: int) -> list[bytes]:
     return make_batches(make_records(count, base_offset=start, headers=True))
+
+
+def test_pieces_are_parted_from_the_segments_of_their_split(archive: ArchiveBuilder) -> None:
+    """Only tasks in Python read pieces, and they should read nothing else instead of the JVM."""
+    query = make_query(archive.url, "t")
+    reader = query.open()
+    plan = query.plan(reader)
+    (whole,) = plan.splits
+    inside, others = divided(plan, reader)
+    assert [[piece.is_open for piece in split.slices] for split in inside] == [[False]]
+    assert [[piece.is_open for piece in split.slices] for split in others] == [[True, True]]
+    assert inside[0].slices + others[0].slices == whole.slices
+    rows = [
+        offset
+        for split in (*inside, *others)
+        for batch in query.read(split, reader)
+        for offset in batch.column("offset").to_pylist()
+    ]
+    assert rows == list(range(140))
 
 
 def written(start: int, count: int, *, producer: int) -> bytes:

@@ -1,0 +1,67 @@
+"""What `format("strandline")` plans for the reader inside the JVM, in the words of a Python source.
+
+    partitions   "strandline-jvm:<jar>:<plan>:"     the splits that the JVM reads, all in one text
+                 Split, Split, ...                  those that tasks in Python have to
+
+A Python source can answer a plan with nothing but partitions, which Spark keeps pickled. So the
+plan comes as the first of them, and `OwnScans.java`, which alone may ask for one, finds it between
+the pickle's bytes: base64 has no colon. Without that text the partitions are Python's, as ever.
+
+The planner runs in one of the driver's Python workers: it has the user's credentials, and the Spark
+beside it is the driver's.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pyspark
+
+from strandline.spark_lake.jvm_engine import chosen, divided, signed_plan
+from strandline.spark_lake.jvm_jar import NoJvmReader, jar_of
+from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import Engine
+from strandline.spark_lake.planner import ScanPlan
+from strandline.spark_lake.query import Query
+from strandline.spark_lake.splits import Split
+
+MARK = "strandline-jvm:"
+
+
+def partition_values(query: Query, plan: ScanPlan, reader: ObjectReader) -> list[Split | str]:
+    """The partitions of a plan for the reader that takes it, after the line of the query.
+
+    Compiles the jar if need be. Raises InvalidConfig if the JVM's reader was asked for and cannot
+    be had, and what `divided` does.
+    """
+    jar: list[Path] = []
+    choice = chosen(
+        query,
+        plan,
+        lambda: jar.append(_jar()),
+        # Spark has been told that nothing is left to compare.
+        reason="" if query.predicate.keys is None else "keys are compared in Python",
+    )
+    query.tell_plan(plan, reader, choice.fields())
+    if choice.engine is not Engine.JVM:
+        return list(plan.splits)
+    inside, others = divided(plan, reader)
+    if not inside:
+        return list(others)
+    text = signed_plan(query, plan, inside, reader, columns=query.columns)
+    return [f"{MARK}{_base64(str(jar[0]))}:{text}:", *others]
+
+
+def _jar() -> Path:
+    from pyspark.find_spark_home import _find_spark_home
+
+    try:
+        home = Path(_find_spark_home())
+    except SystemExit as error:  # as of a command
+        raise NoJvmReader("this worker does not find Spark: set SPARK_HOME") from error
+    return jar_of(pyspark.__version__, home)
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
