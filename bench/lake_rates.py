@@ -2,8 +2,9 @@
 
     load                 `spark_lake.load`: the archive, read inside the JVM
     load, Python         the same with `engine=python`: through `mapInArrow`
-    format("strandline") the archive through Spark's Python data source
-    ready-made, ...      the ceilings of both ways: a source that yields one batch again and again
+    format("strandline") planned for the query, read inside the JVM
+    ..., Python          the same with `engine=python`: through Spark's Python data source
+    ready-made, ...      the ceilings of both ways of Python: a source that yields one batch again
     Spark's Kafka source the same records from our broker, in as many tasks
     ..., large fetches   the same with a consumer that was set up for a long history
     Spark over Parquet   the same rows through s3a from the same S3 server
@@ -175,9 +176,10 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str, warm: int) ->
     topic, endpoint, count = archived.topic, archived.endpoint, archived.count
     url, broker, ends = archived.url, archived.broker, archived.offsets()
 
-    def lake() -> Any:
+    def lake(engine: str = "auto") -> Any:
         return (
             spark.read.format("strandline")
+            .option("engine", engine)
             .option("subscribe", topic)
             .option("s3.endpoint.url", endpoint)
             .option("endingOffsets", ends)
@@ -213,6 +215,7 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str, warm: int) ->
         "load": lambda: _consume(load(spark, url, topic, options=in_jvm)),
         "load, Python": lambda: _consume(load(spark, url, topic, options=in_python)),
         'format("strandline")': lambda: _consume(lake()),
+        'format("strandline"), Python': lambda: _consume(lake("python")),
         "ready-made, mapInArrow": lambda: _consume(ready.mapped()),
         "ready-made, data source": lambda: _consume(ready.source()),
         KAFKA: lambda: _consume(kafka),
