@@ -64,6 +64,8 @@ log = logging.getLogger(__name__)
 
 # Producers try again several times a second while a disk is full; it is said once a minute.
 FAILURE_LOG_MS = 60_000
+# Segments without records that one read passes over: each is a look into its file.
+BARE_SEGMENTS_MAX = 64
 
 _HEADER_BYTES = batch_format.HEADER_BYTES
 _LOG_OVERHEAD_BYTES = batch_format.LOG_OVERHEAD_BYTES
@@ -386,6 +388,8 @@ class LocalLog(SegmentedLog):
     ) -> LocalRead:
         """Whole batches from the one that holds `offset`, of one segment, before `end_offset`.
 
+        Segments in which compaction left no record are passed over while another follows: clients
+        take many answers without a record for a batch that does not fit.
         Raises OffsetOutOfRange outside [start_offset, end_offset], CorruptFile, DiskError.
         """
         if self._failure is not None:
@@ -400,6 +404,8 @@ class LocalLog(SegmentedLog):
             # The rest of a fetch whose answer is full, often of a thousand partitions: finding
             # where they would be read takes longer than all else that is done for them.
             return LocalRead(None, offset, is_cut=offset < self._end_offset)
+        bare: LocalRead | None = None
+        passed = 0
         try:
             for segment in segments.from_offset(offset):
                 found = segment.read_range(
@@ -408,13 +414,20 @@ class LocalLog(SegmentedLog):
                     end_offset=end_offset,
                     at_least_one_batch=at_least_one_batch,
                 )
-                if found is not None:
+                if found is None:
+                    continue
+                if found.range is None:
+                    return bare or found
+                passed += 1
+                may_pass = self.config.is_compacted and passed < BARE_SEGMENTS_MAX
+                if not (may_pass and segment.is_bare(found.range)):
                     return found
+                bare = found
         except DiskError as error:
             if error.condemns_folder:
                 self._fail(error)
             raise
-        return LocalRead(None, offset)
+        return bare or LocalRead(None, offset)
 
     def find_timestamp(
         self, timestamp_ms: int, *, start_offset: int | None = None

@@ -42,6 +42,7 @@ from strandline.storage.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_POSITION,
     BatchHeader,
 )
 from strandline.storage.records.record import Record
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 WALK_BYTES = 4096
 # Places that recent reads ended at; a consumer's next fetch begins there. One per consumer helps.
 HINTS_MAX = 32
+# Last batches of so many producers, without records, are looked at; beyond it they are just sent.
+BARE_BYTES_MAX = 64 * HEADER_BYTES
 
 # Base offset, batch length, magic, last offset delta.
 _WALK_FIELDS = struct.Struct(">qi4xb6xi")
@@ -187,6 +190,22 @@ class SegmentReader:
             FileRange(self.log, start.position, end.position - start.position),
             end.base_offset,
             is_cut,
+        )
+
+    def is_bare(self, found: FileRange) -> bool:
+        """Whether `found` goes to the end of this segment, and has no record in it.
+
+        Compaction keeps a producer's last batch without its records.
+        """
+        length = found.length
+        if length > BARE_BYTES_MAX or length % HEADER_BYTES:
+            return False
+        if found.position + length < self.size_bytes:
+            return False
+        content = found.read()
+        return len(content) == length and all(
+            content[at + MAGIC_POSITION] == MAGIC and not read_header(content, at).record_count
+            for at in range(0, length, HEADER_BYTES)
         )
 
     def locate(self, offset: int) -> BatchPosition | None:

@@ -3,6 +3,10 @@
     offset -> entry of the manifest -> chunks of the segment -> whole batches
                                     -> its transaction index, and those of later segments
 
+Of a compacted log many segments in a row may have nothing left but the last batches of producers,
+without records. They are passed over: librdkafka takes a row of answers without a record for a
+batch that does not fit, waits after each, and tells its user.
+
 Between two awaits the archive may change: retention takes segments away, a merge puts one object
 in the place of many. Whoever meets this (readers of records, of transaction indexes, lookups by
 time) looks again and finds either the new object or that its offset is out of range now. Each turn
@@ -71,6 +75,11 @@ async def read(
         wanted = offset
         while True:
             entry = await _entry_for(log, remote, wanted)
+            if not entry.record_count and entry.end_offset < log.local.start_offset:
+                # Producers' last batches, without their records. The last one of the archive is
+                # given: behind it there may be nothing, and the reader has to get to the end.
+                wanted = entry.end_offset
+                continue
             reading = remote.read(entry, wanted, bytes_max=bytes_max, end_offset=end_offset)
             found = await of_segment(entry, reading)
             if found.buffers or not wanted < found.next_offset < log.local.start_offset:
@@ -155,7 +164,7 @@ def read_from_memory(
         return None
     entry = remote.known_entry(offset)
     # The chunk may hold the head of a range whose batches are gone from the archive.
-    if entry is None or entry.base_offset > offset:
+    if entry is None or entry.base_offset > offset or not entry.record_count:
         return None
     is_committed_only = isolation is Isolation.READ_COMMITTED
     if is_committed_only and entry.has_transactions:

@@ -47,14 +47,23 @@ class CompactedRig(Rig):
         super().__init__(folder, config=config, merge_target_bytes=merge, grace_ms=grace_ms)
         self.latest: dict[bytes, bytes | None] = {}
 
-    def put(self, *records: tuple[bytes, bytes | None], codec: Codec = Codec.NONE) -> None:
-        """One batch of (key, value)."""
+    def put(
+        self,
+        *records: tuple[bytes, bytes | None],
+        codec: Codec = Codec.NONE,
+        producer_id: int = -1,
+    ) -> None:
+        """One batch of (key, value); with `producer_id` the first one of that producer."""
+        first = -1 if producer_id < 0 else 0
         batch = encode_batch(
             [
                 Record(offset=i, timestamp_ms=self.clock.now_ms() + i, key=key, value=value)
                 for i, (key, value) in enumerate(records)
             ],
             codec=codec,
+            producer_id=producer_id,
+            producer_epoch=first,
+            base_sequence=first,
         )
         self.log.append(memoryview(bytearray(batch)), leader_epoch=self.leader_epoch)
         self.latest.update(records)
