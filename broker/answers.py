@@ -72,10 +72,10 @@ class Deferred:
 
     __slots__ = ("_callback", "_on_failure", "cancel_hook", "done", "watcher")
 
-    def __init__(self, cancel_hook: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         self._callback: Callable[[Parts], None] | None = None
         self._on_failure: Callable[[Exception], None] | None = None
-        self.cancel_hook = cancel_hook
+        self.cancel_hook: Callable[[], None] | None = None
         self.watcher: Callable[[Parts, float], None] | None = None
         self.done = False
 

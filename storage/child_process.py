@@ -98,11 +98,11 @@ class ChildProcess:
         return f"pid {self._process.pid}"
 
 
-def connect_to_parent(*, niceness: int = NICENESS) -> Connection:
+def connect_to_parent() -> Connection:
     """The child's end, in its `main`."""
     from multiprocessing.connection import Connection
 
     # Ctrl-C reaches the whole terminal; the broker decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(niceness)
+    os.nice(NICENESS)
     return Connection(int(sys.argv[1]))

@@ -111,8 +111,7 @@ class _Object:
 class MemoryStore:
     """See the top of this file. `requests` is what has been asked so far."""
 
-    def __init__(self, *, clock: Clock | None = None, url: str = "memory://test") -> None:
-        self._url = url
+    def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._objects: dict[str, _Object] = {}
@@ -169,7 +168,7 @@ class MemoryStore:
 
     @property
     def url(self) -> str:
-        return self._url
+        return "memory://test"
 
     def check(self) -> None:
         self._begin("check", "")
@@ -270,7 +269,7 @@ class MemoryStore:
         """Keeps its objects: a store of the same object can go on."""
 
     def __repr__(self) -> str:
-        return f"<MemoryStore {self._url} objects={len(self._objects)}>"
+        return f"<MemoryStore objects={len(self._objects)}>"
 
     # --- inside ------------------------------------------------------------------------------
 

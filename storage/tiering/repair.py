@@ -17,7 +17,6 @@ when it does without.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import REPAIR_AFTER_COMMIT, REPAIR_AFTER_META, crash_point
@@ -44,7 +43,6 @@ def repair_meta(
     *,
     damaged_key: str,
     clock: Clock,
-    scratch: Path | None = None,
 ) -> str | None:
     """Repairs the segment that begins at `base_offset`; the key of its new `.meta`. Blocks.
 
@@ -65,7 +63,7 @@ def repair_meta(
                 damaged_key, "repair", "which transactions were aborted is not in the segment alone"
             )
         if made is None:
-            made = _with_new_meta(store, partition, old, scratch)  # 1, 2
+            made = _with_new_meta(store, partition, old)  # 1, 2
             crash_point(REPAIR_AFTER_META)
         run = manifest_store.Replacement(old=(old,), new=made)
         changed = manifest_store.with_replaced_runs(
@@ -83,9 +81,9 @@ def repair_meta(
 
 
 def _with_new_meta(
-    store: ObjectStore, partition: TopicIdPartition, old: SegmentEntry, scratch: Path | None
+    store: ObjectStore, partition: TopicIdPartition, old: SegmentEntry
 ) -> SegmentEntry:
-    with SegmentDownloads(store, scratch).file(old) as path:
+    with SegmentDownloads(store).file(old) as path:
         facts = inspect_segment(
             path,
             base_offset=old.base_offset,

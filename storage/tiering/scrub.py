@@ -77,7 +77,7 @@ class Depth(Enum):
 
 
 class Scrub:
-    """See the top of this file; `scratch` is where a deep run keeps the segments it reads."""
+    """See the top of this file."""
 
     def __init__(
         self,
@@ -85,13 +85,12 @@ class Scrub:
         executor: ThreadPoolExecutor,
         *,
         depth: Depth,
-        scratch: Path | None = None,
         on_segments: Callable[[int], None] = lambda _count: None,
     ) -> None:
         self._store = store
         self._executor = executor
         self._depth = depth
-        self._downloads = SegmentDownloads(store, scratch)
+        self._downloads = SegmentDownloads(store)
         self._on_segments = on_segments
 
     def check(self, partition: TopicIdPartition) -> PartitionReport:

@@ -25,23 +25,19 @@ SCRATCH_BYTES_MAX = 2 * 1024 * 1024 * 1024
 
 
 class SegmentDownloads:
-    """Downloads of one run. Thread-safe; `scratch` is a folder, None: the system's place."""
+    """Downloads of one run, into the system's place for temporary files. Thread-safe."""
 
-    def __init__(
-        self, store: ObjectStore, scratch: Path | None, *, bytes_max: int = SCRATCH_BYTES_MAX
-    ) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._scratch = scratch
-        self._bytes_max = bytes_max
         self._bytes = 0
         self._room = threading.Condition()
 
     @contextmanager
     def file(self, entry: SegmentEntry) -> Iterator[Path]:
         """The segment's bytes, whatever they are. Raises what the store raises, and DiskError."""
-        size_bytes = min(entry.size_bytes, self._bytes_max)
+        size_bytes = min(entry.size_bytes, SCRATCH_BYTES_MAX)
         with self._room:
-            self._room.wait_for(lambda: self._bytes + size_bytes <= self._bytes_max)
+            self._room.wait_for(lambda: self._bytes + size_bytes <= SCRATCH_BYTES_MAX)
             self._bytes += size_bytes
         try:
             with self._downloaded(entry) as path:
@@ -54,7 +50,7 @@ class SegmentDownloads:
     @contextmanager
     def _downloaded(self, entry: SegmentEntry) -> Iterator[Path]:
         try:
-            opened = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 (closed below)  # 1, 2
+            opened = tempfile.TemporaryFile()  # noqa: SIM115 (closed below)  # 1, 2
         except OSError as error:
             raise DiskError(f"cannot make a temporary file: {error.strerror}") from error
         with opened as file:

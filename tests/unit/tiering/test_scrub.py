@@ -131,7 +131,6 @@ async def test_a_repaired_meta_is_true_and_the_running_broker_goes_on(tmp_path: 
             10,
             damaged_key=damaged_key,
             clock=rig.clock,
-            scratch=tmp_path,
         )
         assert key is not None
         with ThreadPoolExecutor(4) as executor:
