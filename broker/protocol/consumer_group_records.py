@@ -185,12 +185,12 @@ def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
 
 def decode_consumer_key(key: Buffer) -> ConsumerGroupKey:
     """A key of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
-    data = memoryview(key)
-    record_type = read_version(data)
+    encoded = memoryview(key)
+    record_type = read_version(encoded)
     if record_type in _GROUP_TYPES:
-        group = _whole(_GroupKeyWire, record_type, data)
+        group = _whole(_GroupKeyWire, record_type, encoded)
         return ConsumerGroupKey(record_type=record_type, group=group.group)
-    named = _whole(_NamedKeyWire, record_type, data)
+    named = _whole(_NamedKeyWire, record_type, encoded)
     return ConsumerGroupKey(record_type=record_type, group=named.group, name=named.name)
 
 
@@ -201,15 +201,15 @@ def encode_consumer_value(value: ConsumerGroupValue) -> bytes:
 
 def decode_consumer_value(record_type: int, value: Buffer) -> ConsumerGroupValue:
     """The value that belongs to a key of this type. Raises MalformedRequest."""
-    data = memoryview(value)
-    version = read_version(data)
+    encoded = memoryview(value)
+    version = read_version(encoded)
     if version != _VALUE_VERSION:
         raise MalformedRequest(f"a value of version {version}, where we know 0")
-    return _whole(_VALUES[record_type], version, data, flexible_from=0)
+    return _whole(_VALUES[record_type], version, encoded, flexible_from=0)
 
 
-def _whole(cls: type[S], version: int, data: memoryview, *, flexible_from: int = 32767) -> S:
-    found, position = read_struct(cls, version, data, flexible_from=flexible_from)
-    if position != len(data):
-        raise MalformedRequest(f"{len(data) - position} bytes are left after {cls.__name__}")
+def _whole(cls: type[S], version: int, encoded: memoryview, *, flexible_from: int = 32767) -> S:
+    found, position = read_struct(cls, version, encoded, flexible_from=flexible_from)
+    if position != len(encoded):
+        raise MalformedRequest(f"{len(encoded) - position} bytes are left after {cls.__name__}")
     return found

@@ -82,8 +82,8 @@ def encode_assignment(
 
 
 def _decode(cls: type[S], raw: Buffer) -> S:
-    data = memoryview(raw)
-    version = read_version(data)
+    encoded = memoryview(raw)
+    version = read_version(encoded)
     if version < 0:
         raise MalformedRequest(f"{cls.__name__} of version {version}")
-    return read_struct(cls, min(version, CONSUMER_PROTOCOL_VERSION_MAX), data)[0]
+    return read_struct(cls, min(version, CONSUMER_PROTOCOL_VERSION_MAX), encoded)[0]

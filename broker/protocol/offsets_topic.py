@@ -174,10 +174,10 @@ class _GroupMetadataWire(Struct):
 
 def decode_key(key: Buffer) -> Key:
     """Which thing a record is about. Raises UnreadableRecord."""
-    data = memoryview(key)
-    record_type = _version_of(data)
+    encoded = memoryview(key)
+    record_type = _version_of(encoded)
     if record_type in (LEGACY_OFFSET_COMMIT_TYPE, OFFSET_COMMIT_TYPE):
-        commit = _read(_OffsetCommitKeyWire, record_type, data)
+        commit = _read(_OffsetCommitKeyWire, record_type, encoded)
         return OffsetCommitKey(
             group=commit.group,
             topic=commit.topic,
@@ -185,7 +185,7 @@ def decode_key(key: Buffer) -> Key:
             record_type=record_type,
         )
     if record_type == GROUP_METADATA_TYPE:
-        return GroupMetadataKey(group=_read(_GroupMetadataKeyWire, record_type, data).group)
+        return GroupMetadataKey(group=_read(_GroupMetadataKeyWire, record_type, encoded).group)
     return UnknownKey(record_type=record_type)
 
 
@@ -290,26 +290,26 @@ def encode_group_metadata(group: GroupMetadataValue, version: int = _VALUE_VERSI
 
 
 def _read_value(cls: type[S], value: Buffer) -> S:
-    data = memoryview(value)
-    version = _version_of(data)
+    encoded = memoryview(value)
+    version = _version_of(encoded)
     if not 0 <= version <= _VALUE_VERSION_MAX:
         raise UnreadableRecord(f"a value of version {version}, where we know 0 to 4")
-    return _read(cls, version, data)
+    return _read(cls, version, encoded)
 
 
-def _version_of(data: memoryview) -> int:
+def _version_of(encoded: memoryview) -> int:
     try:
-        return read_version(data)
+        return read_version(encoded)
     except MalformedRequest as error:
         raise UnreadableRecord(str(error)) from error
 
 
-def _read(cls: type[S], version: int, data: memoryview) -> S:
+def _read(cls: type[S], version: int, encoded: memoryview) -> S:
     flexible_from = _VALUE_FLEXIBLE_FROM
     try:
-        found, position = read_struct(cls, version, data, flexible_from=flexible_from)
+        found, position = read_struct(cls, version, encoded, flexible_from=flexible_from)
     except MalformedRequest as error:
         raise UnreadableRecord(str(error)) from error
-    if position != len(data):
-        raise UnreadableRecord(f"{len(data) - position} bytes are left after {cls.__name__}")
+    if position != len(encoded):
+        raise UnreadableRecord(f"{len(encoded) - position} bytes are left after {cls.__name__}")
     return found

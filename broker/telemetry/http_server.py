@@ -164,8 +164,8 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
             return
         if piece:
-            data = piece.encode()
-            self._write(b"%x\r\n%s\r\n" % (len(data), data) if self._is_chunked else data)
+            content = piece.encode()
+            self._write(b"%x\r\n%s\r\n" % (len(content), content) if self._is_chunked else content)
         asyncio.get_running_loop().call_soon(self._send_on)
 
     def _answer(self, status: int, text: str, *, with_body: bool = True) -> None:
@@ -175,9 +175,9 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, content: bytes) -> None:
         if self._transport is not None:
-            self._transport.write(data)
+            self._transport.write(content)
 
     def abort(self) -> None:
         """Ends the connection, whatever it is at."""

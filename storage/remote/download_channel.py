@@ -35,12 +35,12 @@ class Channel:
 
     def send(self, request: Request, descriptor: int | None) -> None:
         """Raises OSError if it cannot be sent at once: then the child does not listen."""
-        data = encode_request(request)
+        message = encode_request(request)
         if descriptor is None:
-            sent_bytes = self._socket.send(data)
+            sent_bytes = self._socket.send(message)
         else:
-            sent_bytes = socket.send_fds(self._socket, [data], [descriptor])
-        if sent_bytes != len(data):
+            sent_bytes = socket.send_fds(self._socket, [message], [descriptor])
+        if sent_bytes != len(message):
             raise BlockingIOError("the download process takes no requests")
         # An index is smaller than the bytes it is about; a refusal has a few words.
         self._answer_bytes_max = request.size_bytes + RECEIVE_BYTES

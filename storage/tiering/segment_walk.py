@@ -185,51 +185,51 @@ def walk_deltas(
     Raises CorruptRecords if the records do not fill `payload` exactly.
     """
     # Indexing bytes is a quarter faster than indexing a memoryview, and this loop is all indexing.
-    data = payload if isinstance(payload, bytes) else bytes(payload)
-    position, end = 0, len(data)
+    records = payload if isinstance(payload, bytes) else bytes(payload)
+    position, end = 0, len(records)
     smallest, largest = 2**63, -(2**63)
     for _ in range(record_count):
         # Nearly all numbers here have one or two bytes: those are read without a call.
-        if position + 1 < end and data[position] < 0x80:
-            byte, position = data[position], position + 1
+        if position + 1 < end and records[position] < 0x80:
+            byte, position = records[position], position + 1
             length = (byte >> 1) ^ -(byte & 1)
         else:
-            length, position = read_varint(data, position, end)
+            length, position = read_varint(records, position, end)
         record_end = position + length
         if length < 0 or record_end > end:
             raise CorruptRecords(f"record of {length} bytes exceeds its batch")
         after = position + 2
-        if after <= record_end and data[position + 1] < 0x80:
-            byte = data[position + 1]
+        if after <= record_end and records[position + 1] < 0x80:
+            byte = records[position + 1]
             delta = (byte >> 1) ^ -(byte & 1)
         else:
-            delta, after = read_varint(data, position + 1, record_end)
+            delta, after = read_varint(records, position + 1, record_end)
         smallest = min(smallest, delta)
         largest = max(largest, delta)
         if keys is not None and keys.is_complete:
-            _add_key(data, after, record_end, keys)
+            _add_key(records, after, record_end, keys)
         position = record_end
     if position != end:
         raise CorruptRecords(f"{end - position} bytes after the last record of a batch")
     return TimestampBounds(smallest, largest)
 
 
-def _add_key(data: bytes, position: int, end: int, keys: KeyFilterBuilder) -> None:
+def _add_key(records: bytes, position: int, end: int, keys: KeyFilterBuilder) -> None:
     """The key of the record whose offset delta lies at `position`; no filter if there is none."""
     # Nearly always a length below 64: one byte, read without a call.
-    while position < end and data[position] >= 0x80:
+    while position < end and records[position] >= 0x80:
         position += 1
     position += 1
-    if position < end and data[position] < 0x80:
-        byte = data[position]
+    if position < end and records[position] < 0x80:
+        byte = records[position]
         length, position = (byte >> 1) ^ -(byte & 1), position + 1
     else:
         try:
-            length, position = read_varint(data, position, end)
+            length, position = read_varint(records, position, end)
         except CorruptRecords:
             keys.give_up()
             return
     if length < -1 or length > end - position:
         keys.give_up()
     elif length >= 0:
-        keys.add(data[position : position + length])
+        keys.add(records[position : position + length])
