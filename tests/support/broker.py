@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support.ports import ReservedPort
@@ -171,6 +171,17 @@ class BrokerProcess:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) / 1024
         raise AssertionError("no VmRSS")
+
+
+@contextlib.contextmanager
+def faultless_broker(
+    folder: Path, *, settings: Mapping[str, str] | None = None
+) -> Iterator[BrokerProcess]:
+    """A broker that is still there in the end, and fell over nothing that was sent to it."""
+    with BrokerProcess(folder, settings=settings) as running:
+        yield running
+        assert running.running, running.log_text()[-4000:]
+        assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
 
 
 def eventually(check: object, *, timeout_s: float = 60.0, interval_s: float = 0.05) -> object:
