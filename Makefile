@@ -199,9 +199,7 @@ java:
 
 .PHONY: docs
 docs: $(DEV) ## write the generated pages of docs/ anew
-	@$(PY) -m strandline.broker.config_docs docs/configuration.md
-	@$(PY) -m strandline.broker.protocol_docs docs/protocol.md
-	@$(PY) -m strandline.broker.metrics_docs docs/metrics.md
+	@$(PY) -m strandline.broker.doc_pages docs
 
 .PHONY: lock
 lock: $(DEV) ## write the lock files anew after a change of pyproject.toml

@@ -1,20 +1,12 @@
-"""Writes docs/configuration.md from the tables that the broker itself reads.
-
-    python -m strandline.broker.config_docs docs/configuration.md
-
-The page is committed; a test compares it with `render()`, so the two cannot drift apart.
-"""
+"""docs/configuration.md, from the tables that the broker itself reads; see doc_pages.py."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from strandline.broker.config_foreign import IGNORED, REFUSED, ForeignKeys
 from strandline.broker.config_keys.definition import SECTIONS, TOPIC_DEFAULTS, BrokerConfigDef
 from strandline.broker.config_table import BROKER_CONFIGS
-from strandline.storage.files import write_atomically
 from strandline.storage.log_config import (
     INT_MAX,
     LONG_MAX,
@@ -26,7 +18,7 @@ from strandline.storage.log_config import (
 _INTRODUCTION = """\
 # Configuration
 
-<!-- Made by `python -m strandline.broker.config_docs docs/configuration.md`. Do not edit. -->
+<!-- Made by `make docs`. Do not edit. -->
 
 `strandline serve --config server.properties --set key=value` reads a Java properties file (in
 UTF-8) and then the overrides, which win. Kafka's names mean what they mean in Kafka; keys that
@@ -188,16 +180,3 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
     )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Writes the page to the one file named; the exit status."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m strandline.broker.config_docs docs/configuration.md\n")
-        return 2
-    write_atomically(Path(arguments[0]), render().encode("utf-8"), sync=False)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,24 +1,14 @@
-"""Writes docs/metrics.md from the table that the collector reads.
-
-    python -m strandline.broker.metrics_docs docs/metrics.md
-
-The page is committed; a test compares it with `render()`.
-"""
+"""docs/metrics.md, from the table that the collector reads; see doc_pages.py."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 from strandline.broker.telemetry.exposition import Family
 from strandline.broker.telemetry.families import SECTIONS
-from strandline.storage.files import write_atomically
 
 _INTRODUCTION = """\
 # Metrics
 
-<!-- Made by `python -m strandline.broker.metrics_docs docs/metrics.md`. Do not edit. -->
+<!-- Made by `make docs`. Do not edit. -->
 
 `strandline.metrics.listener=http://127.0.0.1:9404` serves these at `/metrics`, in Prometheus' text
 format, or in OpenMetrics to who asks for it. Beside it are `/healthz` (the broker runs) and
@@ -47,16 +37,3 @@ def render() -> str:
 def _line(family: Family) -> str:
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{family.name}` | {family.kind} | {labels} | {family.help} |\n"
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Writes the page to the one file named; the exit status."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m strandline.broker.metrics_docs docs/metrics.md\n")
-        return 2
-    write_atomically(Path(arguments[0]), render().encode("utf-8"), sync=False)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

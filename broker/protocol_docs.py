@@ -1,23 +1,13 @@
-"""Writes docs/protocol.md from the table that the codec and ApiVersions read.
-
-    python -m strandline.broker.protocol_docs docs/protocol.md
-
-The page is committed; a test compares it with `render()`.
-"""
+"""docs/protocol.md, from the table that the codec and ApiVersions read; see doc_pages.py."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 from strandline.broker.protocol.api import protocol_rows
-from strandline.storage.files import write_atomically
 
 _INTRODUCTION = """\
 # Protocol
 
-<!-- Made by `python -m strandline.broker.protocol_docs docs/protocol.md`. Do not edit. -->
+<!-- Made by `make docs`. Do not edit. -->
 
 What the broker speaks. An API that is not in this table is not advertised, and a request for it
 closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3's do.
@@ -58,16 +48,3 @@ def render() -> str:
         for row in protocol_rows()
     ]
     return _INTRODUCTION + "".join(lines) + _NOTES
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Writes the page to the one file named; the exit status."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m strandline.broker.protocol_docs docs/protocol.md\n")
-        return 2
-    write_atomically(Path(arguments[0]), render().encode("utf-8"), sync=False)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker import doc_pages
 from strandline.broker.cli import _parser
 from strandline.broker.config_foreign import IGNORED, REFUSED
 from strandline.broker.config_table import BROKER_CONFIGS
@@ -264,6 +265,22 @@ def test_links_between_documents_lead_somewhere() -> None:
             if not linked.exists() or (anchor and anchor not in anchors(linked)):
                 broken.append(f"{name(page)} -> {target}")
     assert broken == []
+
+
+@pytest.mark.parametrize("page", doc_pages.PAGES)
+def test_pages_made_of_tables_are_up_to_date(page: str) -> None:
+    """When it fails: `make docs`."""
+    assert (ROOT / "docs" / page).read_text() == doc_pages.PAGES[page]()
+
+
+def test_pages_are_written_into_the_folder_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doc_pages.main([str(tmp_path)]) == 0
+    for page, render in doc_pages.PAGES.items():
+        assert (tmp_path / page).read_text() == render()
+    assert doc_pages.main([]) == 2
+    assert "usage:" in capsys.readouterr().err
 
 
 def test_decisions_are_numbered_without_gaps_listed_and_say_what_would_change_them() -> None:
