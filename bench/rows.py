@@ -139,6 +139,13 @@ ROWS: tuple[Row, ...] = (
         record_bytes=100,
         megabytes=100,
     ),
+    # The same client as in the other rows, which waits for itself at such records: decision 49.
+    _move(
+        "record-100b-two-cores",
+        "100 B records, client on both cores",
+        record_bytes=100,
+        megabytes=100,
+    ),
     _move("record-10kb", "10 KB records", record_bytes=10 * KB, megabytes=400),
     _move("single", "batches of one record", AT_LEAST_AS_FAST, batch_bytes=SINGLE, megabytes=40),
     _move("batch-1mb", "batches of 1 MB", batch_bytes=BATCH_1_MB, megabytes=800),
