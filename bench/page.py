@@ -58,6 +58,9 @@ METHOD = """\
 - **Warm.** Kafka's JVM is put under load for {warm_s:.0f} s before the first figure. Most of
   what it gains it has gained by then; its CPU for consumers has been seen to fall in later runs.
   "Start" is a new process each time.
+- **Memory that is there.** Before a producer's clock runs, a file of the row's size is written and
+  removed. A virtual machine may pay for free memory when it is first written to again (2 s of CPU
+  per GB have been seen), and now one broker met such memory, now the other.
 - **Broker CPU** is that of the process and its children, read from its CPU clock, over the measured
   stretch, per 10⁹ bytes of record values. MB are 10⁶ bytes of record values, before compression.
 - **Records.** Half of a record is random and half is words, so that codecs have work to do.

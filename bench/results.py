@@ -2,8 +2,8 @@
 
     <folder>/<row>.json   {"measured": "…", "figures": {"Kafka": [{metric: figure}, …], …}}
 
-`measured` says what: the row without its words and goals, and the size of the run. Figures of
-anything else are not read, and the row is begun anew.
+`measured` says what: the row without its words and goals, the size of the run, and the way in which
+rows are measured. Figures of anything else are not read, and the row is begun anew.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 
 from bench.rows import Row
 
+# One more for each change after which figures are not what they were.
+METHOD = 2
 # What a row is called and should be does not change what was measured.
 _WORDS = ("section", "title", "goals", "peers")
 
@@ -35,7 +37,7 @@ class Results:
 
     def __init__(self, folder: Path, rows: Sequence[Row], *, size: float) -> None:
         self._folder = folder
-        self._measured = {row.name: f"{_essence(row)}, size={size:g}" for row in rows}
+        self._measured = {row.name: f"{_essence(row)}, {size=:g}, method={METHOD}" for row in rows}
         self._figures: dict[str, dict[str, list[Mapping[str, float]]]] = {}
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*.json"):

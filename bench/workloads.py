@@ -27,7 +27,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import limits
 from bench.librdkafka import topic_is_led
-from bench.measure import Measured, await_quiet, cpu_seconds, measuring, peak_mib, resident_mib
+from bench.measure import (
+    Measured,
+    await_quiet,
+    cpu_seconds,
+    measuring,
+    peak_mib,
+    resident_mib,
+    warm_page_cache,
+)
 from bench.peers import Kafka, Peer, Strandline, await_serving, kafka_java, until
 from bench.rdkafka import (
     ConsumeLoad,
@@ -51,6 +59,8 @@ UPLOAD_MB_PER_S = 50
 # At the start of a latency row caches fill and connections settle.
 WARM_UP = 0.1
 REST_S = 5.0
+# Of a row's bytes: with what is around records, and some for everybody else.
+WARM_SHARE = 1.3
 # Half a second and more, of which a broker computes a fifth.
 CONSUMED_BYTES = 1e9
 FAST_ANSWERS: Mapping[str, str | int] = {"socket.nagle.disable": "true"}
@@ -159,9 +169,10 @@ def move(site: Site, row: Row, peer: Peer, *, on_one_core: bool = False) -> Figu
     with topic_of(peer, row.partitions) as topic:
         await_serving(peer, topic, row.partitions)
         for _ in range(rounds):
-            made = producers(peer.bootstrap, produce_load(row, topic, count))
-            with made as ready, measuring(peer.pid) as produced:
-                ready.run()
+            with producers(peer.bootstrap, produce_load(row, topic, count)) as ready:
+                warm_page_cache(site.folder, int(WARM_SHARE * site.value_bytes(row)))
+                with measuring(peer.pid) as produced:
+                    ready.run()
         load = ConsumeLoad(
             topic=topic,
             count=count * rounds,
