@@ -190,6 +190,9 @@ class Peer(asyncio.Protocol):
         match method:
             case "PUT":
                 self._put(path, query, headers, body)
+            case "GET" if "uploads" in query:
+                xml = b"<ListMultipartUploadsResult></ListMultipartUploadsResult>"
+                self._reply("200 OK", xml, Content_Type="application/xml")
             case "GET" if path.count("/") == 1 or (path.endswith("/") and path.count("/") == 2):
                 self._list(path.strip("/"), query)
             case "GET" | "HEAD":

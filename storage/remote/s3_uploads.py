@@ -342,9 +342,11 @@ class S3Uploads:
                 ),
             )
             yield from page.get("Uploads", [])
-            if not page.get("IsTruncated"):
+            key_marker = page.get("NextKeyMarker", "")
+            upload_marker = page.get("NextUploadIdMarker", "")
+            # A server that says there is more, and not where, would be asked the same for ever.
+            if not page.get("IsTruncated") or not key_marker:
                 return
-            key_marker, upload_marker = page["NextKeyMarker"], page["NextUploadIdMarker"]
 
     def _count_written(self, size_bytes: int) -> None:
         with self._lock:
