@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 
 from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer
@@ -25,14 +26,25 @@ def say_so() -> None:
 
 
 def with_librdkafka(bootstrap: str, group_id: str, topic: str) -> None:
+    times = {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": HEARTBEAT_MS}
+    consume_with_librdkafka(bootstrap, group_id, topic, times)
+
+
+def with_new_protocol(bootstrap: str, group_id: str, topic: str) -> None:
+    """How soon it is missed is the broker's to say."""
+    consume_with_librdkafka(bootstrap, group_id, topic, {"group.protocol": "consumer"})
+
+
+def consume_with_librdkafka(
+    bootstrap: str, group_id: str, topic: str, settings: Mapping[str, str | int]
+) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": group_id,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            **settings,
         }
     )
     consumer.subscribe([topic])
@@ -76,6 +88,7 @@ def with_aiokafka(bootstrap: str, group_id: str, topic: str) -> None:
 
 CLIENTS = {
     "librdkafka": with_librdkafka,
+    "librdkafka, new protocol": with_new_protocol,
     "kafka-python": with_kafka_python,
     "aiokafka": with_aiokafka,
 }

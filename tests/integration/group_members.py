@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 from aiokafka import AIOKafkaConsumer
@@ -13,7 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
-from tests.support.broker import BrokerProcess
+from tests.support.broker import REPOSITORY, BrokerProcess, eventually
 
 PARTITIONS = 6
 RECORDS = 3000
@@ -216,3 +219,43 @@ EVERYTHING = {
     for partition in range(PARTITIONS)
     for offset in range(RECORDS // PARTITIONS)
 }
+
+
+def crash_and_hang(
+    client: str,
+    broker: BrokerProcess,
+    topic: str,
+    group_id: str,
+    start: Callable[[BrokerProcess, str, str], RunningMember],
+    crew: list[RunningMember],
+) -> None:
+    """Of two members one is killed and one hangs: one more gets every record from then on."""
+    producer = SteadyProducer(broker, topic, seconds=3.0)
+    command = [sys.executable, "-m", "tests.integration.doomed_member", client]
+    doomed = [
+        subprocess.Popen(
+            [*command, broker.bootstrap, group_id, topic],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        for one in doomed:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "delivered\n"
+        member = start(broker, topic, group_id)
+        crew.append(member)
+        assert eventually(lambda: member.delivered, timeout_s=PATIENCE_S)
+        doomed[0].send_signal(signal.SIGKILL)
+        doomed[1].send_signal(signal.SIGSTOP)
+        producer.finish()
+        # They had committed nothing, so the survivor sees everything.
+        assert eventually(lambda: set(member.delivered) == EVERYTHING, timeout_s=PATIENCE_S)
+        member.stop()
+    finally:
+        for one in doomed:
+            one.kill()
+            one.communicate(timeout=60)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +21,7 @@ from tests.integration.group_members import (
     RunningMember,
     SteadyProducer,
     assert_each_record_was_delivered_once,
+    crash_and_hang,
 )
 from tests.support.broker import BrokerProcess, eventually, faultless_broker
 from tests.support.wire import WireClient
@@ -108,44 +106,12 @@ def test_a_group_goes_over_to_the_new_protocol_and_back_without_losing_a_record(
     assert_each_record_was_delivered_once(crew)
 
 
-MEMBER = """
-import sys
-from confluent_kafka import Consumer
-consumer = Consumer({"bootstrap.servers": sys.argv[1], "group.id": sys.argv[2],
-                     "group.protocol": "consumer", "auto.offset.reset": "earliest",
-                     "enable.auto.commit": False})
-consumer.subscribe([sys.argv[3]])
-while True:
-    message = consumer.poll(1)
-    if message is not None and message.error() is None:
-        print("delivered", flush=True)
-"""
-
-
 def test_the_partitions_of_members_that_crash_or_hang_are_taken_over(
     group_broker: BrokerProcess, topic: str, crew: list[RunningMember]
 ) -> None:
-    group_id = new_group()
-    producer = SteadyProducer(group_broker, topic, seconds=PRODUCE_S)
-    command = [sys.executable, "-c", MEMBER, group_broker.bootstrap, group_id, topic]
-    doomed = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    try:
-        for process in doomed:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "delivered\n"
-        member = NewProtocolMember(group_broker, topic, group_id)
-        crew.append(member)
-        assert eventually(lambda: member.delivered, timeout_s=PATIENCE_S)
-        doomed[0].send_signal(signal.SIGKILL)
-        doomed[1].send_signal(signal.SIGSTOP)
-        producer.finish()
-        # They had committed nothing, so the survivor sees everything.
-        assert eventually(lambda: set(member.delivered) == EVERYTHING, timeout_s=PATIENCE_S)
-    finally:
-        for process in doomed:
-            process.kill()
-            process.communicate(timeout=60)
-    member.stop()
+    crash_and_hang(
+        "librdkafka, new protocol", group_broker, topic, new_group(), NewProtocolMember, crew
+    )
 
 
 def test_members_go_on_after_the_broker_was_killed(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,7 +11,6 @@ from confluent_kafka.admin import AdminClient
 from tests.integration.calls import create_topic
 from tests.integration.group_calls import new_group
 from tests.integration.group_members import (
-    EVERYTHING,
     PARTITIONS,
     PATIENCE_S,
     RECORDS,
@@ -26,8 +22,9 @@ from tests.integration.group_members import (
     RunningMember,
     SteadyProducer,
     assert_each_record_was_delivered_once,
+    crash_and_hang,
 )
-from tests.support.broker import REPOSITORY, BrokerProcess, eventually, faultless_broker
+from tests.support.broker import BrokerProcess, eventually, faultless_broker
 from tests.support.wire import WireClient
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -118,40 +115,7 @@ def test_the_partitions_of_members_that_crash_or_hang_are_taken_over(
     start: StartMember,
     crew: list[RunningMember],
 ) -> None:
-    group_id = new_group()
-    producer = SteadyProducer(group_broker, topic, seconds=3.0)
-    doomed = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.integration.doomed_member", client),
-                *(group_broker.bootstrap, group_id, topic),
-            ],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    try:
-        for one in doomed:
-            assert one.stdout is not None
-            assert one.stdout.readline() == "delivered\n"
-        member = start(group_broker, topic, group_id)
-        crew.append(member)
-        assert eventually(lambda: member.delivered, timeout_s=PATIENCE_S)
-        doomed[0].send_signal(signal.SIGKILL)
-        doomed[1].send_signal(signal.SIGSTOP)
-        producer.finish()
-        # They had committed nothing, so the survivor sees everything.
-        assert eventually(lambda: set(member.delivered) == EVERYTHING, timeout_s=PATIENCE_S)
-        member.stop()
-    finally:
-        for one in doomed:
-            one.kill()
-            one.wait(10)
-            assert one.stdout is not None
-            one.stdout.close()
+    crash_and_hang(client, group_broker, topic, new_group(), start, crew)
 
 
 def test_operators_see_groups_with_librdkafkas_admin_client(
