@@ -81,7 +81,7 @@ def produce_with_kafka_python(broker: BrokerProcess, topic: str, codec: str) -> 
     ]
     producer.flush(READ_TIMEOUT_S)
     for number, future in enumerate(pending):
-        assert future.get(1).offset == number
+        assert future.get(READ_TIMEOUT_S).offset == number
     producer.close()
 
 

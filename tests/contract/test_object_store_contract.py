@@ -41,7 +41,7 @@ def in_parallel(count: int, work: Any) -> list[Any]:
     barrier = threading.Barrier(count)
 
     def run(number: int) -> Any:
-        barrier.wait(10)
+        barrier.wait(60)
         try:
             return work(number)
         except Exception as error:

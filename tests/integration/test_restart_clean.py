@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -38,6 +37,7 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 LATEST = -1
 MAX_TIMESTAMP = -3
 READ_COMMITTED = 1
+LONG_MS = 600_000
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 
 
@@ -80,17 +80,16 @@ def test_sigterm_does_not_wait_for_long_polls_and_idle_clients(
         idle = [WireClient(stoppable.port) for _ in range(5)]
         parked = [WireClient(stoppable.port) for _ in range(5)]
         for consumer in parked:
-            consumer.send(fetch_request(fetch_topic(topic_name, {0: 0}), max_wait_ms=60_000), 12)
+            consumer.send(fetch_request(fetch_topic(topic_name, {0: 0}), max_wait_ms=LONG_MS), 12)
         append(client, topic_name, batch())
         # The record woke them all; from now on they wait again.
         for number, consumer in enumerate(parked):
             consumer.receive(FetchResponse, 12, 1)
             consumer.send(
-                fetch_request(fetch_topic(topic_name, {0: 1}), max_wait_ms=60_000 + number), 12
+                fetch_request(fetch_topic(topic_name, {0: 1}), max_wait_ms=LONG_MS + number), 12
             )
-        began_s = time.monotonic()
+        # Which fails long before the first of them would end.
         assert stoppable.stop() == 0
-        assert time.monotonic() - began_s < 60, "as long as they would have waited"
         assert all(waiting.closed_by_broker() for waiting in [*idle, *parked])
     for waiting in (*idle, *parked):
         waiting.close()

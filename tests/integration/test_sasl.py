@@ -115,7 +115,7 @@ def by_kafka_python(port: int, user: str, password: str, value: bytes) -> bool:
     except PythonError:
         return False
     try:
-        producer.send("t", value).get(20)
+        producer.send("t", value).get(60)
     finally:
         producer.close()
     return True

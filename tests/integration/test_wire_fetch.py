@@ -50,9 +50,8 @@ UNKNOWN_LEADER_EPOCH = 75
 UNSUPPORTED_COMPRESSION_TYPE = 76
 UNKNOWN_TOPIC_ID = 100
 
-LONG_MS = 60_000
-# A wait that must not happen is noticed long before the long poll would end by itself.
-AT_ONCE_S = 30.0
+# A wait that must not happen ends with the test's client, which gives up after a minute.
+LONG_MS = 600_000
 READ_COMMITTED = 1
 
 
@@ -114,10 +113,8 @@ def test_unknown_partitions_are_named_beside_the_good_ones(
         max_wait_ms=LONG_MS,
         min_bytes=10**6,
     )
-    began_s = time.monotonic()
     answers = partitions_of(client.ask(request, FetchResponse, 12))
     # An error is told at once, however long the client would wait for bytes.
-    assert time.monotonic() - began_s < AT_ONCE_S
     codes = [0, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_OR_PARTITION]
     assert [answer.error_code for answer in answers] == codes
     assert len(records_in(answers[0])) == 2
@@ -279,9 +276,7 @@ def test_a_long_poll_wakes_when_enough_bytes_came_and_not_before(
         append(client, topic, small)
         # Had the first append woken it, its answer would hold one record.
         append(client, topic, large)
-        began_s = time.monotonic()
         (answer,) = partitions_of(consumer.receive(FetchResponse, 12, sent))
-        assert time.monotonic() - began_s < AT_ONCE_S
     assert len(records_in(answer)) == 2
 
 
@@ -311,7 +306,7 @@ def test_a_long_poll_ends_with_an_empty_answer_when_its_time_is_over(
     began_s = time.monotonic()
     answer = fetch(client, topic, 2, max_wait_ms=150, version=version)
     waited_s = time.monotonic() - began_s
-    assert 0.14 < waited_s < AT_ONCE_S
+    assert waited_s > 0.14
     assert (answer.error_code, answer.high_watermark, records_in(answer)) == (0, 2, [])
 
 
@@ -327,19 +322,15 @@ def test_a_long_poll_gets_at_its_end_the_little_that_came(
 
 
 def test_min_bytes_of_0_or_no_wait_answers_at_once(client: WireClient, topic: str) -> None:
-    began_s = time.monotonic()
     for wait_ms, min_bytes in ((LONG_MS, 0), (0, 1), (-1, 10**6), (LONG_MS, -1)):
         request = fetch_request(
             fetch_topic(topic, {0: 0}), max_wait_ms=wait_ms, min_bytes=min_bytes
         )
         assert records_in(partitions_of(client.ask(request, FetchResponse, 12))[0]) == []
-    assert time.monotonic() - began_s < AT_ONCE_S
 
 
 def test_a_fetch_of_nothing_answers_at_once(client: WireClient) -> None:
-    began_s = time.monotonic()
     assert partitions_of(client.ask(fetch_request(max_wait_ms=LONG_MS), FetchResponse, 12)) == []
-    assert time.monotonic() - began_s < AT_ONCE_S
 
 
 def test_min_bytes_above_max_bytes_waits_for_max_bytes_only(client: WireClient, topic: str) -> None:
@@ -348,9 +339,7 @@ def test_min_bytes_above_max_bytes_waits_for_max_bytes_only(client: WireClient, 
     request = fetch_request(
         fetch_topic(topic, {0: 0}), max_wait_ms=LONG_MS, min_bytes=10**6, max_bytes=1500
     )
-    began_s = time.monotonic()
     (answer,) = partitions_of(client.ask(request, FetchResponse, 12))
-    assert time.monotonic() - began_s < AT_ONCE_S
     assert len(records_in(answer)) == 1
 
 
@@ -364,9 +353,7 @@ def test_a_fetch_from_a_closed_segment_does_not_wait_for_min_bytes(
     request = fetch_request(
         fetch_topic(topic, {0: 0}), max_wait_ms=LONG_MS, min_bytes=2 * len(large)
     )
-    began_s = time.monotonic()
     (answer,) = partitions_of(client.ask(request, FetchResponse, 12))
-    assert time.monotonic() - began_s < AT_ONCE_S
     assert len(records_in(answer)) == 1
 
 
@@ -409,7 +396,7 @@ def test_a_client_that_disconnects_during_a_long_poll_leaves_no_trace(
     eventually(lambda: broker.socket_count() == before + 10)
     for consumer in consumers:
         consumer.close()
-    eventually(lambda: broker.socket_count() == before, timeout_s=AT_ONCE_S)
+    eventually(lambda: broker.socket_count() == before)
     assert append(client, topic, batch()) == 0
     assert produce(client, topic, batch()).error_code == 0
 

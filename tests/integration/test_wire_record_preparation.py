@@ -371,7 +371,7 @@ def test_an_old_kafka_python_producer_is_served(
         enable_idempotence=False,
     )
     sent = [producer.send(topic, b"%d" % i, timestamp_ms=1_700_000_000_000 + i) for i in range(50)]
-    assert [future.get(20).offset for future in sent] == list(range(50))
+    assert [future.get(60).offset for future in sent] == list(range(50))
     producer.close(5)
     found = read_all(client, topic)
     assert [record.value for record in found] == [b"%d" % i for i in range(50)]

@@ -21,7 +21,7 @@ def metrics_port(broker: BrokerProcess) -> int:
 
 def get(broker: BrokerProcess, path: str) -> str:
     url = f"http://127.0.0.1:{metrics_port(broker)}{path}"
-    with urllib.request.urlopen(url, timeout=15) as response:
+    with urllib.request.urlopen(url, timeout=60) as response:
         return str(response.read().decode())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.broker.resizable_pool import ResizablePool
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Jobs:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 LOG = make_log(batch_count=50)
 KEY = ChunkKey("a.log", 0, len(LOG))
-START_S_MAX = 30.0
+START_S_MAX = 120.0
 
 
 class Files:
