@@ -169,14 +169,25 @@ async def until_true(rig: Rig, condition: Callable[[], bool]) -> None:
         assert time.monotonic() < given_up_s, f"does not heal: {rig.statistics}"
 
 
+def is_settled(rig: Rig) -> bool:
+    """Whether nothing is left to do."""
+    state = rig.statistics
+    return not (state.copy_lag_segments or state.deleting_segments or state.copy_failure)
+
+
 async def heal(rig: Rig) -> None:
     """Until nothing is left to do."""
+    await until_true(rig, lambda: is_settled(rig))
 
-    def is_settled() -> bool:
-        state = rig.statistics
-        return not (state.copy_lag_segments or state.deleting_segments or state.copy_failure)
 
-    await until_true(rig, is_settled)
+async def heal_and_free(rig: Rig, local_start_offset: int) -> None:
+    """Until the local copies below are gone too.
+
+    Which is a round later where a copy missed its deadline first: a loaded machine may do that.
+    """
+    await until_true(
+        rig, lambda: is_settled(rig) and rig.log.local_start_offset == local_start_offset
+    )
 
 
 async def read_what_can_be_read(rig: Rig) -> None:
@@ -218,9 +229,8 @@ async def test_after_any_fault_of_any_operation_the_bucket_is_what_the_manifest_
         rig.produce(BATCH)
         start = 0
         if struck.is_archived:
-            await heal(rig)
-            # Local copies are gone, so that whoever reads has to ask the store.
-            assert rig.log.local_start_offset == BATCH * SEGMENTS
+            # Whoever reads has to ask the store.
+            await heal_and_free(rig, BATCH * SEGMENTS)
         rule = proxy.add(make_rule(fault, struck))
         if operation == "delete":
             start = rig.log.delete_records(BATCH * 2)
