@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -42,8 +43,24 @@ def step_aside(pid: int = 0) -> None:
                 step_aside(int(child))
 
 
+class Rewind:
+    """A rewind that is under way."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """It takes and asks for nothing; then it goes on where it stood."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+
 @contextmanager
-def rewinding(bootstrap: str, count: int, *, is_aside: bool = False) -> Iterator[None]:
+def rewinding(bootstrap: str, count: int, *, is_aside: bool = False) -> Iterator[Rewind]:
     """Rewinds `count` records until the block ends. Raises StrandlineError if it failed in it."""
     command = [sys.executable, "-m", "bench.rewinder", bootstrap, str(count)]
     with subprocess.Popen(
@@ -54,7 +71,7 @@ def rewinding(bootstrap: str, count: int, *, is_aside: bool = False) -> Iterator
             readable, _, _ = select.select([process.stdout], [], [], WAIT_S)
             if not readable or process.stdout.readline().strip() != READING:
                 raise StrandlineError("the cold rewind did not begin")
-            yield
+            yield Rewind(process)
             if process.poll() is not None:
                 raise StrandlineError("the cold rewind ended before the hot load")
         finally:

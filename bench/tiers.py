@@ -5,10 +5,11 @@
                 150 ms away; GETs per 8 MiB and per segment; at 0 ms also beside a bare relay,
                 which is what the machine allows a broker (relay.py)
     hot         p50 and p99 of hot produce to consume, alone and while 8 partitions are read cold,
-                from stores 0, 30 and 150 ms away; with cold reads that make way for it, with such
-                as do not, with another broker's, and with another's that takes no core from
-                anybody, which is what the machine allows; with the rewind's consumer and store out
-                of the way; what the rewind gets in each case, and alone
+                from stores 0, 30 and 150 ms away; with cold reads that make way for it (in turns
+                with the same standing still), with such as do not, with another broker's, and with
+                another's that takes no core from anybody, which is what the machine allows; with
+                the rewind's consumer and store out of the way; what the rewind gets in each case,
+                and alone
     manifest    one commit, and opening, with 100 and with 100,000 archived segments
 
 Run it as `make bench-tiers`. A figure is the median of RUNS runs (min - max), MB are 10^6 bytes.

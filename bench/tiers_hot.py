@@ -1,7 +1,9 @@
 """Hot beside cold: produce-to-consume latency on local disk while 8 partitions are read cold.
 
     alone                     before all others and after them, both together
-    beside a rewind           that does not make way, and that does, as a broker does by itself
+    beside a rewind           that does not make way, and that does, as a broker does by itself;
+                              the latter in turns with the same rewind standing still, so that
+                              what else the machine does meets both: the ratio of each turn
     beside another's rewind   the same bytes per second from a broker of its own: what is left of a
                               rewind where it shares nothing with hot but the machine
     beside one for nothing    the same with that other broker in the idle scheduling class: what is
@@ -18,10 +20,11 @@ be better than that on this machine.
 from __future__ import annotations
 
 import re
+import statistics
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +34,7 @@ from confluent_kafka import Producer
 
 from bench.measure import await_quiet
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, pacer
-from bench.rewinder import REWIND_PARTITIONS, rewinding, step_aside
+from bench.rewinder import REWIND_PARTITIONS, Rewind, rewinding, step_aside
 from bench.tiered import (
     COLD,
     RECORD_BYTES,
@@ -50,6 +53,10 @@ from tests.support.ports import ReservedPort
 
 HOT_RECORDS_PER_S = 1000
 HOT_RECORDS = 10_000
+# Each half of a turn; the first of them are left out of it, while the rewind stops or goes on.
+TURNS = 5
+TURN_RECORDS = 4_000
+TURN_SETTLING_RECORDS = 1_000
 # The limit finds its level in the first seconds; then it is kept.
 SETTLING_RECORDS = 5_000
 REWIND_S = 3.0
@@ -59,6 +66,7 @@ FLOOR = "strandline.remote.fetch.yield.floor.bytes.per.second"
 NEVER_ON_TIME = "0.001"
 # Often enough that a broker counts it as live traffic.
 TRICKLE_S = 0.5
+TRICKLE_TOPIC = "trickle"
 
 ALONE = "alone"
 UNHELD = "beside a rewind that does not make way"
@@ -105,13 +113,15 @@ def run_hot(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Figure
         cold_site(folder / "other", total_bytes, distance_ms) as other,
     ):
         found = {ALONE: measure_hot(own, own)}
-        with cold_reader(own):
+        with cold_reader(own) as rewind:
             rewind_mb_per_s = measure_rewind(own)
             alter_broker(own.broker, YIELD, "0")
             found[UNHELD] = measure_hot(own, own)
             alter_broker(own.broker, YIELD, None)
-            hot_latencies_us(own.broker, SETTLING_RECORDS)
-            held = found[HELD] = measure_hot(own, own)
+            with trickle(own.broker):
+                hot_latencies_us(own.broker, SETTLING_RECORDS)
+                turns = [measure_turn(own, rewind) for _ in range(TURNS)]
+        held = found[HELD] = _together([beside for _, beside in turns])
         alter_broker(other.broker, YIELD, NEVER_ON_TIME)
         alter_broker(other.broker, FLOOR, str(int(held.cold_mb_per_s * 1e6)))
         with trickle(other.broker), cold_reader(other):
@@ -127,6 +137,7 @@ def run_hot(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Figure
     both = np.concatenate((found[ALONE].latencies_us, again.latencies_us))
     found[ALONE] = Beside(latencies_us=both, cold_mb_per_s=0.0)
     yield from _figures(f"{distance_ms} ms away", found, rewind_mb_per_s)
+    yield from _turn_figures(f"{distance_ms} ms away", turns)
 
 
 def _figures(where: str, found: dict[str, Beside], rewind_mb_per_s: float) -> Iterator[Figure]:
@@ -154,6 +165,20 @@ def _figures(where: str, found: dict[str, Beside], rewind_mb_per_s: float) -> It
         yield Figure(part="hot", name=name, value=mb_per_s, unit="MB/s")
 
 
+def _turn_figures(where: str, turns: Sequence[tuple[Beside, Beside]]) -> Iterator[Figure]:
+    for percent in (50, 99):
+        ratios = [
+            beside.percentile_ms(percent) / still.percentile_ms(percent) for still, beside in turns
+        ]
+        name = f"{where}: p{percent} {HELD} / the same standing still, {TURNS} turns"
+        for what, value in (
+            ("median", statistics.median(ratios)),
+            ("least", min(ratios)),
+            ("most", max(ratios)),
+        ):
+            yield Figure(part="hot", name=f"{name}, {what}", value=value, unit="")
+
+
 @contextmanager
 def cold_site(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Site]:
     """A broker with a store of its own, a topic that lies there, and a topic for hot records."""
@@ -163,6 +188,7 @@ def cold_site(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Site
         with tiered_broker(folder, endpoint, **listener) as broker:
             create_topic(broker, TOPIC, partitions=REWIND_PARTITIONS, **COLD)
             create_topic(broker, "hot")
+            create_topic(broker, TRICKLE_TOPIC)
             produce(broker, TOPIC, total_bytes, partitions=REWIND_PARTITIONS)
             wait_until_cold(client, broker, total_bytes, partitions=REWIND_PARTITIONS)
             await_quiet(broker.pid)
@@ -181,12 +207,31 @@ def measure_rewind(site: Site) -> float:
     return (site.cold_bytes() - before) / 1e6 / (time.perf_counter() - started_s)
 
 
-def measure_hot(hot: Site, cold: Site) -> Beside:
+def measure_hot(hot: Site, cold: Site, count: int = HOT_RECORDS) -> Beside:
     before, started_s = cold.cold_bytes(), time.perf_counter()
-    latencies_us = hot_latencies_us(hot.broker, HOT_RECORDS)
+    latencies_us = hot_latencies_us(hot.broker, count)
     cold_mb = (cold.cold_bytes() - before) / 1e6
     return Beside(
         latencies_us=latencies_us, cold_mb_per_s=cold_mb / (time.perf_counter() - started_s)
+    )
+
+
+def measure_turn(site: Site, rewind: Rewind) -> tuple[Beside, Beside]:
+    """Hot beside a rewind that stands still, and beside the same one going on."""
+    with rewind.standing_still():
+        still = _settled(measure_hot(site, site, TURN_RECORDS))
+    return still, _settled(measure_hot(site, site, TURN_RECORDS))
+
+
+def _settled(measured: Beside) -> Beside:
+    latencies_us = measured.latencies_us[TURN_SETTLING_RECORDS:]
+    return Beside(latencies_us=latencies_us, cold_mb_per_s=measured.cold_mb_per_s)
+
+
+def _together(parts: Sequence[Beside]) -> Beside:
+    return Beside(
+        latencies_us=np.concatenate([part.latencies_us for part in parts]),
+        cold_mb_per_s=statistics.fmean(part.cold_mb_per_s for part in parts),
     )
 
 
@@ -207,7 +252,7 @@ def hot_latencies_us(broker: BrokerProcess, count: int) -> np.ndarray:
 
 
 @contextmanager
-def cold_reader(site: Site, *, is_aside: bool = False) -> Iterator[None]:
+def cold_reader(site: Site, *, is_aside: bool = False) -> Iterator[Rewind]:
     """Reads the cold topic from its beginning, again and again, until the block ends.
 
     `is_aside` puts the consumer and the site's store into the idle scheduling class: the store for
@@ -217,20 +262,23 @@ def cold_reader(site: Site, *, is_aside: bool = False) -> Iterator[None]:
         with urllib.request.urlopen(f"{site.endpoint}/_step_aside", timeout=30):
             pass
     # Half of it: the open segments are hot.
-    with rewinding(site.broker.bootstrap, site.record_count // 2, is_aside=is_aside):
+    with rewinding(site.broker.bootstrap, site.record_count // 2, is_aside=is_aside) as rewind:
         time.sleep(0.5)
-        yield
+        yield rewind
 
 
 @contextmanager
 def trickle(broker: BrokerProcess) -> Iterator[None]:
-    """Somebody is live, and hardly takes part: a record now and then."""
+    """Somebody is live, and hardly takes part: a record now and then.
+
+    Between two loads of hot records a busy machine may need longer than a broker holds a rewind.
+    """
     stop = threading.Event()
 
     def send() -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         while not stop.wait(TRICKLE_S):
-            producer.produce("hot", b"live")
+            producer.produce(TRICKLE_TOPIC, b"live")
             producer.flush(WAIT_S)
 
     thread = threading.Thread(target=send, daemon=True)
