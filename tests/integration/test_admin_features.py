@@ -71,12 +71,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient(broker.port) as connected:
-        yield connected
-
-
 # --- features ------------------------------------------------------------------------------------
 
 

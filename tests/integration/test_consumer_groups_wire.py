@@ -44,16 +44,10 @@ INVALID_REGULAR_EXPRESSION = 128
 
 
 @pytest.fixture(scope="module")
-def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {"group.initial.rebalance.delay.ms": "0"}
     with faultless_broker(tmp_path_factory.mktemp("consumers"), settings=settings) as running:
         yield running
-
-
-@pytest.fixture
-def client(group_broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient(group_broker.port) as connected:
-        yield connected
 
 
 @pytest.fixture
@@ -186,7 +180,7 @@ def test_offsets_are_committed_and_fetched_in_the_members_epoch(
 
 
 def test_groups_of_both_kinds_are_listed_by_type_and_state(
-    group_broker: BrokerProcess, client: WireClient, topic: str, group_id: str
+    broker: BrokerProcess, client: WireClient, topic: str, group_id: str
 ) -> None:
     join(client, group_id, [topic])
     commit(client, f"{group_id}-simple", {(topic, 0): 1})
@@ -204,14 +198,14 @@ def test_groups_of_both_kinds_are_listed_by_type_and_state(
 
 
 def test_each_kind_is_described_by_its_own_request(
-    group_broker: BrokerProcess, client: WireClient, topic: str, group_id: str
+    broker: BrokerProcess, client: WireClient, topic: str, group_id: str
 ) -> None:
     join(client, group_id, [topic])
     answer = describe(client, group_id)
     assert (answer.error_code, answer.group_state) == (GROUP_ID_NOT_FOUND, "Dead")
     assert answer.error_message == f"Group {group_id} is not a classic group."
     assert describe(client, group_id, version=5).error_code == 0
-    classic = GroupMember(group_broker.port, f"{group_id}-classic", topics=[topic])
+    classic = GroupMember(broker.port, f"{group_id}-classic", topics=[topic])
     classic.join()
     missed = describe_consumers(client, f"{group_id}-classic")
     assert missed.error_code == GROUP_ID_NOT_FOUND
@@ -221,10 +215,10 @@ def test_each_kind_is_described_by_its_own_request(
 
 
 def test_a_classic_member_is_served_in_a_group_of_the_new_protocol(
-    group_broker: BrokerProcess, client: WireClient, topic: str, group_id: str
+    broker: BrokerProcess, client: WireClient, topic: str, group_id: str
 ) -> None:
     join(client, group_id, [topic], member_id="m")
-    classic = GroupMember(group_broker.port, group_id, topics=[topic])
+    classic = GroupMember(broker.port, group_id, topics=[topic])
     try:
         joined = classic.join()
         assert (joined.error_code, joined.leader, list(joined.members)) == (0, "", [])

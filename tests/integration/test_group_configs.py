@@ -59,12 +59,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient(broker.port) as connected:
-        yield connected
-
-
 def alter(
     client: WireClient, group: str, *operations: tuple[str, ConfigOperation, str | None]
 ) -> tuple[int, str]:

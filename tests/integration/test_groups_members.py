@@ -32,25 +32,19 @@ MakeMember = Callable[..., GroupMember]
 
 
 @pytest.fixture(scope="module")
-def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {"group.initial.rebalance.delay.ms": "100", "group.min.session.timeout.ms": "1000"}
     with faultless_broker(tmp_path_factory.mktemp("groups"), settings=settings) as running:
         yield running
 
 
 @pytest.fixture
-def client(group_broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient(group_broker.port) as connected:
-        yield connected
-
-
-@pytest.fixture
-def member(group_broker: BrokerProcess, group_id: str) -> Iterator[MakeMember]:
+def member(broker: BrokerProcess, group_id: str) -> Iterator[MakeMember]:
     """Makes members of the test's group, and hangs up for them in the end."""
     made: list[GroupMember] = []
 
     def make(**options: object) -> GroupMember:
-        made.append(GroupMember(group_broker.port, group_id, **options))  # type: ignore[arg-type]
+        made.append(GroupMember(broker.port, group_id, **options))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -155,9 +149,9 @@ def test_an_administrator_removes_static_members_in_one_request(
 
 
 def test_a_group_without_a_name_and_a_session_out_of_bounds_are_refused(
-    group_broker: BrokerProcess, client: WireClient, member: MakeMember
+    broker: BrokerProcess, client: WireClient, member: MakeMember
 ) -> None:
-    nameless = GroupMember(group_broker.port, "")
+    nameless = GroupMember(broker.port, "")
     assert nameless.join(version=3).error_code == INVALID_GROUP_ID
     assert nameless.beat() == INVALID_GROUP_ID
     assert nameless.leave().error_code == INVALID_GROUP_ID

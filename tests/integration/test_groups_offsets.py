@@ -60,7 +60,7 @@ MakeTopic = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {
         "group.initial.rebalance.delay.ms": "0",
         "offsets.topic.num.partitions": "3",
@@ -68,12 +68,6 @@ def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
     }
     with faultless_broker(tmp_path_factory.mktemp("offsets"), settings=settings) as running:
         yield running
-
-
-@pytest.fixture
-def client(group_broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient(group_broker.port) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize("version", range(2, 11))
@@ -163,9 +157,9 @@ def test_a_member_of_a_group_that_does_not_exist_cannot_commit(
 
 
 def test_members_commit_in_their_generation_and_strangers_not_at_all(
-    group_broker: BrokerProcess, client: WireClient, topic: str, group_id: str
+    broker: BrokerProcess, client: WireClient, topic: str, group_id: str
 ) -> None:
-    member = GroupMember(group_broker.port, group_id, topics=[topic])
+    member = GroupMember(broker.port, group_id, topics=[topic])
     member.join()
     member.sync({})
 
@@ -185,11 +179,11 @@ def test_members_commit_in_their_generation_and_strangers_not_at_all(
 
 
 def test_offsets_are_deleted_unless_members_read_the_topic(
-    group_broker: BrokerProcess, client: WireClient, make_topic: MakeTopic, group_id: str
+    broker: BrokerProcess, client: WireClient, make_topic: MakeTopic, group_id: str
 ) -> None:
     read, other = make_topic(), make_topic()
     assert commit(client, group_id, {(read, 0): 1, (other, 0): 2}) == [0, 0]
-    member = GroupMember(group_broker.port, group_id, topics=[read])
+    member = GroupMember(broker.port, group_id, topics=[read])
     member.join()
     request = OffsetDeleteRequest(
         group_id=group_id,

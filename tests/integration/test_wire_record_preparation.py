@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import time
 import zlib
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -51,12 +50,6 @@ OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 UNSUPPORTED_COMPRESSION_TYPE = 76
 INVALID_RECORD = 87
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[WireClient]:
-    with WireClient(broker.port) as connected:
-        yield connected
 
 
 # --- compression.type ------------------------------------------------------------------------
