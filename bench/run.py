@@ -382,6 +382,7 @@ def main() -> None:
         "--cold-megabytes", type=int, default=COLD_MEGABYTES, help="of a cold read, MB"
     )
     parser.add_argument("--only", choices=("hot", "cold", "compact"), help="a part of it")
+    parser.add_argument("--store", choices=tuple(STORES), help="the one store of the cold part")
     parser.add_argument(
         "--prototype", type=Path, help="a bare broker to compare with: SCRIPT PORT LOG"
     )
@@ -407,7 +408,7 @@ def main() -> None:
                     shutil.rmtree(run_folder, ignore_errors=True)
                     progress.advance(task)
             if arguments.only in (None, "cold"):
-                for store in STORES:
+                for store in (arguments.store,) if arguments.store else STORES:
                     per_run = 4 + len(WAYS) * (store in NEAR_STORES)
                     task = progress.add_task(f"cold, {store}", total=per_run * arguments.runs + 1)
                     cold_bytes = arguments.cold_megabytes * 1_000_000

@@ -14,10 +14,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from strandline.storage.remote.fresh_pages import write_pages
+
 MEMORY_UNIT_BYTES = 1024 * 1024
 LARGE_MEMORY_UNIT_BYTES = 2 * 1024 * 1024
 # Blocks without a chunk that are kept, beside what the bound on memory counts.
 SPARES_MAX = 4
+# MADV_POPULATE_WRITE, which Python does not name; of Linux 5.14.
+_POPULATE_WRITE = 23
 
 _numbers = itertools.count(1)
 
@@ -51,6 +55,13 @@ class BlockMemory:
 
     def __len__(self) -> int:
         return len(self.mapping)
+
+    def populate(self) -> None:
+        """Gives shared memory that is new its pages at once, for whoever fills it here. Blocks."""
+        # Where there is no room, filling it says so.
+        with contextlib.suppress(OSError):
+            if self.descriptor >= 0 and write_pages(self.descriptor, len(self)):
+                self.mapping.madvise(_POPULATE_WRITE)
 
     def __del__(self) -> None:
         if self.descriptor >= 0:

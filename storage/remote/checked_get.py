@@ -7,6 +7,7 @@ there is none.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from strandline.storage.remote.download_messages import Answer, NotDone
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from strandline.storage.clock import Clock
     from strandline.storage.model import Offset, Position
     from strandline.storage.remote.direct_read import DirectRead
@@ -53,7 +56,7 @@ def get_checked(
 
 
 class CheckedGets:
-    """`get_checked` for threads that come and go, over connections that are kept. Thread-safe.
+    """GETs of threads that come and go, over connections that are kept. Thread-safe.
 
     There are as many connections as there were threads at the same time.
     """
@@ -81,10 +84,7 @@ class CheckedGets:
         bytes_per_s: int = 0,
     ) -> Answer:
         """As `get_checked`."""
-        with self._lock:
-            gets = self._idle.pop() if self._idle else RangedGets(self._clock)
-            self._is_closed = False
-        try:
+        with self._connection() as gets:
             return get_checked(
                 gets,
                 source,
@@ -93,6 +93,24 @@ class CheckedGets:
                 base_offset=base_offset,
                 bytes_per_s=bytes_per_s,
             )
+
+    def get_bytes(self, source: DirectRead, start: Position, end: Position) -> bytes | NotDone:
+        """The object's bytes [start, end), as they are."""
+        target = bytearray(end - start)
+        try:
+            with self._connection() as gets:
+                gets.get_into(source, memoryview(target), start=start)
+        except Refused as error:
+            return NotDone(detail=str(error))
+        return bytes(target)
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[RangedGets]:
+        with self._lock:
+            gets = self._idle.pop() if self._idle else RangedGets(self._clock)
+            self._is_closed = False
+        try:
+            yield gets
         finally:
             with self._lock:
                 is_kept = not self._is_closed

@@ -35,6 +35,7 @@ from strandline.storage.remote.download_messages import (
     receive_request,
 )
 from strandline.storage.remote.file_check import FileCheck
+from strandline.storage.remote.fresh_pages import write_pages
 from strandline.storage.remote.paced_steps import PacedSteps
 from strandline.storage.remote.ranged_get import RangedGets
 
@@ -53,6 +54,7 @@ class _Blocks:
 
     def of(self, request: DownloadRequest, descriptor: int) -> mmap.mmap:
         if request.is_new:
+            write_pages(descriptor, request.block_bytes)
             mapping = mmap.mmap(
                 descriptor, request.block_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE
             )

@@ -34,7 +34,7 @@ from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, 
 from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
 from strandline.storage.remote.direct_read import KeepsFiles
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
-from strandline.storage.remote.download_process import IDLE_S, download_process
+from strandline.storage.remote.download_process import IDLE_S, RangesPastTheSdk, download_process
 from strandline.storage.remote.file_chunks import FileChunks, FileFetch
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
@@ -106,6 +106,8 @@ class ChunkDownloads:
     ) -> None:
         self.counters = DownloadCounters()
         self.process = download_process(store, parallel_max=parallel_max)
+        # For what is no chunk; blocks.
+        self.ranges = RangesPastTheSdk(store, self.process)
         self._idle_watch: asyncio.TimerHandle | None = None
         on_free = self._memory_became_free
         self.files: FileChunks | None = None

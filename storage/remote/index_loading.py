@@ -22,7 +22,7 @@ from strandline.storage.records.any_batch import read_header
 from strandline.storage.records.batch import HEADER_BYTES, BatchHeader
 from strandline.storage.records.old_messages import is_old, message_bytes
 from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.object_store import GetsRanges
 from strandline.storage.remote.segment_index import SegmentIndex
 from strandline.storage.remote.segment_meta import (
     STATISTICS_CHUNK_BYTES,
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 WALK_BYTES = 8 * 1024 * 1024
 
 
-def load_index(store: ObjectStore, entry: SegmentEntry, *, chunk_bytes: int) -> SegmentIndex:
+def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> SegmentIndex:
     """The index of `entry`'s log object, cut into chunks of `chunk_bytes`.
 
     Raises ObjectCorrupt if not even the log object can be walked, and as `ObjectStore.get`.
@@ -74,7 +74,7 @@ def load_index(store: ObjectStore, entry: SegmentEntry, *, chunk_bytes: int) -> 
         raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
 
 
-def load_txn_index(store: ObjectStore, entry: SegmentEntry) -> tuple[AbortedTransaction, ...]:
+def load_txn_index(store: GetsRanges, entry: SegmentEntry) -> tuple[AbortedTransaction, ...]:
     """Aborted transactions whose markers lie in the segment. Raises ObjectCorrupt, or as `get`."""
     encoded = read_section(store, entry.meta_key, entry.meta_size_bytes, Section.TXN_INDEX)
     if encoded is None:
@@ -85,7 +85,7 @@ def load_txn_index(store: ObjectStore, entry: SegmentEntry) -> tuple[AbortedTran
         raise ObjectCorrupt(entry.meta_key, "get", str(error)) from error
 
 
-def _walk(store: ObjectStore, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
+def _walk(store: GetsRanges, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
     """Pieces of about 1 MiB, as the copier would have cut them; times are from batch headers."""
     start, base_offset, record_count = 0, entry.base_offset, 0
     min_timestamp_ms, max_timestamp_ms = entry.max_timestamp_ms, -1
@@ -117,7 +117,7 @@ def _walk(store: ObjectStore, entry: SegmentEntry) -> Iterator[ChunkStatistics]:
         )
 
 
-def _walk_headers(store: ObjectStore, entry: SegmentEntry) -> Iterator[tuple[int, BatchHeader]]:
+def _walk_headers(store: GetsRanges, entry: SegmentEntry) -> Iterator[tuple[int, BatchHeader]]:
     position = block_start = 0
     block = b""
     while position < entry.size_bytes:

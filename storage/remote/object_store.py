@@ -144,6 +144,14 @@ class Deadlines:
     attempts_max: int = 4
 
 
+class GetsRanges(Protocol):
+    """As much of a store as is needed to look into objects."""
+
+    def get(self, key: str, *, start: int, end: int) -> bytes:
+        """As `ObjectStore.get`."""
+        ...
+
+
 class ObjectStore(Protocol):
     """A flat space of immutable and compare-and-swapped objects; see the top of this file."""
 

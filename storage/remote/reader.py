@@ -147,6 +147,7 @@ class ColdReader:
             disk=open_disk_cache(disk_directory, disk_bytes_max),
             pace=pace,
         )
+        self._ranges = self._downloads.ranges
         self._cached_indexes = IndexCache(bytes_max=index_bytes_max)
         self._indexes: CachedIndexes[SegmentIndex] = CachedIndexes(
             self._cached_indexes, "batches", executor, size_of=segment_index_bytes
@@ -468,7 +469,7 @@ class ColdReader:
     def _start_index(self, entry: SegmentEntry) -> asyncio.Future[SegmentIndex]:
         return self._indexes.start(
             entry.meta_key,
-            lambda: load_index(self._store, entry, chunk_bytes=self._chunk_bytes),
+            lambda: load_index(self._ranges, entry, chunk_bytes=self._chunk_bytes),
         )
 
     async def find_timestamp(
@@ -496,7 +497,7 @@ class ColdReader:
         known = self._txn_indexes.find(entry.meta_key)
         if known is None:
             loading = self._txn_indexes.start(
-                entry.meta_key, lambda: load_txn_index(self._store, entry)
+                entry.meta_key, lambda: load_txn_index(self._ranges, entry)
             )
             known = await asyncio.shield(loading)
         return [

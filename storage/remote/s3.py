@@ -53,11 +53,13 @@ from strandline.storage.remote.s3_failures import failure_of_code
 from strandline.storage.remote.s3_lifecycle import S3Lifecycle
 from strandline.storage.remote.s3_presigned import VALID_S, PresignedReads
 from strandline.storage.remote.s3_receive import receive_some
+from strandline.storage.remote.s3_signing import Secrets
 from strandline.storage.remote.s3_uploads import S3Uploads
 from strandline.storage.remote.s3_usage import S3Usage
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
+    from botocore.credentials import Credentials
     from botocore.exceptions import ClientError
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import (
@@ -123,7 +125,9 @@ class S3Store:
             clock=clock,
         )
         self._uploads = S3Uploads(self._access)
-        self._direct = PresignedReads(self._sign, clock)
+        self._direct = PresignedReads(self._sign, self._secrets, self._access.full_key, clock)
+        # The SDK's own, which it renews before they end.
+        self._credentials: Credentials | None = None
         self._lazy_client: S3Client | None = None
         self._read_bytes = 0
 
@@ -277,6 +281,15 @@ class S3Store:
             read_s=self._deadlines.read_s,
             request_s=self._deadlines.request_s,
         )
+
+    def _secrets(self) -> Secrets | None:
+        """What requests are signed with now; None without credentials. May fetch them."""
+        from botocore.exceptions import BotoCoreError
+
+        try:
+            return None if self._credentials is None else self._credentials.get_frozen_credentials()
+        except BotoCoreError:
+            return None
 
     def note_direct_read(self, size_bytes: int) -> None:
         self._attempts.count("get")
@@ -460,5 +473,6 @@ class S3Store:
         client: S3Client = session.client(
             "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
         )
+        self._credentials = session.get_credentials()
         bound_answers(client, seconds=self._deadlines.request_s, clock=self._clock)
         return client

@@ -1,7 +1,7 @@
 """URLs that let another process read an object for a while, without the SDK or its credentials.
 
-Only the host is signed, so one URL serves every range of its object. Signing takes half a
-millisecond, so a URL is used for REUSED_S.
+Only the host is signed, so one URL serves every range of its object. A URL is used for REUSED_S;
+the first is signed by the SDK, and those like it without (`s3_signing`).
 """
 
 from __future__ import annotations
@@ -12,21 +12,35 @@ from collections.abc import Callable
 
 from strandline.storage.clock import Clock
 from strandline.storage.remote.direct_read import DirectRead
+from strandline.storage.remote.s3_signing import Secrets, UrlSigner
 
 # The URL outlives its use here by the time that any request may take.
 VALID_S = 900
 # Temporary credentials are renewed ten minutes before they end, and a URL ends with what it was
 # signed with.
 REUSED_S = 300.0
-# As many segments as are read at the same time, with room to spare.
-URLS_MAX = 512
+# Two for each segment that is read at the same time, with room to spare.
+URLS_MAX = 1024
 
 
 class PresignedReads:
-    """Remembers what `sign` said of a key; thread-safe."""
+    """Remembers what `sign` said of a key; thread-safe.
 
-    def __init__(self, sign: Callable[[str], DirectRead | None], clock: Clock) -> None:
+    `secrets` are what URLs are signed with now, and `full_key` is what they call a key.
+    """
+
+    def __init__(
+        self,
+        sign: Callable[[str], DirectRead | None],
+        secrets: Callable[[], Secrets | None],
+        full_key: Callable[[str], str],
+        clock: Clock,
+    ) -> None:
         self._sign = sign
+        self._secrets = secrets
+        self._full_key = full_key
+        # The first source, and who signs URLs like its own.
+        self._learned: tuple[DirectRead, UrlSigner] | None = None
         self._clock = clock
         self._lock = threading.Lock()
         # Key -> how to read it (None: only through the SDK), and when that is found out anew.
@@ -39,10 +53,25 @@ class PresignedReads:
             found, until_s = self._sources.get(key, (None, 0.0))
         if now_s < until_s:
             return found
-        source = self._sign(key)
+        source = self._new_source(key)
         with self._lock:
             self._sources[key] = (source, now_s + REUSED_S)
             self._sources.move_to_end(key)
             while len(self._sources) > URLS_MAX:
                 self._sources.popitem(last=False)
         return source
+
+    def _new_source(self, key: str) -> DirectRead | None:
+        learned = self._learned
+        if learned is None:
+            source = self._sign(key)
+            secrets = None if source is None else self._secrets()
+            if source is not None and secrets is not None:
+                signer = UrlSigner.like(source.url, self._full_key(key), secrets)
+                self._learned = None if signer is None else (source, signer)
+            return source
+        secrets = self._secrets()
+        if secrets is None:
+            return self._sign(key)
+        source, signer = learned
+        return source._replace(url=signer.url(self._full_key(key), secrets, self._clock.now_ms()))

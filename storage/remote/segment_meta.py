@@ -37,7 +37,7 @@ from strandline.storage.model import (
     TimestampMs,
 )
 from strandline.storage.remote.json_document import decode_document, encode_document
-from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.object_store import GetsRanges
 from strandline.storage.values import dataclass
 
 MAGIC = b"slmeta\r\n"
@@ -285,7 +285,7 @@ class MetaReader:
     Every way of being damaged is an ObjectCorrupt that names the object.
     """
 
-    def __init__(self, store: ObjectStore, meta_key: str, meta_size_bytes: int) -> None:
+    def __init__(self, store: GetsRanges, meta_key: str, meta_size_bytes: int) -> None:
         self._store = store
         self._key = meta_key
         self._size_bytes = meta_size_bytes
@@ -328,7 +328,7 @@ class MetaReader:
 
 
 def read_section(
-    store: ObjectStore, meta_key: str, meta_size_bytes: int, section: Section
+    store: GetsRanges, meta_key: str, meta_size_bytes: int, section: Section
 ) -> bytes | None:
     """One section of one object; `MetaReader` for several. Raises ObjectCorrupt, or as `get`."""
     return MetaReader(store, meta_key, meta_size_bytes).read(section)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,10 +15,16 @@ from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.download_messages import NotDone
-from strandline.storage.remote.download_process import STARTS_AFTER, DownloadProcess
+from strandline.storage.remote.download_process import (
+    STARTS_AFTER,
+    DownloadProcess,
+    RangesPastTheSdk,
+)
+from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.ranged_get import HEAD_BYTES_MAX
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import make_log
+from tests.unit.remote.cold_reading import archive, make_reader, read_all, run
 from tests.unit.remote.scripted_server import Server, sends
 
 # More than comes with the head, so that it is received in several pieces.
@@ -181,3 +189,95 @@ def test_the_worker_keeps_to_the_rate(make: Make) -> None:
     found = reader.fetch()
     assert isinstance(found, NotDone)
     assert "came in time" in found.detail
+
+
+class Whole:
+    """A store that has the object, and counts who asks it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def get(self, key: str, *, start: int, end: int) -> bytes:
+        assert key == KEY.log_key
+        self.asked.append((start, end))
+        return LOG[start:end]
+
+
+def test_a_few_bytes_come_past_the_sdk_and_are_counted(make: Make) -> None:
+    reader = make(sends(GOOD))
+    store = Whole()
+    ranges = RangesPastTheSdk(store, reader.process)
+    assert ranges.get(KEY.log_key, start=0, end=len(LOG)) == LOG
+    assert not store.asked
+    assert reader.objects.noted_bytes == len(LOG)
+
+
+def test_a_few_bytes_come_from_the_store_itself_where_its_server_is_in_trouble(make: Make) -> None:
+    reader = make(sends(GOOD[: len(GOOD) // 2], keeps=False), sends(GOOD))
+    store = Whole()
+    ranges = RangesPastTheSdk(store, reader.process)
+    for _ in range(2):
+        assert ranges.get(KEY.log_key, start=0, end=len(LOG)) == LOG
+    assert store.asked == [(0, len(LOG))] * 2
+    assert len(reader.server.requests) == 1, "and is not asked twice each time"
+    assert not reader.objects.noted_bytes
+    reader.clock.advance_ms(1000)
+    assert ranges.get(KEY.log_key, start=0, end=len(LOG)) == LOG
+    assert len(store.asked) == 2
+
+
+def test_a_few_bytes_come_from_the_store_where_there_is_no_other_way(make: Make) -> None:
+    reader = make(sends(GOOD))
+    store = Whole()
+    plain = reader.objects.source
+    reader.objects.source = plain._replace(url=plain.url.replace("http:", "https:"))
+    for process in (reader.process, None):
+        assert RangesPastTheSdk(store, process).get(KEY.log_key, start=3, end=5) == LOG[3:5]
+    reader.process.close()
+    reader.objects.source = plain
+    assert RangesPastTheSdk(store, reader.process).get(KEY.log_key, start=3, end=5) == LOG[3:5]
+    assert store.asked == [(3, 5)] * 3
+    assert not reader.server.requests
+
+
+class MetaElsewhere(MemoryStore):
+    """A store whose SDK is not asked for `.meta`: another server has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = Server(self.answer)
+        self.noted_bytes = 0
+
+    def answer(self, connected: socket.socket) -> bool:
+        wanted = re.search(rb"Range: bytes=(\d+)-(\d+)", self.server.requests[-1])
+        assert wanted is not None
+        start, last = (int(number) for number in wanted.groups())
+        body = super().get(self.meta_key, start=start, end=last + 1)
+        head = f"Content-Length: {len(body)}\r\nContent-Range: bytes {start}-{last}/*\r\n\r\n"
+        connected.sendall(b"HTTP/1.1 206 Partial Content\r\n" + head.encode() + body)
+        return True
+
+    def get(self, key: str, *, start: int = 0, end: int | None = None) -> bytes:
+        assert not key.endswith(".meta")
+        return super().get(key, start=start, end=end)
+
+    def direct_read(self, key: str) -> DirectRead | None:
+        if not key.endswith(".meta"):
+            return None
+        self.meta_key = key
+        return self.server.source
+
+    def note_direct_read(self, size_bytes: int) -> None:
+        self.noted_bytes += size_bytes
+
+
+def test_the_index_of_a_segment_comes_past_the_sdk_with_one_request() -> None:
+    store = MetaElsewhere()
+    segment = archive(store)
+    with ThreadPoolExecutor(2) as executor:
+        reader = make_reader(store, executor)
+        assert run(read_all(reader, [segment])) == segment.log
+        reader.close()
+    store.server.close()
+    assert len(store.server.requests) == 1
+    assert 0 < store.noted_bytes <= segment.entry.meta_size_bytes
