@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.broker.tools.connection import DEFAULT_BOOTSTRAP, Connection, connection_of
+from strandline.broker.tools.failures import WrongUse
+from strandline.broker.tools.printing import is_utf8, printable
 
 if TYPE_CHECKING:
     # argparse has no public name for what add_subparsers returns.
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001
 
+# 32 bits with a sign.
+PARTITION_MAX = 2**31 - 1
 BOOTSTRAP_VARIABLE = "STRANDLINE_BOOTSTRAP"
 
 _REACHING = f"""
@@ -82,5 +86,22 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--command-config", type=Path, metavar="FILE", help="a file of them")
 
 
+def partition_number(text: str) -> int:
+    """For `add_argument`: a number that a partition can have."""
+    number = int(text)
+    if not 0 <= number <= PARTITION_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is no partition")
+    return number
+
+
 def chosen_connection(options: argparse.Namespace) -> Connection:
+    """How to reach the cluster with what was typed. Raises WrongUse.
+
+    Words come from the system as bytes, and become names on the wire, which are UTF-8; the library
+    would end the process.
+    """
+    for given in vars(options).values():
+        for word in given if isinstance(given, list) else [given]:
+            if isinstance(word, str) and not is_utf8(word):
+                raise WrongUse(f"{printable(word)} is not UTF-8")
     return connection_of(options.bootstrap_server, options.client_settings, options.command_config)

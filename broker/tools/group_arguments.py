@@ -10,7 +10,7 @@ from strandline.broker.tools.command_parser import (
     chosen_connection,
     command_parser,
 )
-from strandline.broker.tools.moments import duration_ms, moment_ms
+from strandline.broker.tools.moments import moment_ago_ms, moment_ms
 from strandline.storage.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def _reset(options: argparse.Namespace) -> Reset:
         return Reset(target=Target.SHIFT, number=options.shift_by)
     if options.to_datetime is not None:
         return Reset(target=Target.MOMENT, number=moment_ms(options.to_datetime))
-    ago_ms = duration_ms(options.by_duration)
-    return Reset(target=Target.MOMENT, number=SystemClock().now_ms() - ago_ms)
+    moment = moment_ago_ms(options.by_duration, SystemClock().now_ms())
+    return Reset(target=Target.MOMENT, number=moment)
 
 
 def _group_delete(options: argparse.Namespace) -> int:

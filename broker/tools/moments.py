@@ -12,17 +12,24 @@ from datetime import UTC, datetime
 from strandline.broker.tools.failures import WrongUse
 from strandline.storage.model import TimestampMs
 
+# Times are 64 bits with a sign.
+LAST_MOMENT_MS = 2**63 - 1
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_SHORT = re.compile(r"(?:\d+(?:ms|[smhdw]))+")
-_SHORT_PART = re.compile(r"(\d+)(ms|[smhdw])")
-_ISO = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.\d+)?S)?)?")
+_SHORT = re.compile(r"(?:\d{1,18}(?:ms|[smhdw]))+")
+_SHORT_PART = re.compile(r"(\d{1,18})(ms|[smhdw])")
+_ISO = re.compile(
+    r"P(?:(\d{1,18})D)?(?:T(?:(\d{1,18})H)?(?:(\d{1,18})M)?(?:(\d{1,18})(?:\.\d+)?S)?)?"
+)
 
 
 def moment_ms(text: str) -> TimestampMs:
-    """Milliseconds since the epoch; a moment without a zone is UTC. Raises WrongUse."""
-    if text.isdigit():
-        return int(text)
+    """Milliseconds since the epoch; a moment without a zone is UTC. Raises WrongUse.
+
+    What lies before the epoch is the epoch: negative times mean something else on the wire.
+    """
     try:
+        if text.isascii() and text.isdigit():
+            return _on_the_wire(int(text))
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise WrongUse(
@@ -30,7 +37,18 @@ def moment_ms(text: str) -> TimestampMs:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    return _on_the_wire(round(moment.timestamp() * 1000))
+
+
+def moment_ago_ms(duration: str, now_ms: TimestampMs) -> TimestampMs:
+    """The moment that lies so long before now, the epoch at the earliest. Raises WrongUse."""
+    return _on_the_wire(now_ms - duration_ms(duration))
+
+
+def _on_the_wire(moment: TimestampMs) -> TimestampMs:
+    if moment > LAST_MOMENT_MS:
+        raise ValueError
+    return max(moment, 0)
 
 
 def duration_ms(text: str) -> int:

@@ -83,6 +83,11 @@ def utc_text(timestamp_ms: TimestampMs) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}"
 
 
+def is_utf8(text: str) -> bool:
+    """False if it has surrogates: bytes of the command line that are no UTF-8, or JSON's halves."""
+    return not any("\ud800" <= one <= "\udfff" for one in text)
+
+
 def printable(value: object) -> str:
     """Its text, without what steers a terminal: others give groups and clients their names."""
     text = str(value)

@@ -92,6 +92,8 @@ def produce(
     require_library()
     if key is not None and line_format.key_separator is not None:
         raise WrongUse("--key and --key-separator exclude each other")
+    if line_format.key_separator == "":
+        raise WrongUse("--key-separator is empty; write what stands between key and value")
     connection.check_reachable()
     clock = SystemClock()
     began_s = clock.monotonic_s()
@@ -119,6 +121,11 @@ def produce(
                 sent_bytes += len(record.value or b"")
                 if interactive or count % RECORDS_PER_POLL == 0:
                     producer.poll(0)
+    except WrongUse as error:
+        # Who mends the line and sends all of it again has these twice.
+        producer.flush()
+        before = counted(deliveries.delivered_count, "record")
+        raise WrongUse(str(error), remedy=f"{before} before it were written to {topic}") from None
     finally:
         # What was read is written, also when Ctrl-C ends the reading.
         producer.flush()

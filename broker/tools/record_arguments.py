@@ -11,10 +11,11 @@ from strandline.broker.tools.command_parser import (
     add_connection,
     chosen_connection,
     command_parser,
+    partition_number,
 )
 from strandline.broker.tools.connection import pair
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.moments import duration_ms, moment_ms
+from strandline.broker.tools.moments import duration_ms, moment_ago_ms, moment_ms
 from strandline.storage.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def add_produce(commands: Commands) -> None:
         "--parse-headers", action="store_true", help="each line begins with name:value,… and a TAB"
     )
     produce.add_argument("--null", metavar="TEXT", help="a key or value of this text is null")
-    produce.add_argument("--partition", type=int, metavar="N", help="[by key, else spread]")
+    produce.add_argument(
+        "--partition", type=partition_number, metavar="N", help="[by key, else spread]"
+    )
     produce.add_argument(
         "--compression", default="none", choices=("none", "gzip", "snappy", "lz4", "zstd")
     )
@@ -153,9 +156,9 @@ def _start(text: str) -> tuple[Start, int]:
         return Start.START, 0
     if text in ("end", "latest"):
         return Start.END, 0
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return Start.OFFSET, int(text)
-    if text.startswith("-") and text[1:].isdigit():
+    if text.isascii() and text.startswith("-") and text[1:].isdigit():
         return Start.LAST, int(text[1:])
     raise WrongUse(f"--from {text!r}: write start, end, an offset, or -N for the last N")
 
@@ -163,7 +166,6 @@ def _start(text: str) -> tuple[Start, int]:
 def _since_ms(text: str) -> int:
     """A moment, or a length of time before now."""
     try:
-        ago_ms = duration_ms(text)
+        return moment_ago_ms(text, SystemClock().now_ms())
     except WrongUse:
         return moment_ms(text)
-    return SystemClock().now_ms() - ago_ms

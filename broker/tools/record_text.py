@@ -12,12 +12,12 @@ What a person reads never carries control characters: a record must not drive a 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping
 
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.printing import Json, printable, utc_text
+from strandline.broker.tools.moments import LAST_MOMENT_MS
+from strandline.broker.tools.printing import Json, is_utf8, printable, utc_text
 from strandline.storage.model import TimestampMs
 from strandline.storage.values import dataclass
 
@@ -122,10 +122,12 @@ def record_of_json(line: bytes) -> NewRecord:
         raise WrongUse('headers are a list of {"name": ..., "value": ...}')
     if timestamp is not None and type(timestamp) is not int:
         raise WrongUse("a timestamp is a number of milliseconds")
+    if timestamp is not None and timestamp > LAST_MOMENT_MS:
+        raise WrongUse(f"a timestamp of {timestamp} ms is later than Kafka can tell")
     return NewRecord(
         key=_content(document, "key"),
         value=_content(document, "value"),
-        headers=tuple((str(h.get("name", "")), _content(h, "value")) for h in headers),
+        headers=tuple((_checked(str(h.get("name", ""))), _content(h, "value")) for h in headers),
         timestamp_ms=timestamp if timestamp is None or timestamp >= 0 else None,
     )
 
@@ -135,13 +137,20 @@ def _content(document: Mapping[str, object], name: str) -> bytes | None:
     if isinstance(encoded, str):
         try:
             return base64.b64decode(encoded, validate=True)
-        except binascii.Error:
+        # What is no ASCII is a ValueError, and so is the library's own error.
+        except ValueError:
             raise WrongUse(f"{name}_base64 is no base64") from None
     text = document.get(name)
     if text is None:
         return None
     # Numbers and objects are what people type for values; they are stored as their JSON.
-    return (text if isinstance(text, str) else json.dumps(text)).encode()
+    return _checked(text if isinstance(text, str) else json.dumps(text)).encode()
+
+
+def _checked(text: str) -> str:
+    if not is_utf8(text):
+        raise WrongUse(f"{printable(text)} is not UTF-8: it has half of a pair of UTF-16")
+    return text
 
 
 def record_of_line(

@@ -16,6 +16,11 @@ from strandline.broker.tools.failures import WrongUse
 if TYPE_CHECKING:
     from strandline.broker.tools.command_parser import Commands
 
+BROKER_DEFAULT = -1
+# 32 bits with a sign; librdkafka takes no more replicas.
+PARTITIONS_MAX = 2**31 - 1
+REPLICAS_MAX = 10_000
+
 _EXAMPLES = """
 examples:
   strandline topic create orders --partitions 6
@@ -96,12 +101,17 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _check_count(count: int, what: str, count_max: int) -> None:
+    """Raises WrongUse."""
+    if count != BROKER_DEFAULT and not 1 <= count <= count_max:
+        raise WrongUse(f"{count} is no number of {what}: 1 to {count_max:,}")
+
+
 def _topic_create(options: argparse.Namespace) -> int:
     from strandline.broker.tools import topic_commands
 
-    for number in (options.partitions, options.replication_factor):
-        if number < 1 and number != topic_commands.BROKER_DEFAULT:
-            raise WrongUse(f"{number} is no number of partitions or replicas")
+    _check_count(options.partitions, "partitions", PARTITIONS_MAX)
+    _check_count(options.replication_factor, "replicas", REPLICAS_MAX)
     return topic_commands.create(
         chosen_connection(options),
         options.topics,
@@ -135,6 +145,8 @@ def _topic_describe(options: argparse.Namespace) -> int:
 def _topic_alter(options: argparse.Namespace) -> int:
     from strandline.broker.tools import topic_commands
 
+    if options.partitions is not None:
+        _check_count(options.partitions, "partitions", PARTITIONS_MAX)
     return topic_commands.alter(
         chosen_connection(options),
         options.topic,

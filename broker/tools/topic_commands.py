@@ -9,8 +9,6 @@ from strandline.broker.tools.connection import Connection
 from strandline.broker.tools.failures import ToolFailure, WrongUse
 from strandline.broker.tools.printing import Json, print_json, print_table, remark, say
 
-BROKER_DEFAULT = -1
-
 
 def create(
     connection: Connection,

@@ -232,6 +232,11 @@ def test_the_offsets_of_a_group_with_members_are_left_alone(
         (("consume", "absent", "--group", "g", "--since", "1h"), 2, "reset-offsets"),
         (("produce", "absent", "--file", "/no/such/file"), 1, "cannot read"),
         (("produce", "a", "-X", "no.such.setting=1"), 2, "no.such.setting"),
+        (("produce", "a", "--key-separator", ""), 2, "--key-separator is empty"),
+        (("topic", "create", "x", "--partitions", str(10**19)), 2, "no number of partitions"),
+        (("topic", "create", "x", "--replication-factor", "10001"), 2, "no number of replicas"),
+        (("topic", "alter", "x", "--partitions", "0"), 2, "no number of partitions"),
+        (("consume", "absent", "--from", "²"), 2, "write start, end"),
     ],
 )
 def test_a_mistake_is_answered_with_what_to_do(
@@ -240,6 +245,38 @@ def test_a_mistake_is_answered_with_what_to_do(
     shell.run(*words, code=code)
     assert advice in shell.complaint
     assert "Traceback" not in shell.complaint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "describe", "\udcff"),
+        ("topic", "create", "x", "--config", "\udcff=1"),
+        ("group", "describe", "\udcff"),
+        ("consume", "\udcff"),
+        ("produce", "x", "--header", "\udcff=1"),
+        ("produce", "x", "--key", "\udcff"),
+    ],
+)
+def test_words_that_are_no_text_do_not_end_the_process(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert "\\udcff" in (complaint := capsys.readouterr().err)
+    assert "is not UTF-8" in complaint
+
+
+def test_a_partition_that_no_topic_can_have_is_refused() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(("produce", "x", "--partition", str(2**31)))
+
+
+def test_a_line_that_is_none_says_how_many_were_written_before_it(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name)
+    shell.run("produce", name, "--json", stdin=b'{"value": "a"}\n{"value": "b"}\n{', code=2)
+    assert "line 3: a line is no JSON" in shell.complaint
+    assert f"2 records before it were written to {name}" in shell.complaint
+    assert [record["value"] for record in shell.records(name)] == ["a", "b"]
 
 
 def test_a_broker_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

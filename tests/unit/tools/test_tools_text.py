@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strandline.broker.tools.connection import connection_of, split_address
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.moments import duration_ms, moment_ms
+from strandline.broker.tools.moments import duration_ms, moment_ago_ms, moment_ms
 from strandline.broker.tools.printing import print_table, remark, say
 from strandline.broker.tools.record_text import (
     SeenRecord,
@@ -30,6 +30,9 @@ from strandline.broker.tools.record_text import (
         ("2013-01-01 10:00:00", 1357034400000),
         ("2013-01-01", 1356998400000),
         ("1357034400123", 1357034400123),
+        # Negative times ask for something else: -1 for the end of the log.
+        ("1969-12-31T23:59:59.999Z", 0),
+        ("9223372036854775807", 2**63 - 1),
     ],
 )
 def test_a_moment_is_iso_or_milliseconds_and_utc_unless_it_says(
@@ -60,7 +63,12 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
         duration_ms(text)
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2013-13-01", "-1", ""])
+def test_longer_ago_than_there_are_times_is_the_first_of_them() -> None:
+    assert moment_ago_ms("15m", 1_000_000) == 100_000
+    assert moment_ago_ms("99999999999d", 1_000_000) == 0
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2013-13-01", "-1", "", "²", str(2**63)])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(WrongUse, match="no moment"):
         moment_ms(text)
@@ -160,6 +168,10 @@ def test_json_of_people_may_hold_numbers_and_objects_as_values() -> None:
         b'{"headers": {"a": 1}}',
         b'{"timestamp": "now"}',
         b'{"value_base64": "!"}',
+        '{"value_base64": "ä"}'.encode(),
+        b'{"value": "\\ud800"}',
+        b'{"headers": [{"name": "\\ud800"}]}',
+        b'{"timestamp": 9223372036854775808}',
         b"[" * 100_000,
     ],
 )
