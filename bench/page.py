@@ -48,7 +48,7 @@ METHOD = """\
   perf tools" uses Java's clients.
 - **100 B records** are read by a client whose threads share one core, from both brokers: left to
   themselves they wait for each other at the lock of their heap, the more the sooner a broker
-  answers ([decision 49](decisions/0049-a-client-that-does-not-fight-itself.md)).
+  answers ([decision 48](decisions/0048-a-client-that-does-not-fight-itself.md)).
 - **Repeated reads.** What was produced is read by one new consumer after the other until a gigabyte
   has been read, and the figure is of all of them: a small topic is read in a fifth of a second.
 - **Checks.** Every consumer counts the records and follows the offsets of each partition; every

@@ -21,6 +21,8 @@ a Spark that is made of other parts), the source takes no filters and says so (d
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +54,25 @@ def add_rule(spark: SparkSession) -> None:
     except Exception as error:  # py4j, Janino and Spark have their own families
         lines = str(error).strip().splitlines()
         raise NoRule(f"{type(error).__name__}: {lines[0][:300] if lines else ''}") from error
+
+
+@contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Makes this session the one that Spark asks for a source's name; another may have it already.
+
+    Spark refuses a name that a session does not have if its thread's active session has it.
+    """
+    jvm: Any = spark._jvm  # noqa: SLF001
+    sessions = jvm.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def has_rule(spark: SparkSession) -> bool:

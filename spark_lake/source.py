@@ -53,7 +53,7 @@ from strandline.spark_lake.options import (
     LakeOptions,
     Mode,
 )
-from strandline.spark_lake.own_scans import NoRule, add_rule
+from strandline.spark_lake.own_scans import NoRule, active, add_rule
 from strandline.spark_lake.plain_errors import plainly
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import tell
@@ -84,8 +84,9 @@ def register(spark: SparkSession) -> None:
         tell("filters of Spark spare nothing here, those of `load` do", {"why": str(error)})
     else:
         spark.conf.set(PUSHDOWN_CONF, "true")
-        spark.dataSource.register(GivenDataSource)
-        spark.dataSource.register(PlannedDataSource)
+        with active(spark):
+            spark.dataSource.register(GivenDataSource)
+            spark.dataSource.register(PlannedDataSource)
     _warn_of_another_python(spark)
 
 

@@ -97,6 +97,17 @@ def test_queries_over_one_frame_at_the_same_time_do_not_meet(
     assert found == [(100 - start) + max(0, 50 - start) for start in starts]
 
 
+def test_a_new_session_is_registered_for_itself(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    active = SparkSession.getActiveSession()
+    other = spark.newSession()
+    register(other)
+    assert frame_of(other, archive).where("partition = 1").count() == 50
+    assert frame_of(spark, archive).count() == 150
+    assert SparkSession.getActiveSession() == active
+
+
 def test_a_session_without_the_rule_reads_nothing_wrong(
     spark: SparkSession, archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
