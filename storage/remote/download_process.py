@@ -381,8 +381,8 @@ class DownloadProcess:
                 return True
             self._child = None
             self._asked_count = 0
-            self._small.close()
-            child.end()
+        self._small.close()
+        child.end()
         return False
 
     def close(self) -> None:
