@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -353,19 +354,22 @@ class Archived:
     cold_count: int
 
 
+def _is_archived(peer: Peer, topic: str) -> bool:
+    return len(peer.local_segments(topic)) == 1
+
+
 @contextmanager
 def archived_topic(site: Site, row: Row, peer: Peer) -> Iterator[Archived]:
     count = max(site.count(row), 4 * COLD_SEGMENT_BYTES // row.record_bytes)
     with topic_of(peer, **COLD_TOPIC) as topic:
         with producers(peer.bootstrap, produce_load(row, topic, count)) as ready:
             ready.run()
-        until(
-            lambda: len(peer.local_segments(topic)) == 1,
-            timeout_s=TIER_TIMEOUT_S,
-            interval_s=0.2,
-        )
+        is_archived = partial(_is_archived, peer, topic)
+        until(is_archived, timeout_s=TIER_TIMEOUT_S, interval_s=0.2)
         # What was archived may be put in order still: merged, or its index written.
         await_quiet(peer.pid)
+        # A segment that was closed meanwhile goes too.
+        until(is_archived, timeout_s=TIER_TIMEOUT_S, interval_s=0.2)
         (last,) = peer.local_segments(topic)
         yield Archived(topic=topic, cold_count=int(last.stem))
 
