@@ -35,6 +35,7 @@ from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.housekeeping import Housekeeping
 from strandline.storage.tiering.inspector import SegmentInspector
+from strandline.storage.tiering.late_uploads import LateUploads
 from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.partition_tiering import PartitionTiering
@@ -87,7 +88,8 @@ class TieringManager:
         on_topic_purged: Callable[[TopicInfo], None] | None = None,
         ownership: Ownership | None = None,
     ) -> None:
-        """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket.
+        """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket,
+        and nothing may come any more.
 
         `ownership` is told by its owner whether the archive is this broker's; None: it is.
         """
@@ -116,6 +118,7 @@ class TieringManager:
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}
         self._purges: dict[TopicId, TopicPurge] = {}
+        self._late = LateUploads(clock, wait_ms=2 * config.copy_timeout_ms)
         # Partitions that are tiered again while their earlier archive is still being deleted.
         self._waiting: dict[TopicId, list[_Waiting]] = {}
         # Topics that are not tiered any more; what the bucket has of them goes.
@@ -145,6 +148,7 @@ class TieringManager:
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
         assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
+        self._late.forget(topic_info.topic_id)
         if topic_info.topic_id in self._purges:
             waiting = self._waiting.setdefault(topic_info.topic_id, [])
             if all(known.log is not unified_log for known in waiting):
@@ -219,6 +223,10 @@ class TieringManager:
         self._waiting.pop(topic_info.topic_id, None)
         self._detach_topic(topic_info.topic_id)
         self._topics.pop(topic_info.topic_id, None)
+        if topic_info.topic_id not in self._late:
+            self._purge(topic_info)
+
+    def _purge(self, topic_info: TopicInfo, *, is_second: bool = False) -> None:
         if topic_info.topic_id not in self._purges:
             self._purges[topic_info.topic_id] = TopicPurge(
                 topic_info,
@@ -228,6 +236,7 @@ class TieringManager:
                 clock=self._clock,
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
+                is_second=is_second,
             )
         self._queue.add(topic_info.topic_id)
 
@@ -250,9 +259,13 @@ class TieringManager:
     def _end_purge(self, purge: TopicPurge) -> None:
         topic_id = purge.info.topic_id
         del self._purges[topic_id]
-        if self._on_topic_purged is not None:
-            self._on_topic_purged(purge.info)
-        for waiting in self._waiting.pop(topic_id, ()):
+        again = self._waiting.pop(topic_id, ())
+        if purge.is_second:
+            if self._on_topic_purged is not None:
+                self._on_topic_purged(purge.info)
+        else:
+            self._late.expect(purge.info)
+        for waiting in again:
             # Nothing is left of the archive before, so there is no manifest to wait for.
             if waiting.log.config.remote_storage_enable:
                 self.attach(
@@ -366,6 +379,7 @@ class TieringManager:
             if self._health.is_up and not self._tombstones_read:
                 await self._read_tombstones()
             await self._housekeeping.step()
+            self._look_again()
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     def _add_all(self) -> None:
@@ -388,11 +402,16 @@ class TieringManager:
             self._end_purge(purge)
         return more
 
+    def _look_again(self) -> None:
+        for info in self._late.take_due():
+            self._purge(info, is_second=True)
+
     async def run_once(self) -> None:
         """Does everything that is due now, and what follows from it: for tests and tools."""
         await self._health.probe_if_due()
         if not self._tombstones_read:
             await self._read_tombstones()
+        self._look_again()
         keys: list[WorkKey] = [*self._partitions, *self._purges]
         for key in keys:
             while await self._step(key):

@@ -7,9 +7,11 @@
     3 delete every object but topic.json, see              crash point purge.after-some
       topic_objects: a request for a thousand of them      crash point purge.before-topic
     4 delete topic.json
+    ... an upload of before has come by now, if it ever comes; see late_uploads ...
+    5 delete what came: 3 and 4 once more, by a purge that is the `second`
 
 A crash after 1 leaves a tombstone, which start-up finds and goes on with; after 3 as well. A crash
-before 1 is the caller's: its own list of deleted topics asks for the purge again.
+before 1, or after 4, is the caller's: its own list of deleted topics asks for the purge again.
 """
 
 from __future__ import annotations
@@ -56,15 +58,19 @@ class TopicPurge:
         clock: Clock,
         retry: RetryPolicy,
         grace_ms: int,
+        is_second: bool = False,
     ) -> None:
-        """`leaving`: the partitions that this broker had attached, detached by now."""
+        """`leaving`: the partitions that this broker had attached, detached by now. One that
+        `is_second` follows one that ended, and begins with step 3.
+        """
         self.info = info
+        self.is_second = is_second
         self._leaving = tuple(leaving)
         self._store = store
         self._executor = executor
         self._clock = clock
         self._grace: GraceTimes[TopicId] = GraceTimes(clock, grace_ms=grace_ms)
-        self._deleted_ms: TimestampMs | None = None
+        self._deleted_ms: TimestampMs | None = 0 if is_second else None
         self._objects = TopicObjects(info, store)
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False
@@ -96,8 +102,12 @@ class TopicPurge:
         crash_point(PURGE_BEFORE_TOPIC)
         await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)  # 4
         self.done = True
+        if self.is_second and not self._objects.deleted_count:
+            return False
         log.info(
-            "topic purged from the archive",
+            "late uploads of a purged topic deleted"
+            if self.is_second
+            else "topic purged from the archive",
             extra={
                 "fields": {
                     "topic": self.info.topic,

@@ -181,5 +181,7 @@ async def test_an_archive_that_is_lost_is_neither_written_nor_relied_upon(tmp_pa
         assert rig.log.log_start_offset == 0
         rig.manager.delete_topic(rig.topic_info)
         await settle(rig)
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        await settle(rig)
         assert rig.manifest == before
         assert not rig.purged

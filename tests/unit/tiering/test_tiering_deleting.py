@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from strandline.storage.errors import (
     OffsetOutOfRange,
     TierUnavailable,
 )
+from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.memory import Fault, Moment
 from strandline.storage.remote.topic_info import load_topic_info
 from tests.unit.tiering.harness import (
@@ -137,7 +139,53 @@ async def test_deleting_a_topic_empties_its_folder(tmp_path: Path) -> None:
         rig.pass_ms(GRACE_MS)
         await rig.manager.run_once()
         assert rig.memory.keys() == []
+
+
+@pytest.mark.parametrize("name", ["00000000000000000030-1-{uuid}.log", "manifest.json"])
+@asynchronous
+async def test_what_comes_after_the_purge_goes_too_before_the_topic_is_forgotten(
+    tmp_path: Path, name: str
+) -> None:
+    """An upload of a process that was killed may be on its way, in a proxy or in the store."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        folder = topic_folder(TOPIC, TOPIC_ID)
+        rig.memory.put(f"{folder}0/{name.format(uuid=uuid.uuid4().hex)}", b"late")
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms - 1)
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        assert rig.purged == [], "an upload may still come"
+        rig.pass_ms(1)
+        await rig.manager.run_once()
+        assert rig.memory.keys() == []
         assert rig.purged == [rig.topic_info]
+
+
+@asynchronous
+async def test_a_topic_that_is_tiered_again_keeps_its_archive_when_late_uploads_are_due(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.manager.disable_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert rig.memory.keys() == []
+        rig.manager.attach(rig.log, rig.topic_info, leader_epoch=rig.leader_epoch, is_new=True)
+        rig.produce_segments(1)
+        await rig.settle()
+        archived = rig.memory.keys()
+        assert archived
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        await rig.manager.run_once()
+        assert rig.memory.keys() == archived
 
 
 @asynchronous
