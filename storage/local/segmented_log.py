@@ -135,9 +135,12 @@ class SegmentedLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of an open transaction, or the end."""
+        """The first offset of an open transaction, or the end.
+
+        Never below the log start: what was deleted of a transaction holds nobody back.
+        """
         first_open = self.producers.first_open_offset
-        return self._end_offset if first_open is None else first_open
+        return self._end_offset if first_open is None else max(first_open, self.log_start_offset)
 
     @property
     def is_stopped(self) -> bool:

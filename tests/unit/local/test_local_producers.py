@@ -10,7 +10,8 @@ from strandline.storage.errors import InvalidProducerEpoch, OutOfOrderSequence, 
 from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.log_config import LogConfig
-from strandline.storage.model import AbortedTransaction
+from strandline.storage.model import AbortedTransaction, Isolation
+from strandline.storage.tiering.unified_log import UnifiedLog
 from tests.unit.local.builders import (
     NOW_MS,
     append,
@@ -168,6 +169,24 @@ def test_an_open_transaction_holds_the_last_stable_offset_back(tmp_path: Path) -
     assert log.aborted_transactions(0, 26) == []
 
 
+def test_a_transaction_whose_begin_was_deleted_holds_readers_back_no_further_than_there(
+    tmp_path: Path,
+) -> None:
+    """Else the end that a read_committed consumer is told would be out of range."""
+    log = open_log(tmp_path)
+    send(log, 0, transactional=True)
+    fill(log, 2)
+    unified_log = UnifiedLog(log)
+    assert unified_log.last_stable_offset == 0
+    assert unified_log.delete_records(12) == 12
+    assert unified_log.last_stable_offset == 12
+    found = unified_log.read(12, bytes_max=1000, isolation=Isolation.READ_COMMITTED)
+    assert found is not None
+    assert (found.range, found.next_offset) == (None, 12)
+    append_marker(log, MarkerType.COMMIT, producer_id=1)
+    assert unified_log.last_stable_offset == log.end_offset
+
+
 def test_the_oldest_of_several_open_transactions_counts(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     send(log, 0, producer_id=1, transactional=True)  # 0
@@ -280,6 +299,9 @@ def test_a_restored_snapshot_brings_producers_back(tmp_path: Path) -> None:
     snapshot = log.segments[0].snapshot_path.read_bytes()
     other = open_log(tmp_path / "new")
     other.reset_to(10, producer_snapshot=snapshot)
+    assert other.last_stable_offset == 10
+    # As the owner of both tiers says it, when the archive has what lies below.
+    other.log_start_offset = 0
     assert other.last_stable_offset == 5
     assert send(other, 0).duplicate
     assert send(other, 5).base_offset == 10
