@@ -22,7 +22,7 @@ from strandline.storage.errors import (
     UnknownLeaderEpoch,
 )
 from strandline.storage.local.log import AppendInfo, AppendOrigin
-from strandline.storage.model import NO_EPOCH, TopicId, TopicPartition
+from strandline.storage.model import NO_EPOCH, EpochStart, TopicId, TopicPartition
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 
@@ -119,6 +119,28 @@ class Partition:
         raise UnknownLeaderEpoch(
             f"{self.topic_partition}: epoch {current_leader_epoch} > {self.leader_epoch}"
         )
+
+    def epoch_for(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`, or that will; -1 if it lies before the lineage."""
+        if offset >= self.log.end_offset:
+            return self.leader_epoch
+        return self.log.local.leader_epochs.epoch_for(offset)
+
+    def epoch_end(self, epoch: int) -> EpochStart:
+        """The largest epoch <= `epoch` and where it ended; (-1, -1) if nobody had it yet.
+
+        The log knows an epoch from its first record on. Clients know it before: those that began
+        at the end of the log ask for it after the next start, and would take "unknown" for lost
+        records. So the epoch that leads counts from the end of the log on, as in Kafka's
+        Partition.makeLeader.
+        """
+        end_offset = self.log.end_offset
+        if epoch == self.leader_epoch:
+            return EpochStart(epoch, end_offset)
+        latest_epoch = self.log.local.leader_epochs.latest_epoch
+        if latest_epoch < epoch < self.leader_epoch:
+            return EpochStart(epoch if latest_epoch == NO_EPOCH else latest_epoch, end_offset)
+        return self.log.offset_for_epoch(epoch)
 
     def append(
         self,

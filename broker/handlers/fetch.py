@@ -377,10 +377,13 @@ class FetchHandler:
     def _diverging(
         self, wanted: WantedPartition, partition: Partition
     ) -> FetchResponsePartition | None:
-        """The answer that sends a client back to where its log and ours part (KIP-595)."""
-        end = partition.log.offset_for_epoch(wanted.last_fetched_epoch)
-        if end.epoch < 0:
-            return None  # older than what is known here: nothing to compare with
+        """The answer that sends a client back to where its log and ours part (KIP-595).
+
+        Raises OffsetOutOfRange if it has read what nobody wrote, or what was deleted.
+        """
+        end = partition.epoch_end(wanted.last_fetched_epoch)
+        if end.epoch < 0 or wanted.fetch_offset < partition.log.log_start_offset:
+            raise partition.log.out_of_range(wanted.fetch_offset)
         if end.epoch < wanted.last_fetched_epoch or end.start_offset < wanted.fetch_offset:
             return FetchResponsePartition(
                 index=wanted.partition,

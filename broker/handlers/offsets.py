@@ -235,14 +235,7 @@ class OffsetHandlers:
             partition.check_leader_epoch(wanted.current_leader_epoch)
         except RecordsRejected as error:
             return EpochEndOffset(partition=wanted.partition, error_code=error.kafka_code)
-        if wanted.leader_epoch == partition.leader_epoch:
-            # The current epoch ends where the log ends, even before its first record (KIP-320).
-            return EpochEndOffset(
-                partition=wanted.partition,
-                leader_epoch=partition.leader_epoch,
-                end_offset=partition.high_watermark,
-            )
-        end = partition.log.offset_for_epoch(wanted.leader_epoch)
+        end = partition.epoch_end(wanted.leader_epoch)
         return EpochEndOffset(
             partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset
         )
@@ -352,7 +345,7 @@ def _known_offset(partition: Partition, timestamp: int, isolation: int) -> Times
         case _:
             assert timestamp == EARLIEST_PENDING_UPLOAD, timestamp
             offset = tiers.earliest_pending_upload
-    epoch = tiers.local.leader_epochs.epoch_for(offset) if offset >= 0 else NO_EPOCH
+    epoch = partition.epoch_for(offset) if offset >= 0 else NO_EPOCH
     return TimestampOffset(NO_TIMESTAMP, offset, epoch)
 
 
