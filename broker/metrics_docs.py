@@ -19,6 +19,11 @@ Names are those of Kafka with the JMX exporter's usual rules, so that dashboards
 them. Of a metric with a `topic` label, the series without that label is the sum over all topics, as
 in Kafka: sum over `topic!=""`, or take the one without. What to alert on:
 [operations.md](operations.md#metrics-and-alerts).
+
+Of Kafka's metrics of tiered storage there are not: `BuildRemoteLogAuxState*`, which is about
+followers; `RemoteLogSizeComputationTime`, because the manifest says the size;
+`RemoteLogReaderFetchRateAndTimeMs` and `remote-{fetch,copy}-throttle-time-*`, for which there are
+`strandline_cold_*` and `strandline_remote_throttled_seconds_total`.
 """
 
 

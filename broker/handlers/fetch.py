@@ -117,6 +117,7 @@ class FetchHandler:
             self._look_at,
             wait_ms_max=lambda: services.config.remote_fetch_max_wait_ms,
             bytes_max=lambda: self._pace.answer_bytes_max(self._now_s()),
+            waits=services.traffic.remote_fetches,
         )
 
     def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
@@ -291,7 +292,6 @@ class FetchHandler:
             # Clients of this version do not know it (KIP-110). As KafkaApis, which does not ask
             # what producers sent to a topic that keeps it.
             found.must_answer = True
-            partition.traffic.failed_fetch += 1
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return error_answer(wanted.partition, code, partition)
         try:
@@ -309,8 +309,8 @@ class FetchHandler:
                 at_least_one_batch=found.total_bytes == 0,
             )
         except RecordsRejected as error:
+            # No failed fetch, for Kafka: those are the broker's own fault.
             found.must_answer = True
-            partition.traffic.failed_fetch += 1
             return error_answer(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
             log.warning(

@@ -22,6 +22,7 @@ from strandline.broker.handlers.fetch_answers import error_answer, records_answe
 from strandline.broker.handlers.fetch_plan import FetchPass, FetchPlan
 from strandline.broker.handlers.fetch_sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.tiering.cold_read import RemoteRead
@@ -46,8 +47,9 @@ class ColdFetches:
         *,
         wait_ms_max: Callable[[], int],
         bytes_max: Callable[[], int | None],
+        waits: RemoteWaits,
     ) -> None:
-        """`look_at` answers a partition from this disk.
+        """`look_at` answers a partition from this disk; `waits` counts.
 
         `wait_ms_max` is asked for with each read: it may be altered. So is `bytes_max`, which
         bounds what one answer has from the archive; None where it is not bounded.
@@ -55,6 +57,7 @@ class ColdFetches:
         self._look_at = look_at
         self._wait_ms_max = wait_ms_max
         self._bytes_max = bytes_max
+        self._waits = waits
         # Partitions whose reads fail at present, with the kind of reason that was logged.
         self._failures: dict[TopicPartition, str] = {}
 
@@ -78,14 +81,21 @@ class ColdFetches:
         """Reads the cold partitions in parallel, within the byte budget that is left."""
         share = self._share(plan, found)
         wait_ms = self._wait_ms_max()
-        if found.total_bytes and self._bytes_max() is not None:
+        is_held = bool(found.total_bytes) and self._bytes_max() is not None
+        if is_held:
             wait_ms = min(wait_ms, HELD_WAIT_MS)
-        await asyncio.gather(
-            *(
-                self._read_one(plan, found, position, partition, share, wait_ms)
-                for position, partition, _ in found.remote
+        self._waits.waiting += 1
+        try:
+            were_late = await asyncio.gather(
+                *(
+                    self._read_one(plan, found, position, partition, share, wait_ms)
+                    for position, partition, _ in found.remote
+                )
             )
-        )
+        finally:
+            self._waits.waiting -= 1
+        if any(were_late) and not is_held:
+            self._waits.expired += 1
 
     async def _read_one(
         self,
@@ -95,7 +105,8 @@ class ColdFetches:
         partition: Partition,
         bytes_max: int,
         wait_ms: int,
-    ) -> None:
+    ) -> bool:
+        """Whether it was late: then it is answered empty, and the download goes on."""
         wanted, _ = found.answers[position]
         try:
             async with asyncio.timeout(wait_ms / 1000):
@@ -105,7 +116,7 @@ class ColdFetches:
                     isolation=plan.isolation,
                 )
         except TimeoutError:
-            return  # answered empty; the download goes on
+            return True
         except RecordsRejected as error:
             answer = error_answer(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
@@ -114,7 +125,7 @@ class ColdFetches:
             if isinstance(error, TierUnavailable):
                 # Empty, and not before its time: an error now would only make the client spin.
                 await asyncio.sleep(min(plan.wait_ms_max, wait_ms) / 1000)
-                return
+                return False
             answer = error_answer(wanted.partition, error.kafka_code, partition)
         else:
             if not read.buffers and read.next_offset > wanted.fetch_offset:
@@ -124,8 +135,9 @@ class ColdFetches:
                 found.total_bytes += answer.records_bytes
             else:
                 self._accept(plan, found, position, partition, read)
-                return
+                return False
         found.answers[position] = (wanted, answer)
+        return False
 
     def _share(self, plan: FetchPlan, found: FetchPass) -> int:
         """Bytes for each cold partition."""

@@ -175,7 +175,13 @@ class OffsetHandlers:
         isolation: int,
         wait_ms: int,
     ) -> ListOffsetsResponse:
-        await asyncio.gather(*(self._look_up(lookup, isolation, wait_ms) for lookup in lookups))
+        waits = self._services.traffic.remote_lookups
+        is_remote = any(lookup.partition.log.is_tiered for lookup in lookups)
+        waits.waiting += is_remote
+        try:
+            await asyncio.gather(*(self._look_up(lookup, isolation, wait_ms) for lookup in lookups))
+        finally:
+            waits.waiting -= is_remote
         return response
 
     async def _look_up(self, lookup: _Lookup, isolation: int, wait_ms: int) -> None:
@@ -192,6 +198,7 @@ class OffsetHandlers:
                 else:
                     found = await partition.log.find_timestamp(wanted.timestamp)
         except TimeoutError:
+            self._services.traffic.remote_lookups.expired += 1
             answer = _no_offset(wanted, ErrorCode.REQUEST_TIMED_OUT)
         except (RecordsRejected, StorageError) as error:
             answer = _no_offset(wanted, error.kafka_code)

@@ -315,7 +315,6 @@ class ProduceHandler:
         partition.traffic.produce_requests += 1
         refusal = self._refusal(request, partition)
         if refusal is not None:
-            partition.traffic.failed_produce += 1
             return ProduceResponsePartition(index=wanted.index, error_code=refusal)
         if wanted.records is None:
             partition.traffic.failed_produce += 1
@@ -431,8 +430,9 @@ def _failed(
     index: int, partition: Partition, error: RecordsRejected | StorageError
 ) -> ProduceResponsePartition:
     """The answer to an append that raised `error`."""
-    partition.traffic.failed_produce += 1
     log_start_offset = -1
+    if not isinstance(error, _REFUSED_UNREAD):
+        partition.traffic.failed_produce += 1
     if isinstance(error, RecordsRejected):
         # As ReplicaManager.appendToLocalLog: told of what was refused for what is in it.
         if not isinstance(error, _REFUSED_UNREAD):

@@ -191,12 +191,16 @@ class _Page:
         yield single(f"{prefix}globaltopiccount", len(image.topics))
         yield single(f"{prefix}globalpartitioncount", placed)
         yield single("kafka_server_kafkaserver_brokerstate", BROKER_RUNNING)
+        purgatories = {
+            "Fetch": sources.parked_fetches(),
+            "Rebalance": sources.groups.statistics().parked_requests,
+        }
+        if sources.tiering is not None:
+            purgatories["RemoteFetch"] = sources.requests.remote_fetches.waiting
+            purgatories["RemoteListOffsets"] = sources.requests.remote_lookups.waiting
         yield row_of(
             "kafka_server_delayedoperationpurgatory_purgatorysize",
-            [
-                Sample(sources.parked_fetches(), ("Fetch",)),
-                Sample(sources.groups.statistics().parked_requests, ("Rebalance",)),
-            ],
+            [Sample(waiting, (what,)) for what, waiting in purgatories.items()],
         )
         prefix = "kafka_server_fetchsessioncache_"
         yield single(f"{prefix}numincrementalfetchsessions", sources.sessions.session_count)

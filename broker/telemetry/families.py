@@ -97,9 +97,12 @@ TOPICS = (
     _topic_counter("bytesin", "Bytes of batches appended."),
     _topic_counter("bytesout", "Bytes of batches sent to consumers, from both tiers."),
     _topic_counter("totalproducerequests", "Batches that producers sent."),
-    _topic_counter("failedproducerequests", "Batches that were refused."),
+    _topic_counter(
+        "failedproducerequests",
+        "Batches that were refused for what is in them, or could not be written.",
+    ),
     _topic_counter("totalfetchrequests", "Looks at partitions for consumers."),
-    _topic_counter("failedfetchrequests", "Looks that ended in an error."),
+    _topic_counter("failedfetchrequests", "Looks that failed because of the broker or its disk."),
     _topic_counter("remotefetchrequests", "Looks that needed the object store."),
     _topic_counter("remotefetchbytes", "Bytes of batches read from the object store."),
     _topic_counter("remotefetcherrors", "Reads from the object store that failed."),
@@ -114,13 +117,13 @@ TIERS = (
     _family(
         "kafka_server_brokertopicmetrics_remotecopylagbytes",
         _G,
-        "Bytes of closed segments that are not archived yet.",
+        "Bytes of closed segments that are not archived yet; none while copying is turned off.",
         _TOPIC,
     ),
     _family(
         "kafka_server_brokertopicmetrics_remotecopylagsegments",
         _G,
-        "Closed segments that are not archived yet.",
+        "Closed segments that are not archived yet; none while copying is turned off.",
         _TOPIC,
     ),
     _family(
@@ -216,6 +219,18 @@ TIERS = (
         "kafka_log_remote_remotestoragethreadpool_remotelogreaderavgidlepercent",
         _G,
         "Part of the readers' pool that has no work just now, 0 to 1.",
+    ),
+    _family(
+        "kafka_server_delayedremotefetchmetrics_expires_total",
+        _C,
+        "Fetches for which remote.fetch.max.wait.ms was over before all that they asked of the"
+        " archive was there. Their downloads went on.",
+    ),
+    _family(
+        "kafka_server_delayedremotelistoffsetsmetrics_expires_total",
+        _C,
+        "Lookups by time that were answered with REQUEST_TIMED_OUT, by partition: the client's"
+        " time was over, or remote.list.offsets.request.timeout.ms.",
     ),
     _family(
         "strandline_remote_pool_size",
@@ -363,7 +378,8 @@ REPLICAS = (
     _family(
         "kafka_server_delayedoperationpurgatory_purgatorysize",
         _G,
-        "Requests that wait: fetches for records, group requests for other members.",
+        "Requests that wait: fetches for records, group requests for other members; with a remote"
+        " tier, fetches (RemoteFetch) and lookups by time (RemoteListOffsets) for the archive.",
         ("delayedOperation",),
     ),
     _family(

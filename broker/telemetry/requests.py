@@ -198,6 +198,16 @@ class ApiTraffic:
             durations.turn()
 
 
+class RemoteWaits:
+    """Requests of one kind that wait for the object store, and how often their time was over."""
+
+    __slots__ = ("expired", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.expired = 0
+
+
 class RequestTraffic:
     """All APIs of this broker; every one that is served has its line from the start."""
 
@@ -208,6 +218,9 @@ class RequestTraffic:
             spec.key: ApiTraffic(spec.supported.lowest, spec.supported.highest)
             for spec in SPECS.values()
         }
+        # Kafka's purgatories RemoteFetch and RemoteListOffsets.
+        self.remote_fetches = RemoteWaits()
+        self.remote_lookups = RemoteWaits()
         # Connections that were closed because of what they had sent.
         self.refused_total = 0
 

@@ -91,6 +91,11 @@ def tier_rows(
         "strandline_remote_throttled_seconds_total",
         [Sample(quota.statistics().throttled_s, (what,)) for what, quota in quotas],
     )
+    for what, waits in (
+        ("fetch", sources.requests.remote_fetches),
+        ("listoffsets", sources.requests.remote_lookups),
+    ):
+        yield single(f"kafka_server_delayedremote{what}metrics_expires_total", waits.expired)
     yield from _store_requests(sources)
     yield from _cold_reads(sources)
 

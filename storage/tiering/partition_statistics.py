@@ -12,6 +12,13 @@ from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.values import dataclass
 
+# Nobody waits for them: while copying is turned off there is no lag, as in Kafka.
+_NOT_TO_BE_COPIED = (
+    SegmentState.ACTIVE,
+    SegmentState.COPY_DISABLED,
+    SegmentState.TIERING_DISABLED,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSegment:
@@ -26,7 +33,10 @@ class PendingSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatistics:
-    """What lies where, and what does not get on. Lag is of closed segments, from state."""
+    """What lies where, and what does not get on.
+
+    Lag is of closed segments that are to be copied, from state.
+    """
 
     topic_partition: TopicPartition
     log_start_offset: Offset
@@ -62,7 +72,7 @@ def statistics_of(
     verdict, manifest = unified_log.judge(), remote.manifest
     pending = tuple(_pending(segment, copy_failure) for segment in verdict.pending)
     deleting = () if manifest is None else tuple(_deleting(manifest))
-    lagging = [s for s in verdict.pending if s.state is not SegmentState.ACTIVE]
+    lagging = [s for s in verdict.pending if s.state not in _NOT_TO_BE_COPIED]
     return PartitionStatistics(
         topic_partition=unified_log.topic_partition,
         log_start_offset=unified_log.log_start_offset,

@@ -17,6 +17,7 @@ from tests.integration.calls import (
     assert_serves,
     batch,
     create_topic,
+    fetch,
     produce_request,
     software,
 )
@@ -26,7 +27,12 @@ from tests.support.wire import WireClient
 
 pytestmark = pytest.mark.slow
 
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
+MESSAGE_TOO_LARGE = 10
+INVALID_TIMESTAMP = 32
+UNKNOWN_LEADER_EPOCH = 75
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +113,35 @@ def test_numbers_are_what_happened(broker: BrokerProcess) -> None:
     errors = "kafka_network_requestmetrics_errors_total"
     wrong = metric(broker, errors, request="Produce", error="UNKNOWN_TOPIC_OR_PARTITION")
     assert wrong == 1
+
+
+def test_what_clients_do_wrong_is_no_failure_of_the_broker(broker: BrokerProcess) -> None:
+    """Alarms made for Kafka's FailedFetchRequestsPerSec and FailedProduceRequestsPerSec."""
+    topic = f"failed-{uuid.uuid4().hex[:8]}"
+    corrupt = bytearray(batch(1))
+    corrupt[-1] ^= 1
+    with WireClient(broker.port) as client:
+        create_topic(client, topic, configs={"max.message.bytes": "1000"})
+
+        def produce(records: bytes) -> int:
+            answer = client.ask(produce_request(topic, records), ProduceResponse, 9)
+            return answer.topics[0].partitions[0].error_code
+
+        assert produce(batch(1, value=b"v" * 1000)) == MESSAGE_TOO_LARGE
+        assert produce(bytes(corrupt)) == CORRUPT_MESSAGE
+        assert failures(broker, "produce", topic) == 0
+        # Kafka counts what its validation of the records refuses.
+        assert produce(batch(1, first_timestamp_ms=2**62)) == INVALID_TIMESTAMP
+        assert failures(broker, "produce", topic) == 1
+        assert fetch(client, topic, 5).error_code == OFFSET_OUT_OF_RANGE
+        assert fetch(client, topic, 0, current_leader_epoch=77).error_code == UNKNOWN_LEADER_EPOCH
+        assert failures(broker, "fetch", topic) == 0
+
+
+def failures(broker: BrokerProcess, what: str, topic: str) -> float:
+    return metric(
+        broker, f"kafka_server_brokertopicmetrics_failed{what}requests_total", topic=topic
+    )
 
 
 @pytest.mark.clients

@@ -176,7 +176,7 @@ def _looked_at(partition: Partition, offset: int, last_epoch: int) -> FetchRespo
             sessions=None,
             config=SimpleNamespace(fetch_max_bytes=10**6),
             quotas=None,
-            traffic=SimpleNamespace(apis={1: None}),
+            traffic=SimpleNamespace(apis={1: None}, remote_fetches=None),
             clock=SystemClock(),
             cold_pace=None,
             records=None,

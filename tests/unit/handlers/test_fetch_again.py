@@ -46,7 +46,7 @@ from strandline.broker.protocol.messages.fetch import (
     ForgottenTopic,
 )
 from strandline.broker.protocol.schema import Part
-from strandline.broker.telemetry.requests import RequestTraffic
+from strandline.broker.telemetry.requests import RemoteWaits, RequestTraffic
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
 from strandline.storage.files import FileRange
@@ -266,7 +266,8 @@ def _services(partition: Partition) -> SimpleNamespace:
         config=SimpleNamespace(fetch_max_bytes=10**6, remote_fetch_max_wait_ms=500),
         quotas=SimpleNamespace(is_active=False),
         traffic=SimpleNamespace(
-            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0, errors=Counter())}
+            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0, errors=Counter())},
+            remote_fetches=RemoteWaits(),
         ),
         clock=SystemClock(),
         cold_pace=SimpleNamespace(is_held=lambda _: False, answer_bytes_max=lambda _: None),

@@ -11,6 +11,7 @@ from strandline.broker.handlers.fetch_answers import error_answer
 from strandline.broker.handlers.fetch_cold import ColdFetches
 from strandline.broker.handlers.fetch_plan import FetchPass
 from strandline.broker.handlers.fetch_sessions import WantedPartition
+from strandline.broker.telemetry.requests import RemoteWaits
 from tests.unit.handlers.fetch_plans import plan_of_nothing
 
 # Longer than any test: who waits for it fails.
@@ -31,11 +32,14 @@ def _found(*, total_bytes: int) -> FetchPass:
     return found
 
 
-def _fetches(held_bytes_max: int | None, *, wait_ms_max: int = HOURS_MS) -> ColdFetches:
+def _fetches(
+    held_bytes_max: int | None, *, wait_ms_max: int = HOURS_MS, waits: RemoteWaits | None = None
+) -> ColdFetches:
     return ColdFetches(
         lambda *_: error_answer(0, 0),
         wait_ms_max=lambda: wait_ms_max,
         bytes_max=lambda: held_bytes_max,
+        waits=RemoteWaits() if waits is None else waits,
     )
 
 
@@ -65,6 +69,29 @@ def test_held_with_nothing_there_it_is_answered_empty_at_the_end_of_its_wait() -
     assert _ends(_fetches(held_bytes_max=1 << 20, wait_ms_max=1), found)
     ((_, answer),) = found.answers
     assert (answer.error_code, answer.records_bytes) == (0, 0)
+
+
+def test_a_fetch_that_waits_is_counted_until_it_ends_and_one_whose_time_was_over_for_ever() -> None:
+    waits = RemoteWaits()
+    fetches = _fetches(held_bytes_max=None, wait_ms_max=1, waits=waits)
+    for expired in (1, 2):
+        assert _ends(fetches, _found(total_bytes=0))
+        assert (waits.waiting, waits.expired) == (0, expired)
+
+    async def given_up() -> int:
+        patient = _fetches(held_bytes_max=None, waits=waits)
+        reading = asyncio.ensure_future(patient.read(plan_of_nothing(), _found(total_bytes=0)))
+        await asyncio.sleep(0)
+        waiting = waits.waiting
+        reading.cancel()
+        await asyncio.wait([reading])
+        return waiting
+
+    assert asyncio.run(given_up()) == 1
+    assert (waits.waiting, waits.expired) == (0, 2)
+    # What makes way for live traffic has not used up its time.
+    assert _ends(_fetches(held_bytes_max=1 << 20, waits=waits), _found(total_bytes=1000))
+    assert (waits.waiting, waits.expired) == (0, 2)
 
 
 def test_a_held_answer_is_bounded_with_what_it_has_already() -> None:

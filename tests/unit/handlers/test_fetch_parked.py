@@ -66,7 +66,9 @@ def handler_of(partition: EmptyPartition) -> FetchHandler:
         sessions=None,
         config=SimpleNamespace(fetch_max_bytes=10**6),
         quotas=SimpleNamespace(is_active=False),
-        traffic=SimpleNamespace(apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}),
+        traffic=SimpleNamespace(
+            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}, remote_fetches=None
+        ),
         clock=SystemClock(),
         cold_pace=None,
         records=None,

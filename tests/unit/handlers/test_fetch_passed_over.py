@@ -69,7 +69,9 @@ async def _handler() -> FetchHandler:
         sessions=None,
         config=SimpleNamespace(fetch_max_bytes=10**6),
         quotas=SimpleNamespace(is_active=False),
-        traffic=SimpleNamespace(apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}),
+        traffic=SimpleNamespace(
+            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}, remote_fetches=None
+        ),
         clock=SystemClock(),
         cold_pace=None,
         records=None,

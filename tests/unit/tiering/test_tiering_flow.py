@@ -131,6 +131,8 @@ async def test_copying_can_be_disabled_and_what_is_archived_stays_readable(tmp_p
         await rig.settle()
         assert rig.archived == [(0, 10)]
         assert rig.reasons[0] == "remote.log.copy.disable is true"
+        # Nobody waits for it: no lag, as in Kafka, and no alarm because of one.
+        assert (rig.statistics.copy_lag_segments, rig.statistics.copy_lag_bytes) == (0, 0)
         assert rig.local_segments[0] == (10, 20)
         await rig.assert_everything_is_readable()
 
