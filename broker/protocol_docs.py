@@ -38,6 +38,23 @@ broker there is.
 Not served yet: transactions, ACLs, delegation tokens and TLS. Of SASL there are PLAIN and SCRAM.
 What asks for ACLs is answered with SECURITY_DISABLED, as by a Kafka without an authorizer.
 Transactional ids are refused at once with INVALID_REQUEST.
+
+## Where answers differ from Apache Kafka's
+
+Each on purpose:
+
+* **ListOffsets** -3, the record with the largest timestamp, looks through both tiers; Kafka's looks
+  at the local disk. A lookup by time for which the archive cannot be read now gets
+  KAFKA_STORAGE_ERROR, which clients repeat, and not UNKNOWN_SERVER_ERROR.
+* **Fetch** from an archive that cannot be read now is answered without records and without an
+  error, as when its time is over; so is a read beyond `remote.log.reader.max.pending.tasks`. With
+  an error goes what is known of the partition: high watermark, last stable offset and log start.
+* **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
+  ask for it ([decision 5](decisions/0005-append-reads-no-record.md)).
+* **DeleteRecords** is answered when the new log start is on the disk: no crash takes it back.
+* **Configurations**: compacted topics may be tiered
+  ([decision 18](decisions/0018-tiered-compacted-topics.md)). `remote.copy.lag.ms` alone delays
+  copies also where local retention has no limit in bytes; Kafka copies at once then.
 """
 
 
