@@ -56,6 +56,7 @@ from strandline.broker.coordination.group_values import (
     SyncRequest,
     Ticket,
 )
+from strandline.broker.coordination.member_room import Lack, member_bytes
 from strandline.broker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,8 @@ class Group(RebalancingGroup):
             self._refuse_join(ticket, NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
         elif not self._supports(request):
             self._refuse_join(ticket, member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        elif (lack := self._lack_of_bytes(request)) is not None:
+            self._refuse_bytes(lack, request, ticket)
         elif member_id == NO_MEMBER_ID:
             self._join_new(request, ticket)
         elif member_id in self._members.pending:
@@ -135,7 +138,39 @@ class Group(RebalancingGroup):
         member = self._members.get(member_id)
         if member is not None:
             self._remove(member)
+            if self.state in (STABLE, COMPLETING):
+                self._prepare_rebalance(f"member {member_id} was turned away")
         self._complete_join_if_ready()
+
+    def _lack_of_bytes(self, request: JoinRequest) -> Lack | None:
+        """What has no room for all that this request brings."""
+        known_id = request.member_id
+        if known_id == NO_MEMBER_ID and request.group_instance_id is not None:
+            known_id = self._members.static_member_id(request.group_instance_id) or NO_MEMBER_ID
+        known = self._members.get(known_id)
+        wanted = member_bytes(request.protocols, request.client_id, request.group_instance_id)
+        return self._members.share.lack_of(wanted - (0 if known is None else known.held_bytes))
+
+    def _refuse_bytes(self, lack: Lack, request: JoinRequest, ticket: Ticket) -> None:
+        room = self._rules.room
+        if room.is_to_be_said(self._now.monotonic_ms):
+            log.warning(
+                "no room for what a group member brings, it is refused",
+                extra={
+                    "fields": {
+                        "group": self.group_id,
+                        "client": request.client_id,
+                        "group_bytes": self._members.share.held_bytes,
+                        "all_groups_bytes": room.held_bytes,
+                        "full": lack.name.lower(),
+                    }
+                },
+            )
+        if lack is Lack.GROUP:
+            self._turn_away(request.member_id)
+            self._refuse_join(ticket, NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        else:
+            self._refuse_join(ticket, request.member_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _supports(self, request: JoinRequest) -> bool:
         if self.state is EMPTY:

@@ -75,7 +75,7 @@ class GroupCore:
         self.next_deadline_ms: int | None = None
         self._rules = rules
         self._make_id = make_id
-        self._members = Members()
+        self._members = Members(rules.room)
         self._now = now
         self._answers: list[Answer] = []
         self._write: GroupWrite | None = None

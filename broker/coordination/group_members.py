@@ -22,6 +22,7 @@ from strandline.broker.coordination.group_values import (
     MemberSnapshot,
     Ticket,
 )
+from strandline.broker.coordination.member_room import Room, Share, member_bytes
 from strandline.broker.protocol.errors import ErrorCode
 
 
@@ -116,6 +117,10 @@ class Member:
         # A new member may be gone while it waits, and nobody would notice; so it can expire.
         return not self.is_new and (self.join_ticket is not None or self.sync_ticket is not None)
 
+    @property
+    def held_bytes(self) -> int:
+        return member_bytes(self.protocols, self.client_id, self.group_instance_id)
+
     def metadata_for(self, protocol_name: str | None) -> bytes:
         for name, metadata in self.protocols:
             if name == protocol_name:
@@ -142,7 +147,8 @@ class Member:
 class Members:
     """The members in the order in which they came, and the sums over them."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room) -> None:
+        self.share = Share(room)
         self._by_id: dict[str, Member] = {}
         self._static: dict[str, str] = {}
         self._support: Counter[str] = Counter()
@@ -201,6 +207,7 @@ class Members:
             assert member.group_instance_id not in self._static, member
             self._static[member.group_instance_id] = member.member_id
         self._by_id[member.member_id] = member
+        self.share.change(member.held_bytes)
         self._support.update(name for name, _ in member.protocols)
         self.pending.pop(member.member_id, None)
 
@@ -209,6 +216,7 @@ class Members:
         assert member.join_ticket is None, member
         assert member.sync_ticket is None, member
         del self._by_id[member.member_id]
+        self.share.change(-member.held_bytes)
         self._drop_support(member)
         if member.group_instance_id is not None:
             del self._static[member.group_instance_id]
@@ -233,7 +241,9 @@ class Members:
         rebalance_timeout_ms: int,
     ) -> None:
         self._drop_support(member)
+        self.share.change(-member.held_bytes)
         member.protocols = protocols
+        self.share.change(member.held_bytes)
         self._support.update(name for name, _ in protocols)
         member.session_timeout_ms = session_timeout_ms
         member.rebalance_timeout_ms = rebalance_timeout_ms

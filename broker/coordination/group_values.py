@@ -15,6 +15,7 @@ from dataclasses import field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+from strandline.broker.coordination.member_room import Room
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.values import dataclass
 
@@ -62,6 +63,8 @@ class GroupRules:
     # Ids that were given out and not used yet. Nobody starts so many consumers of one group within
     # a session timeout; who asks for ids and never comes back would fill the memory.
     pending_max: int = 10_000
+    # Shared by all groups that go by these rules.
+    room: Room = field(default_factory=Room, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from strandline.broker.coordination.group_values import (
     SyncAnswer,
     SyncRequest,
 )
+from strandline.broker.coordination.member_room import Room
 from strandline.broker.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
     encode_subscription,
@@ -53,6 +54,7 @@ class GroupTrace:
         delay_ms: int = DELAY_MS,
         size_max: int = 100,
         pending_max: int = 100,
+        room: Room | None = None,
         restored: GroupSnapshot | None = None,
     ) -> None:
         self._elapsed_ms = 0
@@ -68,7 +70,10 @@ class GroupTrace:
         self.slow_write: AssignmentWrite | None = None
         self.written: list[GroupSnapshot] = []
         rules = GroupRules(
-            initial_rebalance_delay_ms=delay_ms, size_max=size_max, pending_max=pending_max
+            initial_rebalance_delay_ms=delay_ms,
+            size_max=size_max,
+            pending_max=pending_max,
+            room=room or Room(),
         )
         if restored is None:
             self.group = Group("g", self.now, rules=rules, make_id=self._next_id)
