@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.printing import counted, remark
 from strandline.broker.tools.record_text import SeenRecord, json_of, line_of
 from strandline.storage.clock import SystemClock
-from strandline.storage.model import TimestampMs
+from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 RECORDS_PER_POLL = 1000
 TIMESTAMP_NOT_AVAILABLE = 0
+# Of partitions that do not have the offset that was asked for, so many are named.
+STRAYS_SHOWN = 10
 
 
 class Start(Enum):
@@ -146,11 +148,37 @@ def _starts(cluster: Cluster, wish: Wish, keys: Sequence[Key]) -> dict[Key, int]
         found = cluster.offsets_at(keys, TimestampMs(wish.start_number))
         return {key: ends[key] if offset is None else offset for key, offset in found.items()}
     starts = cluster.start_offsets(keys)
-    wanted = {
-        key: wish.start_number if wish.start is Start.OFFSET else ends[key] - wish.start_number
-        for key in keys
-    }
-    return {key: min(max(wanted[key], starts[key]), ends[key]) for key in keys}
+    if wish.start is Start.LAST:
+        return {key: max(ends[key] - wish.start_number, starts[key]) for key in keys}
+    for line in strays(wish.start_number, starts, ends):
+        if not wish.quiet:
+            remark(line)
+    return {key: min(max(wish.start_number, starts[key]), ends[key]) for key in keys}
+
+
+def strays(offset: Offset, starts: Mapping[Key, int], ends: Mapping[Key, int]) -> list[str]:
+    """Which partitions are not read from the offset that was asked for, and from where instead.
+
+    Raises WrongUse if it is beyond the end of all: to wait there, or to find nothing, would look as
+    if there were no records.
+    """
+    beyond = [key for key in sorted(ends) if offset > ends[key]]
+    if beyond and len(beyond) == len(ends):
+        last = max(beyond, key=lambda key: ends[key])
+        raise WrongUse(
+            f"offset {offset} is beyond the end: {_place(last)} ends at {ends[last]}"
+            + ("" if len(ends) == 1 else ", the others before that"),
+            remedy="--from end waits for what comes, --from -N begins with the last N",
+        )
+    before = [key for key in sorted(starts) if offset < starts[key]]
+    return [
+        *(f"{_place(k)} begins at {starts[k]}: read from there" for k in before[:STRAYS_SHOWN]),
+        *(f"{_place(k)} ends at {ends[k]}: read from there" for k in beyond[:STRAYS_SHOWN]),
+    ]
+
+
+def _place(key: Key) -> str:
+    return f"{key[0]}-{key[1]}"
 
 
 def _copy(consumer: Consumer, wish: Wish, write: Callable[[SeenRecord], None]) -> int:

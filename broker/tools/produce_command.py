@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # RD_KAFKA_PARTITION_UA: the client's partitioner chooses.
 PARTITION_UA = -1
+# And its word for "now".
+TIMESTAMP_OF_SENDING = 0
 # Kafka's largest request; a line that does not end must not fill the memory.
 LINE_BYTES_MAX = 100 * 1024 * 1024
 # Deliveries are taken note of each so many records.
@@ -171,9 +173,9 @@ def _send(
     """Waits while the client's queue is full. Raises ToolFailure for a record it cannot take."""
     from confluent_kafka import KafkaException
 
-    # The library's own words for "as the partitioner says" and "now".
+    # The library's own word for "as the partitioner says".
     place = PARTITION_UA if partition is None else partition
-    timestamp_ms = 0 if record.timestamp_ms is None else record.timestamp_ms
+    timestamp_ms = TIMESTAMP_OF_SENDING if record.timestamp_ms is None else record.timestamp_ms
     while True:
         try:
             producer.produce(
@@ -203,7 +205,7 @@ def _records(stream: BinaryIO, line_format: LineFormat) -> Iterator[NewRecord]:
     for number, line in enumerate(_lines(stream), start=1):
         try:
             if line_format.as_json:
-                yield record_of_json(line)
+                yield _with_a_time(record_of_json(line))
             else:
                 yield record_of_line(
                     line,
@@ -213,6 +215,16 @@ def _records(stream: BinaryIO, line_format: LineFormat) -> Iterator[NewRecord]:
                 )
         except WrongUse as error:
             raise WrongUse(f"line {number}: {error}") from None
+
+
+def _with_a_time(record: NewRecord) -> NewRecord:
+    """The record, if its time can be sent. Raises WrongUse."""
+    if record.timestamp_ms == TIMESTAMP_OF_SENDING:
+        raise WrongUse(
+            "a timestamp of 0 cannot be sent: the client library takes it for the time of sending;"
+            " write 1, or leave the timestamp out"
+        )
+    return record
 
 
 def _lines(stream: BinaryIO) -> Iterable[bytes]:

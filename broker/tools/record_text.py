@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.moments import LAST_MOMENT_MS
 from strandline.broker.tools.printing import Json, is_utf8, printable, utc_text
-from strandline.storage.model import TimestampMs
+from strandline.storage.model import NO_TIMESTAMP, TimestampMs
 from strandline.storage.values import dataclass
 
 # Of bytes that are no text a person sees so many.
@@ -124,11 +124,13 @@ def record_of_json(line: bytes) -> NewRecord:
         raise WrongUse("a timestamp is a number of milliseconds")
     if timestamp is not None and timestamp > LAST_MOMENT_MS:
         raise WrongUse(f"a timestamp of {timestamp} ms is later than Kafka can tell")
+    if timestamp is not None and timestamp < NO_TIMESTAMP:
+        raise WrongUse(f"a timestamp of {timestamp} ms is before 1970, which Kafka cannot tell")
     return NewRecord(
         key=_content(document, "key"),
         value=_content(document, "value"),
         headers=tuple((_checked(str(h.get("name", ""))), _content(h, "value")) for h in headers),
-        timestamp_ms=timestamp if timestamp is None or timestamp >= 0 else None,
+        timestamp_ms=None if timestamp == NO_TIMESTAMP else timestamp,
     )
 
 

@@ -150,7 +150,22 @@ def test_reading_begins_where_it_is_told_to(shell: Shell, name: str) -> None:
     assert values("--since", "8500", "--partition", "0") == [9, 10]
     assert values("--since", "1h") == []
     assert values("--from", "end") == []
-    assert values("--from", "99") == []
+    assert values("--from", "10") == []
+    shell.run("produce", name, "--partition", "1", stdin=b"11")
+    assert values("--from", "11") == []
+    assert f"{name}-0 ends at 10: read from there" in shell.complaint
+    shell.run("consume", name, "--from", "99", "--until-end", code=2)
+    assert f"offset 99 is beyond the end: {name}-1 ends at 11" in shell.complaint
+
+
+def test_a_time_that_the_library_cannot_send_is_not_changed_in_silence(
+    shell: Shell, name: str
+) -> None:
+    shell.run("topic", "create", name)
+    lines = b'{"value": "a", "timestamp": 1}\n{"value": "b", "timestamp": 0}'
+    shell.run("produce", name, "--json", stdin=lines, code=2)
+    assert "line 2: a timestamp of 0 cannot be sent" in shell.complaint
+    assert [(r["value"], r["timestamp"]) for r in shell.records(name)] == [("a", 1)]
 
 
 def test_a_group_goes_on_where_it_stopped_and_is_moved_by_hand(shell: Shell, name: str) -> None:

@@ -172,6 +172,7 @@ def test_json_of_people_may_hold_numbers_and_objects_as_values() -> None:
         b'{"value": "\\ud800"}',
         b'{"headers": [{"name": "\\ud800"}]}',
         b'{"timestamp": 9223372036854775808}',
+        b'{"timestamp": -2}',
         b"[" * 100_000,
     ],
 )
