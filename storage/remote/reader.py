@@ -44,6 +44,10 @@ from strandline.storage.remote.index_cache import (
 from strandline.storage.remote.index_loading import load_index, load_txn_index
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.reader_statistics import (
+    ColdReaderStatistics,
+    cold_reader_statistics,
+)
 from strandline.storage.remote.segment_index import ChunkKey, SegmentIndex
 from strandline.storage.remote.time_search import find_in_segment
 from strandline.storage.values import dataclass
@@ -69,28 +73,6 @@ class ColdRead:
     buffers: list[RecordBytes] = field(default_factory=list)
     next_offset: Offset
     size_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColdReaderStatistics:
-    """Since the start, except what ends in `_now`."""
-
-    live_bytes_now: int
-    cached_chunks_now: int
-    running_downloads_now: int
-    waiting_reads_now: int
-    memory_hits: int
-    joined_downloads: int
-    disk_hits: int
-    downloads: int
-    downloaded_bytes: int
-    guessed_downloads: int
-    corrupt_chunks: int
-    failed_downloads: int
-    evicted_chunks: int
-    indexes_now: int
-    index_bytes_now: int
-    evicted_indexes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,25 +149,7 @@ class ColdReader:
         self._cached_indexes.bytes_max = index_bytes_max
 
     def statistics(self) -> ColdReaderStatistics:
-        counters = self._downloads.counters
-        return ColdReaderStatistics(
-            live_bytes_now=self._downloads.cache.live_bytes,
-            cached_chunks_now=self._downloads.cache.chunk_count,
-            running_downloads_now=self._downloads.running_count,
-            waiting_reads_now=self._downloads.waiting_count,
-            memory_hits=counters.memory_hits,
-            joined_downloads=counters.joined,
-            disk_hits=counters.disk_hits,
-            downloads=counters.downloads,
-            downloaded_bytes=counters.downloaded_bytes,
-            guessed_downloads=counters.guesses,
-            corrupt_chunks=counters.corrupt,
-            failed_downloads=counters.failed,
-            evicted_chunks=self._downloads.cache.evicted_count,
-            indexes_now=len(self._cached_indexes),
-            index_bytes_now=self._cached_indexes.bytes_now,
-            evicted_indexes=self._cached_indexes.evicted_count,
-        )
+        return cold_reader_statistics(self._downloads, self._cached_indexes)
 
     @property
     def download_process(self) -> DownloadProcess | None:
