@@ -29,9 +29,7 @@ one comes does it unregister: a client that waits for its answer costs no epoll 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import socket
 import sys
 from collections import deque
@@ -49,17 +47,21 @@ from strandline.broker.answers import (
 )
 from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.frames import FrameBuffer, FrameError
+from strandline.broker.network.sending import (
+    JOIN_BYTES_MAX,
+    NO_TURN_LEFT,
+    SLACK_BYTES,
+    send_bytes,
+    send_file,
+)
 from strandline.broker.protocol.schema import Part
 from strandline.storage.clock import Clock
 from strandline.storage.files import FileRange
-from strandline.storage.model import Buffer
 
 log = logging.getLogger(__name__)
 
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None]], object]
 
-# sendmsg takes at most IOV_MAX (1024) buffers.
-SEND_BUFFERS_MAX = 512
 # A pipelining client may have thousands of small requests in one buffer; its answers are sent when
 # this many parts wait, and it gets no further ones while the socket is full.
 UNSENT_PARTS_MAX = 64
@@ -67,17 +69,10 @@ UNSENT_PARTS_MAX = 64
 # may wait for a small answer. It is an answer of one partition as clients ask for it, and takes a
 # quarter of a millisecond.
 TURN_BYTES_MAX = 1024 * 1024
-# What may come on top, so that the end of an answer needs no turn of its own.
-SLACK_BYTES = 64 * 1024
 # How long one connection handles what it has pipelined before others have their turn: its buffer
 # may hold tens of thousands of small requests.
 TURN_S_MAX = 0.004
-# Below this, joining buffers is cheaper than handing the kernel a vector, and reading a file than
-# letting the kernel send of it.
-JOIN_BYTES_MAX = 16 * 1024
 _AT_ONCE = (list, tuple)
-# In the place of (bytes offered, bytes sent): the turn is over, the socket was not asked.
-_NO_TURN_LEFT = (1, 0)
 
 
 class Connection:
@@ -342,13 +337,13 @@ class Connection:
                     if not is_corked and len(self._outgoing) > 1:
                         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
                         is_corked = True
-                    asked_and_sent = self._send_file(head, left)
+                    asked_and_sent = send_file(self._socket, self._outgoing, head, left)
                 else:
-                    asked_and_sent = self._send_bytes(left)
+                    asked_and_sent = send_bytes(self._socket, self._outgoing, left)
                 asked, sent = asked_and_sent
                 left -= sent
                 if sent < asked:
-                    self._is_full = asked_and_sent is not _NO_TURN_LEFT
+                    self._is_full = asked_and_sent is not NO_TURN_LEFT
                     break
         except (BlockingIOError, InterruptedError):
             self._is_full = True
@@ -411,64 +406,6 @@ class Connection:
         self._is_waiting = self._writing = False
         self._on_writable()
 
-    def _send_bytes(self, bytes_max: int) -> tuple[int, int]:
-        """Sends the run of buffers at the head; how many bytes it offered and the socket took."""
-        outgoing = self._outgoing
-        run: list[Buffer] = []
-        run_bytes = 0
-        file_follows = False
-        for part in outgoing:
-            if isinstance(part, bytes | bytearray | memoryview):
-                content: Buffer = part
-            elif isinstance(part, FileRange) and part.length <= JOIN_BYTES_MAX:
-                content = _read(part)
-            else:
-                file_follows = True
-                break
-            run.append(content)
-            run_bytes += len(content)
-            if run_bytes > bytes_max or len(run) == SEND_BUFFERS_MAX:
-                break
-        offered = run
-        if run_bytes > bytes_max:
-            run_bytes = bytes_max - SLACK_BYTES
-            if run_bytes <= 0:
-                return _NO_TURN_LEFT
-            offered = _first_bytes(run, run_bytes)
-        flags = socket.MSG_MORE if file_follows else 0
-        if len(offered) == 1:
-            sent = self._socket.send(offered[0], flags)
-        elif run_bytes <= JOIN_BYTES_MAX:
-            sent = self._socket.send(b"".join(offered), flags)
-        else:
-            sent = self._socket.sendmsg(offered, (), flags)
-        self._drop_sent(run, sent)
-        return run_bytes, sent
-
-    def _drop_sent(self, run: list[Buffer], sent: int) -> None:
-        outgoing = self._outgoing
-        for part in run:
-            size = len(part)
-            if sent < size:
-                outgoing[0] = memoryview(part)[sent:]
-                return
-            sent -= size
-            outgoing.popleft()
-
-    def _send_file(self, part: FileRange, bytes_max: int) -> tuple[int, int]:
-        """Sends of a file; how many bytes it offered and the socket took."""
-        asked = part.length if part.length <= bytes_max else bytes_max - SLACK_BYTES
-        if asked <= 0:
-            return _NO_TURN_LEFT
-        sent = os.sendfile(self._socket.fileno(), part.file.fileno(), part.position, asked)
-        if sent == 0:
-            raise _too_short()
-        if sent == part.length:
-            self._outgoing.popleft()
-        else:
-            self._outgoing[0] = FileRange(part.file, part.position + sent, part.length - sent)
-        return asked, sent
-
     # --- the end -----------------------------------------------------------------------------
 
     @property
@@ -529,27 +466,3 @@ class Connection:
             self._pending.cancel()
             self._pending = None
         self._on_close(self)
-
-
-def _read(part: FileRange) -> bytes:
-    """What `sendfile` would send. Raises OSError."""
-    content = os.pread(part.file.fileno(), part.length, part.position)
-    if len(content) != part.length:
-        raise _too_short()
-    return content
-
-
-def _too_short() -> OSError:
-    return OSError(errno.EIO, "segment file is shorter than its index says")
-
-
-def _first_bytes(run: list[Buffer], byte_count: int) -> list[Buffer]:
-    """The beginning of a run that is longer."""
-    found: list[Buffer] = []
-    for part in run:
-        if len(part) >= byte_count:
-            found.append(memoryview(part)[:byte_count])
-            break
-        found.append(part)
-        byte_count -= len(part)
-    return found

@@ -14,7 +14,8 @@ import pytest
 
 from strandline.broker.answers import Answer, ColdParts, Deferred, Parts
 from strandline.broker.network.cold_turns import ColdTurns
-from strandline.broker.network.connection import SLACK_BYTES, Connection
+from strandline.broker.network.connection import Connection
+from strandline.broker.network.sending import SLACK_BYTES
 from strandline.broker.quotas.cold_pace import TURN_BYTES, ColdPace, PaceSettings
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.files import FileRange, OpenFile

@@ -16,12 +16,8 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.answers import Answer, Parts
-from strandline.broker.network.connection import (
-    JOIN_BYTES_MAX,
-    SLACK_BYTES,
-    TURN_BYTES_MAX,
-    Connection,
-)
+from strandline.broker.network.connection import TURN_BYTES_MAX, Connection
+from strandline.broker.network.sending import JOIN_BYTES_MAX, SLACK_BYTES
 from strandline.storage.clock import SystemClock
 from strandline.storage.files import FileRange, OpenFile
 

@@ -1,0 +1,111 @@
+"""The parts of an answer go into a socket: buffers together, files by `sendfile`.
+
+Each call sends what stands at the head of the parts, takes away what the socket took, and says how
+many bytes it offered and how many were taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+
+from strandline.broker.protocol.schema import Part
+from strandline.storage.files import FileRange
+from strandline.storage.model import Buffer
+
+# sendmsg takes at most IOV_MAX (1024) buffers.
+SEND_BUFFERS_MAX = 512
+# What may come on top, so that the end of an answer needs no turn of its own.
+SLACK_BYTES = 64 * 1024
+# Below this, joining buffers is cheaper than handing the kernel a vector, and reading a file than
+# letting the kernel send of it.
+JOIN_BYTES_MAX = 16 * 1024
+# In the place of (bytes offered, bytes sent): the turn is over, the socket was not asked.
+NO_TURN_LEFT = (1, 0)
+
+
+def send_bytes(connected: socket.socket, outgoing: deque[Part], bytes_max: int) -> tuple[int, int]:
+    """Sends the run of buffers at the head; how many bytes it offered and the socket took."""
+    run: list[Buffer] = []
+    run_bytes = 0
+    file_follows = False
+    for part in outgoing:
+        if isinstance(part, bytes | bytearray | memoryview):
+            content: Buffer = part
+        elif isinstance(part, FileRange) and part.length <= JOIN_BYTES_MAX:
+            content = _read(part)
+        else:
+            file_follows = True
+            break
+        run.append(content)
+        run_bytes += len(content)
+        if run_bytes > bytes_max or len(run) == SEND_BUFFERS_MAX:
+            break
+    offered = run
+    if run_bytes > bytes_max:
+        run_bytes = bytes_max - SLACK_BYTES
+        if run_bytes <= 0:
+            return NO_TURN_LEFT
+        offered = _first_bytes(run, run_bytes)
+    flags = socket.MSG_MORE if file_follows else 0
+    if len(offered) == 1:
+        sent = connected.send(offered[0], flags)
+    elif run_bytes <= JOIN_BYTES_MAX:
+        sent = connected.send(b"".join(offered), flags)
+    else:
+        sent = connected.sendmsg(offered, (), flags)
+    _drop_sent(outgoing, run, sent)
+    return run_bytes, sent
+
+
+def _drop_sent(outgoing: deque[Part], run: list[Buffer], sent: int) -> None:
+    for part in run:
+        size = len(part)
+        if sent < size:
+            outgoing[0] = memoryview(part)[sent:]
+            return
+        sent -= size
+        outgoing.popleft()
+
+
+def send_file(
+    connected: socket.socket, outgoing: deque[Part], part: FileRange, bytes_max: int
+) -> tuple[int, int]:
+    """Sends of a file; how many bytes it offered and the socket took."""
+    asked = part.length if part.length <= bytes_max else bytes_max - SLACK_BYTES
+    if asked <= 0:
+        return NO_TURN_LEFT
+    sent = os.sendfile(connected.fileno(), part.file.fileno(), part.position, asked)
+    if sent == 0:
+        raise _too_short()
+    if sent == part.length:
+        outgoing.popleft()
+    else:
+        outgoing[0] = FileRange(part.file, part.position + sent, part.length - sent)
+    return asked, sent
+
+
+def _read(part: FileRange) -> bytes:
+    """What `sendfile` would send. Raises OSError."""
+    content = os.pread(part.file.fileno(), part.length, part.position)
+    if len(content) != part.length:
+        raise _too_short()
+    return content
+
+
+def _too_short() -> OSError:
+    return OSError(errno.EIO, "segment file is shorter than its index says")
+
+
+def _first_bytes(run: list[Buffer], byte_count: int) -> list[Buffer]:
+    """The beginning of a run that is longer."""
+    found: list[Buffer] = []
+    for part in run:
+        if len(part) >= byte_count:
+            found.append(memoryview(part)[:byte_count])
+            break
+        found.append(part)
+        byte_count -= len(part)
+    return found
