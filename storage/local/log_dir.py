@@ -40,7 +40,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, LogDirLocked
 from strandline.storage.local import checkpoint, closed_log
 from strandline.storage.local.closed_log import ClosedLog
-from strandline.storage.local.folder_names import DELETE_SUFFIX, put_aside
+from strandline.storage.local.deleted_folders import DeletedFolders
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_creation import create_logs, spread
 from strandline.storage.local.log_folder import (
@@ -56,18 +56,11 @@ from strandline.storage.local.log_folder import (
 from strandline.storage.local.log_loading import ConfigFor, load_logs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
-from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from strandline.storage.local.log_revival import RevivedLog
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _DeletedFolder:
-    path: Path
-    remove_at_ms: int
 
 
 class LogDirs:
@@ -84,7 +77,7 @@ class LogDirs:
         self.directories = tuple(directories)
         self.failures = dict(failures)
         self._clock = clock
-        self._deleted: list[_DeletedFolder] = []
+        self._deleted = DeletedFolders()
         # Which partition was to move to which folder when the broker stopped.
         self.wanted_moves: dict[tuple[TopicPartition, Path], TopicId] = {}
         # Checkpoints are written from worker threads, one at a time: they share temporary names.
@@ -175,8 +168,8 @@ class LogDirs:
         )
         if len(loaded.failures) == len(self.directories):
             raise DiskError("; ".join(str(error) for error in loaded.failures.values()))
-        now_ms = self._clock.now_ms()
-        self._deleted += [_DeletedFolder(path, now_ms) for path in loaded.removable]
+        for path in loaded.removable:
+            self._deleted.add(path, remove_at_ms=self._clock.now_ms())
         self.wanted_moves = dict(loaded.wanted_moves)
         for directory in self.directories:
             directory.closed_logs = {}
@@ -363,12 +356,8 @@ class LogDirs:
 
         Blocks: the name is durable.
         """
-        path = removed.directory
-        target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
-        files.rename(path, target)
-        self._deleted.append(
-            _DeletedFolder(target, self._clock.now_ms() + removed.config.file_delete_delay_ms)
-        )
+        remove_at_ms = self._clock.now_ms() + removed.config.file_delete_delay_ms
+        self._deleted.put(removed.directory, remove_at_ms=remove_at_ms)
 
     def directory_at(self, path: Path) -> LogDir | None:
         """The log folder with this path, relative or absolute; None if it is none of ours."""
@@ -386,15 +375,7 @@ class LogDirs:
         What cannot be unlinked is tried again and holds nothing else back; the first error is
         raised at the end, a DiskError.
         """
-        purged, first_error = 0, None
-        for folder in [folder for folder in list(self._deleted) if folder.remove_at_ms <= now_ms]:
-            try:
-                files.remove_tree(folder.path)
-            except DiskError as error:
-                first_error = first_error or error
-            else:
-                self._deleted.remove(folder)
-                purged += 1
+        purged, first_error = self._deleted.purge(now_ms)
         for opened in self.logs.values():
             try:
                 purged += opened.purge_deleted(now_ms)
