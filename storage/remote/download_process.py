@@ -53,7 +53,6 @@ from strandline.storage.remote.download_messages import (
     NotDone,
     Request,
 )
-from strandline.storage.remote.object_store import GetsRanges
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.remote.started_child import StartedChild
 from strandline.storage.values import dataclass
@@ -484,19 +483,6 @@ class DownloadProcess:
             "cold reads go the long way for a while",
             extra={"fields": {"reason": reason, "rest_s": self._rest_s}},
         )
-
-
-class RangesPastTheSdk:
-    """Small ranges of a store's objects, by its own way where `get_range` has none."""
-
-    def __init__(self, store: GetsRanges, process: DownloadProcess | None) -> None:
-        self._store = store
-        self._process = process
-
-    def get(self, key: str, *, start: int, end: int) -> bytes:
-        """As `ObjectStore.get`. Blocks."""
-        found = None if self._process is None else self._process.get_range(key, start, end)
-        return self._store.get(key, start=start, end=end) if found is None else found
 
 
 def download_process(store: object, *, parallel_max: int) -> DownloadProcess | None:

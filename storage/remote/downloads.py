@@ -34,10 +34,11 @@ from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, 
 from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
 from strandline.storage.remote.direct_read import KeepsFiles
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
-from strandline.storage.remote.download_process import IDLE_S, RangesPastTheSdk, download_process
+from strandline.storage.remote.download_process import IDLE_S, download_process
 from strandline.storage.remote.file_chunks import FileChunks, FileFetch
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
+from strandline.storage.remote.small_ranges import RangesPastTheSdk
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)

@@ -15,14 +15,11 @@ from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.download_messages import NotDone
-from strandline.storage.remote.download_process import (
-    STARTS_AFTER,
-    DownloadProcess,
-    RangesPastTheSdk,
-)
+from strandline.storage.remote.download_process import STARTS_AFTER, DownloadProcess
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.ranged_get import HEAD_BYTES_MAX
 from strandline.storage.remote.segment_index import ChunkKey
+from strandline.storage.remote.small_ranges import RangesPastTheSdk
 from tests.support.archived_segments import make_log
 from tests.unit.remote.cold_reading import archive, make_reader, read_all, run
 from tests.unit.remote.scripted_server import Server, sends
