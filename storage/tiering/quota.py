@@ -1,7 +1,8 @@
 """How many bytes per second go to the remote tier, and come from it (KIP-956).
 
     window.num windows of window.size.seconds each:   [ 3 MB ][ 5 MB ][ 1 MB ][ now ... ]
-    rate = bytes in all of them / their time; above the limit somebody has to wait
+    rate = bytes in all of them / the time since the oldest, or one window if that is longer;
+    above the limit somebody has to wait
 
 As Kafka's: the rate is measured over a sliding run of windows, and what exceeds the limit is paid
 for by waiting afterwards. A copy is counted when it begins, a read when it ends, so one segment
@@ -83,11 +84,9 @@ class TierQuota:
             if not self._windows:
                 return 0.0
             recorded = sum(size_bytes for _, size_bytes in self._windows)
-            # Kafka counts at least all windows but one, or a short burst would look like a flood.
-            elapsed_s = max(
-                now_s - self._windows[0][0],
-                float((self.limits.window_count - 1) * self.limits.window_s),
-            )
+            # One window at least, as Kafka's SimpleRate has it: clients' quotas let ten seconds'
+            # worth come at once, these are there to keep a link free from the first second on.
+            elapsed_s = max(now_s - self._windows[0][0], float(self.limits.window_s))
             excess_bytes = recorded - self.limits.bytes_per_second_max * elapsed_s
             return max(0.0, excess_bytes / self.limits.bytes_per_second_max)
 

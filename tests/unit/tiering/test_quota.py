@@ -17,13 +17,30 @@ from tests.unit.tiering.harness import CONFIG, Rig, asynchronous
 def test_a_quota_is_kept_over_its_windows_and_forgets_what_is_older() -> None:
     clock = ManualClock()
     quota = TierQuota(QuotaLimits(bytes_per_second_max=100), clock)
-    quota.record(1000)
-    assert quota.throttle_s() == 0, "ten seconds' worth, as many as are always counted"
-    quota.record(500)
-    assert quota.throttle_s() == pytest.approx(5.0)
-    clock.advance_ms(11_000)
+    quota.record(100)
+    assert quota.throttle_s() == 0, "what a window may have, however soon it came"
+    quota.record(400)
+    assert quota.throttle_s() == pytest.approx(4.0)
+    clock.advance_ms(4000)
+    assert quota.throttle_s() == pytest.approx(1.0)
+    clock.advance_ms(1000)
+    assert quota.throttle_s() == 0, "500 bytes in 5 seconds"
+    quota.record(600)
+    assert quota.throttle_s() == pytest.approx(6.0), "1,100 bytes in as many"
+    clock.advance_ms(6000)
     assert quota.throttle_s() == 0
-    assert quota.statistics().bytes_total == 1500
+    assert quota.statistics().bytes_total == 1100
+
+
+def test_who_was_silent_may_have_no_more_at_once_for_it() -> None:
+    """Kafka's SimpleRate: the limit is there to protect a link, from its first second on."""
+    clock = ManualClock()
+    quota = TierQuota(QuotaLimits(bytes_per_second_max=100, window_s=2), clock)
+    clock.advance_ms(3_600_000)
+    quota.record(200)
+    assert quota.throttle_s() == 0
+    quota.record(1)
+    assert quota.throttle_s() > 0
 
 
 def test_no_limit_never_throttles() -> None:
@@ -58,7 +75,7 @@ async def test_copies_wait_for_their_quota_and_nothing_is_freed_meanwhile(
     async with Rig(tmp_path) as rig:
         rig.produce_segments(1)
         size_bytes = rig.log.local.segments[0].size_bytes
-        rig.manager.copy_quota.limits = QuotaLimits(bytes_per_second_max=size_bytes // 10 + 1)
+        rig.manager.copy_quota.limits = QuotaLimits(bytes_per_second_max=size_bytes * 3 // 2)
         rig.produce_segments(2)
         monkeypatch = pytest.MonkeyPatch()
         monkeypatch.setattr(quota, "THROTTLE_STEP_S", 0.001)
