@@ -143,12 +143,19 @@ class OffsetHandlers:
         if is_repeated:
             # As in Kafka. Lookups are dear: nobody gets the same one a thousand times.
             return ErrorCode.INVALID_REQUEST
+        timestamp = wanted.timestamp
+        if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
+            return ErrorCode.UNSUPPORTED_VERSION
         partition = self._replicas.partition(topic, wanted.partition_index)
         if partition is None:
             return self._replicas.code_of_missing(topic, wanted.partition_index)
         if partition.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        return _refusal(partition, wanted, version) or partition
+        try:
+            partition.check_leader_epoch(wanted.current_leader_epoch)
+        except RecordsRejected as error:
+            return error.kafka_code
+        return partition
 
     def _borders(
         self, partition: Partition, wanted: ListOffsetsPartition
@@ -203,7 +210,9 @@ class OffsetHandlers:
         except (RecordsRejected, StorageError) as error:
             answer = _no_offset(wanted, error.kafka_code)
         else:
-            if found is None or found.offset >= _fetchable_end(partition, isolation):
+            if partition.is_gone:
+                answer = _no_offset(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif found is None or found.offset >= _fetchable_end(partition, isolation):
                 answer = _no_offset(wanted, ErrorCode.NONE)
             else:
                 answer = _offset(wanted, found)
@@ -316,18 +325,6 @@ class OffsetHandlers:
         except (RecordsRejected, StorageError) as error:
             return DeleteRecordsPartitionResult(partition_index=index, error_code=error.kafka_code)
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
-
-
-def _refusal(partition: Partition, wanted: ListOffsetsPartition, version: int) -> int:
-    """Why a partition may not be asked so, as an error code; NONE if it may."""
-    timestamp = wanted.timestamp
-    if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
-        return ErrorCode.UNSUPPORTED_VERSION
-    try:
-        partition.check_leader_epoch(wanted.current_leader_epoch)
-    except RecordsRejected as error:
-        return error.kafka_code
-    return ErrorCode.NONE
 
 
 def _fetchable_end(partition: Partition, isolation: int) -> int:

@@ -19,7 +19,9 @@ from strandline.broker.protocol.messages.list_offsets import (
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.model import TimestampOffset
 
+UNKNOWN_TOPIC_OR_PARTITION = 3
 REQUEST_TIMED_OUT = 7
+UNSUPPORTED_VERSION = 35
 NONE = 0
 WHEN_MS = 1_000
 END = 10
@@ -39,9 +41,10 @@ class _World:
 
     def __init__(self, *lookups: Callable[[int], Awaitable[TimestampOffset]]) -> None:
         self.waits = RemoteWaits()
-        partitions = [
+        self.partitions = [
             SimpleNamespace(
                 is_offline=False,
+                is_gone=False,
                 check_leader_epoch=lambda _: None,
                 leader_epoch=0,
                 high_watermark=END,
@@ -51,7 +54,10 @@ class _World:
             for lookup in lookups
         ]
         services = SimpleNamespace(
-            replicas=SimpleNamespace(partition=lambda _topic, index: partitions[index]),
+            replicas=SimpleNamespace(
+                partition=lambda _topic, index: dict(enumerate(self.partitions)).get(index),
+                code_of_missing=lambda _topic, _index: UNKNOWN_TOPIC_OR_PARTITION,
+            ),
             traffic=SimpleNamespace(remote_lookups=self.waits),
             config=SimpleNamespace(remote_list_offsets_request_timeout_ms=1),
         )
@@ -105,3 +111,26 @@ def test_a_lookup_is_counted_while_it_waits() -> None:
         return waiting, world.waits.waiting
 
     assert asyncio.run(waiting_then_given_up()) == (1, 0)
+
+
+def test_what_is_found_in_a_topic_that_was_deleted_meanwhile_is_not_there() -> None:
+    async def deleting(timestamp_ms: int) -> TimestampOffset:
+        world.partitions[0].is_gone = True
+        return await _at_once(timestamp_ms)
+
+    world = _World(deleting, _at_once)
+    answers = asyncio.run(world.ask(WHEN_MS, WHEN_MS, timeout_ms=10**6))
+    assert [(a.error_code, a.offset) for a in answers] == [
+        (UNKNOWN_TOPIC_OR_PARTITION, -1),
+        (NONE, 3),
+    ]
+
+
+def test_a_time_that_means_nothing_is_refused_whether_the_partition_is_there_or_not() -> None:
+    world = _World(_at_once)
+    answers = asyncio.run(world.ask(-7, -7, WHEN_MS, timeout_ms=1))
+    assert [a.error_code for a in answers] == [
+        UNSUPPORTED_VERSION,
+        UNSUPPORTED_VERSION,
+        UNKNOWN_TOPIC_OR_PARTITION,
+    ]
