@@ -6,10 +6,10 @@ Each function takes the configuration and gives the part; `app.py` says in which
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.tiers import is_tiered
 from strandline.broker.config import BrokerConfig
@@ -17,7 +17,7 @@ from strandline.broker.folder_marks import METADATA_FOLDER, check_not_interrupte
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.workers import Workers
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StrandlineError, TierError
+from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
@@ -98,6 +98,19 @@ def load_metadata(
         ) from error
 
 
+def _config_of(topic: TopicImage, defaults: Mapping[str, str]) -> LogConfig:
+    """What a topic runs with, whatever has become of the defaults since it was made."""
+    config = LogConfig.resolve(topic.properties, defaults)
+    try:
+        config.check(topic.properties)
+    except InvalidConfig as error:
+        log.warning(
+            "topic configuration contradicts itself",
+            extra={"fields": {"topic": topic.name, "reason": str(error)}},
+        )
+    return config
+
+
 def load_logs(
     log_dirs: LogDirs, image: MetadataImage, config: BrokerConfig
 ) -> dict[TopicPartition, LocalLog]:
@@ -106,9 +119,7 @@ def load_logs(
     A folder of a topic that is gone, or that exists anew under another id, gets no log.
     """
     defaults = config.topic_defaults()
-    configs = {
-        topic.name: LogConfig.resolve(topic.properties, defaults) for topic in image.topics.values()
-    }
+    configs = {topic.name: _config_of(topic, defaults) for topic in image.topics.values()}
 
     def config_for(key: TopicPartition, topic_id: TopicId) -> LogConfig | None:
         topic = image.topics.get(key.topic)

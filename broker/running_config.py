@@ -158,12 +158,12 @@ def check_broker_change(
         _check_pool_sizes(altered(static, _usable(before)), wanted)
         defaults = wanted.topic_defaults()
         # As if they were a topic's own, so that they are also held against each other.
-        LogConfig.resolve(defaults).check_local_retention()
+        LogConfig.resolve_checked(defaults).check_local_retention()
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
     for topic in image.topics.values():
         try:
-            LogConfig.resolve(topic.properties, defaults)
+            LogConfig.resolve_checked(topic.properties, defaults)
         except InvalidConfig as error:
             raise Refusal(
                 ErrorCode.INVALID_REQUEST, f"topic {topic.name} could not run with it: {error}"

@@ -187,7 +187,9 @@ class LogConfig:
     ) -> LogConfig:
         """Builds the view: what the topic sets, else the broker's default, else Kafka's.
 
-        `broker_defaults` is keyed by *topic* property name. Raises InvalidConfig.
+        `broker_defaults` is keyed by *topic* property name. Raises InvalidConfig for a name that is
+        unknown or a value that cannot be, and not for what contradicts each other: a topic that is
+        there must not keep a broker from its start because a default changed.
         """
         defaults = broker_defaults or {}
         check_topic_properties(topic_properties)
@@ -199,7 +201,16 @@ class LogConfig:
             )
             parsed = definition.parse(text)
             values[field_name] = convert(parsed) if convert else parsed
-        config = cls(**values)  # type: ignore[arg-type]  # the table's types match the fields, tested
+        return cls(**values)  # type: ignore[arg-type]  # the table's types match the fields, tested
+
+    @classmethod
+    def resolve_checked(
+        cls, topic_properties: Mapping[str, str], broker_defaults: Mapping[str, str] | None = None
+    ) -> LogConfig:
+        """As `resolve`, for what is made or altered: raises InvalidConfig also if properties
+        contradict each other.
+        """
+        config = cls.resolve(topic_properties, broker_defaults)
         config.check(topic_properties)
         return config
 

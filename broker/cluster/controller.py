@@ -419,7 +419,7 @@ def set_topic_properties(
 
 def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) -> None:
     try:
-        config = LogConfig.resolve(properties, defaults.properties)
+        config = LogConfig.resolve_checked(properties, defaults.properties)
         check_throttled_replicas(properties)
         if config.remote_storage_enable:
             config.check_local_retention()

@@ -11,12 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.calls import append, assert_serves, batch, create_topic
+from tests.integration.calls import (
+    append,
+    ask_to_create,
+    assert_serves,
+    batch,
+    create_topic,
+    new_topic,
+)
 from tests.support.broker import REPOSITORY, BrokerProcess
 from tests.support.wire import WireClient
 
 pytestmark = pytest.mark.slow
 
+INVALID_CONFIG = 40
 USAGE_ERROR = 2
 FAILURE = 1
 
@@ -74,6 +82,21 @@ def test_a_setting_that_cannot_be_is_refused_in_one_line_that_names_it(
     for words in said:
         assert words in message
     assert not (tmp_path / "data").exists()
+
+
+def test_a_default_that_a_topic_contradicts_keeps_no_broker_from_its_start(tmp_path: Path) -> None:
+    """As in Kafka: only who makes or alters a topic is refused what contradicts itself."""
+    with BrokerProcess(tmp_path) as broker, WireClient(broker.port) as client:
+        create_topic(client, "slow", configs={"min.compaction.lag.ms": "5000"})
+        append(client, "slow", batch(3))
+    changed = {"log.cleaner.max.compaction.lag.ms": "4000"}
+    with BrokerProcess(tmp_path, settings=changed) as broker, WireClient(broker.port) as client:
+        assert append(client, "slow", batch(1)) == 3
+        (said,) = [line for line in broker.log_text().splitlines() if "contradicts itself" in line]
+        assert "topic=slow" in said
+        assert "min.compaction.lag.ms (5000) > max.compaction.lag.ms (4000)" in said
+        asked = ask_to_create(client, new_topic("new", configs={"min.compaction.lag.ms": "5000"}))
+        assert [result.error_code for result in asked] == [INVALID_CONFIG]
 
 
 def test_a_mistake_in_a_file_is_found_with_its_line(tmp_path: Path) -> None:

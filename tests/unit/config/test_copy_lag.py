@@ -58,10 +58,10 @@ def test_a_lag_beyond_what_is_kept_locally_is_refused(
     properties: dict[str, str], complaint: str
 ) -> None:
     with pytest.raises(InvalidConfig, match=complaint):
-        LogConfig.resolve({**TIERED, **properties})
+        LogConfig.resolve_checked({**TIERED, **properties})
 
 
 def test_any_lag_goes_where_everything_is_kept_locally_or_nothing_is_tiered() -> None:
     forever = {"retention.ms": "-1", "local.retention.ms": "-1"}
-    LogConfig.resolve({**TIERED, **forever, "remote.copy.lag.ms": "999999999999"})
-    LogConfig.resolve({"remote.copy.lag.ms": "2000", "retention.ms": "1000"})
+    LogConfig.resolve_checked({**TIERED, **forever, "remote.copy.lag.ms": "999999999999"})
+    LogConfig.resolve_checked({"remote.copy.lag.ms": "2000", "retention.ms": "1000"})
