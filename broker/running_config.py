@@ -19,7 +19,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from strandline.broker.cluster.decisions import Refusal, TopicDefaults
-from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.config import BrokerConfig
 from strandline.broker.config_foreign import IGNORED, find_foreign
 from strandline.broker.config_table import BROKER_CONFIGS
@@ -149,25 +149,36 @@ def check_broker_change(
     """
     for name, text in properties.items():
         _check_one(name, text)
-    before = _stored_for(static.node_id, image.broker_properties)
+    stored = _stored_for(static.node_id, image.broker_properties)
     after = _stored_for(static.node_id, {**image.broker_properties, node_id: properties})
     try:
         wanted = altered(
             static, {name: text for name, text in after.items() if broker_config(name)}
         )
-        _check_pool_sizes(altered(static, _usable(before)), wanted)
+        before = altered(static, _usable(stored))
+        _check_pool_sizes(before, wanted)
         defaults = wanted.topic_defaults()
         # As if they were a topic's own, so that they are also held against each other.
         LogConfig.resolve_checked(defaults).check_local_retention()
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
-    for topic in image.topics.values():
-        try:
-            LogConfig.resolve_checked(topic.properties, defaults)
-        except InvalidConfig as error:
+    defaults_before = before.topic_defaults()
+    for topic in image.topics.values() if defaults != defaults_before else ():
+        fault = _fault_of(topic, defaults)
+        # What contradicts itself already is no worse for it, and may be what is being mended.
+        if fault is not None and _fault_of(topic, defaults_before) is None:
             raise Refusal(
-                ErrorCode.INVALID_REQUEST, f"topic {topic.name} could not run with it: {error}"
-            ) from None
+                ErrorCode.INVALID_REQUEST, f"topic {topic.name} could not run with it: {fault}"
+            )
+
+
+def _fault_of(topic: TopicImage, defaults: Mapping[str, str]) -> InvalidConfig | None:
+    """Why a topic that is made so would be refused."""
+    try:
+        LogConfig.resolve_checked(topic.properties, defaults)
+    except InvalidConfig as error:
+        return error
+    return None
 
 
 def _stored_for(node_id: int, stored: Mapping[int | None, Mapping[str, str]]) -> Mapping[str, str]:

@@ -166,6 +166,24 @@ def test_stored_keys_that_cannot_be_applied_are_left_out(caplog: pytest.LogCaptu
     assert caplog.text.count("stored configuration not applied") == 2
 
 
+def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broker() -> None:
+    """The file's defaults may have changed since it was made; only what a change breaks is said."""
+    image = MetadataImage().apply(
+        TopicCreated(
+            topic="slow",
+            topic_id=uuid.UUID(int=1),
+            replicas=((1,),),
+            properties={"min.compaction.lag.ms": "5000"},
+        )
+    )
+    key = "log.cleaner.max.compaction.lag.ms"
+    contradicted = BrokerConfig.load(None, [f"{key}=4000"])
+    for properties in ({"max.connections": "9"}, {key: "3000"}, {key: "6000"}):
+        check_broker_change(contradicted, image, 1, properties)
+    with pytest.raises(Refusal, match="topic slow could not run with it"):
+        check_broker_change(BrokerConfig.load(), image, 1, {key: "4000"})
+
+
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [
