@@ -83,6 +83,18 @@ def test_an_archive_that_ends_inside_a_segment_frees_nothing_of_it() -> None:
     assert states(partition) == ["OVERLAP", "ACTIVE"]
 
 
+def test_what_another_broker_archived_frees_nothing() -> None:
+    partition = replace(view(0, 10, 20, 30, remote_end_offset=20), fenced=True)
+    assert freeable(partition) is None
+    assert freeable(replace(partition, log_start_offset=10, durable_log_start_offset=10)) == 10
+
+
+def test_nothing_is_freed_for_the_archive_before_this_disk_says_where_the_log_starts() -> None:
+    """Without that an archive that is lost later would look like one that was never begun."""
+    partition = replace(view(0, 10, 20, 30, remote_end_offset=20), is_log_start_noted=False)
+    assert freeable(partition) is None
+
+
 def test_the_active_segment_is_never_freed() -> None:
     assert freeable(view(0, 10, remote_end_offset=10, log_start_offset=10)) is None
 
@@ -107,6 +119,18 @@ def test_the_archive_goes_on_above_deleted_records() -> None:
 
 def test_missing_records_between_archive_and_local_log_are_a_gap() -> None:
     assert states(view(20, 30, 40, remote_end_offset=10)) == ["GAP", "ACTIVE"]
+
+
+def test_a_single_missing_record_is_a_gap() -> None:
+    assert states(view(11, 20, 30, remote_end_offset=10)) == ["GAP", "ACTIVE"]
+    assert states(view(11, 20, 30, remote_end_offset=10, log_start_offset=11)) == ["NEXT", "ACTIVE"]
+
+
+def test_of_a_compacted_log_only_what_is_clean_to_its_end_is_copied() -> None:
+    partition = view(0, 10, 20, 30)
+    assert states(replace(partition, cleaned_offset=10)) == ["NEXT", "UNCLEANED", "ACTIVE"]
+    assert states(replace(partition, cleaned_offset=19)) == ["NEXT", "UNCLEANED", "ACTIVE"]
+    assert states(replace(partition, cleaned_offset=20)) == ["NEXT", "QUEUED", "ACTIVE"]
 
 
 def test_a_lost_archive_is_a_gap_and_not_a_fresh_start() -> None:
@@ -138,7 +162,7 @@ def test_archived_segments_stay_freeable_when_copying_is_disabled() -> None:
     log_start_offset=st.integers(0, 60),
     durable_lag=st.integers(0, 60),
     last_stable_offset=st.integers(0, 60),
-    switches=st.tuples(st.booleans(), st.booleans(), st.booleans(), st.booleans()),
+    switches=st.tuples(*[st.booleans()] * 5),
 )
 def test_invariants_hold_for_any_partition(
     borders: list[int],
@@ -146,7 +170,7 @@ def test_invariants_hold_for_any_partition(
     log_start_offset: int,
     durable_lag: int,
     last_stable_offset: int,
-    switches: tuple[bool, bool, bool, bool],
+    switches: tuple[bool, bool, bool, bool, bool],
 ) -> None:
     durable = max(0, log_start_offset - durable_lag)
     partition = replace(
@@ -161,7 +185,10 @@ def test_invariants_hold_for_any_partition(
         copy_disabled=switches[1],
         manifest_known=switches[2],
         fenced=switches[3],
+        is_log_start_noted=switches[4],
     )
+    is_relied_upon = partition.manifest_known and partition.is_log_start_noted
+    archived_end = (remote_end_offset or 0) if is_relied_upon and not partition.fenced else 0
     verdict = judge(partition)
     assert len(verdict.segments) == len(partition.segments)
     following = [s for s in verdict.segments if s.state is SegmentState.NEXT]
@@ -174,7 +201,7 @@ def test_invariants_hold_for_any_partition(
     for segment, seen in zip(partition.segments, verdict.segments, strict=True):
         if seen.freeable:
             assert not segment.is_active
-            assert segment.end_offset <= max(durable, remote_end_offset or 0)
+            assert segment.end_offset <= max(durable, archived_end)
 
 
 def lagging(*, newest_ms: tuple[int, ...], now_ms: int, lag_ms: int, lag_bytes: int) -> list[str]:

@@ -16,7 +16,8 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.remote.memory import Fault
+from strandline.storage.remote.memory import Fault, MemoryStore
+from strandline.storage.remote.object_store import ObjectInfo, PutBody, PutCondition
 from strandline.storage.tiering import tail_copy
 from strandline.storage.tiering.orphans import compare, delete_orphans
 from strandline.storage.tiering.scrub import Depth, Scrub
@@ -55,6 +56,37 @@ async def test_open_records_are_in_the_bucket_in_time_and_not_before(tmp_path: P
         await pass_and_settle(rig)
         assert len(rig.memory.requests) == requests
         assert rig.archived == []
+
+
+class WatchedStore(MemoryStore):
+    """Notes how far the log is synced when records arrive."""
+
+    rig: Rig
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[tuple[str, int]] = []
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        if key.endswith((".log", ".tail")):
+            self.synced.append((Path(key).suffix, self.rig.log.local.recovery_point))
+        return super().put(key, body, condition=condition)
+
+
+@asynchronous
+async def test_the_bucket_never_has_more_than_a_machine_that_loses_its_power(
+    tmp_path: Path,
+) -> None:
+    store = WatchedStore()
+    async with Rig(tmp_path, config=CONFIGURED, store=store) as rig:
+        store.rig = rig
+        rig.produce_segments(1)
+        await rig.manager.run_once()
+        rig.produce(10)
+        await rig.manager.run_once()
+        rig.pass_ms(UPLOAD_MS)
+        await rig.manager.run_once()
+        assert store.synced == [(".log", 10), (".tail", 20)]
 
 
 @asynchronous

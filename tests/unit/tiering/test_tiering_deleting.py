@@ -125,6 +125,33 @@ async def test_local_segments_below_the_log_start_wait_for_its_checkpoint(tmp_pa
 
 
 @asynchronous
+async def test_nothing_is_freed_in_a_folder_whose_checkpoint_was_not_written(
+    tmp_path: Path,
+) -> None:
+    """Neither what is archived, nor what lies below a log start that a restart would take back."""
+    full: set[Path] = set()
+
+    class FillingRig(Rig):
+        async def write_log_starts(self) -> frozenset[Path]:
+            return frozenset(full) or await super().write_log_starts()
+
+    async with FillingRig(tmp_path) as rig:
+        full.add(rig.folder.parent)
+        rig.produce_segments(2)
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20)]
+        assert len(rig.local_segments) == 3
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        rig.log.delete_records(20)
+        await rig.settle()
+        assert len(rig.local_segments) == 3
+        full.clear()
+        await rig.settle()
+        assert rig.local_segments == [(20, 20)]
+
+
+@asynchronous
 async def test_deleting_a_topic_empties_its_folder(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.produce_segments(3)
@@ -303,6 +330,22 @@ async def test_a_log_in_one_tier_is_cut_by_its_retention(tmp_path: Path) -> None
         assert rig.log.log_start_offset == 20
         assert rig.local_segments == [(20, 30), (30, 30)]
         assert rig.memory.count_requests("put") == 0
+
+
+@pytest.mark.parametrize("is_tiered", [True, False])
+@asynchronous
+async def test_a_log_that_is_only_compacted_loses_nothing_to_the_limits_of_the_whole_log(
+    tmp_path: Path, is_tiered: bool
+) -> None:
+    config = replace(CONFIG, remote_storage_enable=is_tiered)
+    async with Rig(tmp_path, config=config) as rig:
+        rig.produce_segments(3)
+        rig.configure(cleanup_policy=("compact",), retention_ms=1000, retention_bytes=1)
+        for _ in range(2):
+            rig.pass_ms(5000)
+            await rig.settle()
+        assert rig.log.log_start_offset == 0
+        await rig.assert_everything_is_readable()
 
 
 @asynchronous

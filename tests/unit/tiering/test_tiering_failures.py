@@ -16,7 +16,8 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.remote.memory import Fault, Moment
+from strandline.storage.remote.memory import Fault, MemoryStore, Moment
+from strandline.storage.remote.object_store import FileBody, ObjectInfo, PutBody, PutCondition
 from strandline.storage.tiering.copier import CopiedSegment
 from strandline.storage.tiering.copy_pipeline import CopyPipeline
 from strandline.storage.tiering.lifecycle import SegmentVerdict
@@ -147,15 +148,48 @@ async def test_copies_that_cannot_be_taken_back_are_said_once_until_one_succeeds
                 assert len(rig.archived) == episode
 
 
+@pytest.mark.parametrize("suffix", [".log", ".meta"])
 @asynchronous
-async def test_a_copy_that_arrived_damaged_is_not_committed(tmp_path: Path) -> None:
+async def test_a_copy_that_did_not_arrive_is_not_committed(suffix: str, tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.produce_segments(1)
         rig.pass_ms(5000)
-        rig.memory.add_fault(Fault(operation="head", error=ObjectNotFound, key_pattern=r"\.log$"))
+        rig.memory.add_fault(Fault(operation="head", error=ObjectNotFound, key_pattern=suffix))
         await rig.settle()
         assert rig.archived == []
         assert rig.local_segments[0] == (0, 10)
+
+
+class DamagingStore(MemoryStore):
+    """One bit of the first object with this suffix is another one on its way."""
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__()
+        self._suffix = suffix
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        if not key.endswith(self._suffix):
+            return super().put(key, body, condition=condition)
+        self._suffix = "none"
+        content = bytearray(body.path.read_bytes() if isinstance(body, FileBody) else body)
+        content[-1] ^= 1
+        return super().put(key, bytes(content), condition=condition)
+
+
+@pytest.mark.parametrize("suffix", [".log", ".meta"])
+@asynchronous
+async def test_a_copy_that_arrived_damaged_is_not_committed(suffix: str, tmp_path: Path) -> None:
+    async with Rig(tmp_path, store=DamagingStore(suffix)) as rig:
+        rig.produce_segments(1)
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.archived == []
+        assert rig.data_keys() == []
+        assert rig.local_segments[0] == (0, 10)
+        rig.pass_ms(5000)
+        await rig.settle()
+        assert rig.archived == [(0, 10)]
+        await rig.assert_everything_is_readable()
 
 
 @asynchronous

@@ -111,17 +111,62 @@ async def test_what_is_let_go_at_once_adds_a_bounded_number_of_marks_to_the_root
 
 @asynchronous
 async def test_retention_by_size_over_pages_keeps_exactly_what_it_must(tmp_path: Path) -> None:
+    """Wherever the border lies: between pages, in the middle of one, or in the root."""
     async with Rig(tmp_path) as rig:
         rig.produce_segments(9)
         await rig.settle()
-        newest = sum(map(len, rig.sent[-3:]))
-        rig.configure(retention_bytes=newest)
+        for kept in range(8, 0, -1):
+            rig.configure(retention_bytes=sum(map(len, rig.sent[-kept:])))
+            await rig.settle()
+            assert rig.log.log_start_offset == 10 * (9 - kept)
+            assert await rig.read_all() == b"".join(rig.sent[-kept:])
+
+
+@asynchronous
+async def test_archived_records_without_a_time_are_as_old_as_their_upload(tmp_path: Path) -> None:
+    """In sealed pages as in the root."""
+    async with Rig(tmp_path) as rig:
+        for _ in range(6):
+            rig.produce(1, timestamp_ms=-1)
+            rig.roll()
         await rig.settle()
-        assert rig.log.log_start_offset == 60
-        assert await rig.read_all() == b"".join(rig.sent[-3:])
+        assert rig.manifest is not None
+        assert rig.manifest.pages
+        rig.configure(retention_ms=60_000)
+        rig.pass_ms(59_999)
+        await rig.settle()
+        assert rig.log.log_start_offset == 0
+        rig.pass_ms(1)
+        # As a whole no page is known to be old: a round looks into one of them.
+        for _ in rig.manifest.pages:
+            await rig.settle()
+        assert rig.log.log_start_offset == 6
 
 
 # --- transactions ------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_what_is_undecided_is_read_from_this_disk_by_who_asks_for_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce(5)
+        producer = Producer(rig, 7)
+        undecided = producer.send()
+        rig.produce(5)
+        committed = Isolation.READ_COMMITTED
+        read = rig.log.read(0, bytes_max=10_000, isolation=committed)
+        assert read is not None
+        assert read.next_offset == undecided
+        read = rig.log.read(undecided, bytes_max=10_000, isolation=committed)
+        assert read is not None
+        assert (read.range, read.next_offset) == (None, undecided)
+        read = rig.log.read(0, bytes_max=10_000)
+        assert read is not None
+        assert read.next_offset == rig.log.end_offset
+        producer.end(MarkerType.COMMIT)
+        read = rig.log.read(undecided, bytes_max=10_000, isolation=committed)
+        assert read is not None
+        assert read.next_offset == rig.log.end_offset
 
 
 @asynchronous
