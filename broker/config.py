@@ -230,7 +230,7 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
         except InvalidConfig as error:
             faults.append(str(error))
     try:
-        LogConfig.resolve_checked(_topic_defaults(texts)).check_local_retention()
+        LogConfig.resolve_checked(_topic_defaults(texts)).check_as_defaults()
     except InvalidConfig as error:
         faults.append(f"defaults of topics: {error}")
     if faults:

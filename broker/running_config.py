@@ -159,7 +159,7 @@ def check_broker_change(
         _check_pool_sizes(before, wanted)
         defaults = wanted.topic_defaults()
         # As if they were a topic's own, so that they are also held against each other.
-        LogConfig.resolve_checked(defaults).check_local_retention()
+        LogConfig.resolve_checked(defaults).check_as_defaults()
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
     defaults_before = before.topic_defaults()

@@ -234,10 +234,20 @@ class LogConfig:
             _check_local_same_as_total("ms", self.local_retention_ms, self.retention_ms)
             _check_local_same_as_total("bytes", self.local_retention_bytes, self.retention_bytes)
 
+    def check_as_defaults(self) -> None:
+        """Raises InvalidConfig if a broker may not have these for its topics.
+
+        A single topic may be kept for no time at all. For all that say nothing it would be a slip
+        that deletes everything, and Kafka does not start with it.
+        """
+        if self.retention_ms == 0:
+            raise InvalidConfig("log.retention.ms=0: must be -1, for no limit, or at least 1")
+        self.check_local_retention()
+
     def check_local_retention(self) -> None:
         """Raises InvalidConfig if more is kept locally than at all, whoever said so.
 
-        Kafka's rule for tiered topics when they are made or altered, and for the broker's defaults.
+        Kafka's rule for tiered topics when they are made or altered, and for a broker's defaults.
         A topic that is there already is not refused for defaults that changed.
         """
         _check_local_not_beyond_total("bytes", self.local_retention_bytes, self.retention_bytes)

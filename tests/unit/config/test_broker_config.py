@@ -159,6 +159,8 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("strandline.remote.s3.endpoint.url=localhost:4566", "expected http://host:port"),
         ("remote.log.storage.system.enable=true", "needs strandline.remote.url"),
         ("log.local.retention.ms=999999999999", "local.retention.ms: it must not exceed"),
+        ("log.retention.ms=0", "log.retention.ms=0: must be -1, for no limit, or at least 1"),
+        ("log.retention.hours=0", "log.retention.ms=0: must be -1, for no limit, or at least 1"),
         ("log.remote.copy.lag.ms=-2", "log.remote.copy.lag.ms=-2: must be at least -1"),
         ("process.roles=controller", "expected broker or broker,controller"),
         ("controller.quorum.voters=1@a:1,2@b:1", "strandline does not join a quorum"),

@@ -193,6 +193,7 @@ def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broke
         ({"max.connections": "-1"}, "must be at least 0"),
         ({"max.connections.per.ip.overrides": "x:1"}, "expected address:count"),
         ({"log.local.retention.ms": "9999999999"}, "must not exceed"),
+        ({"log.retention.ms": "0"}, "must be -1, for no limit, or at least 1"),
         ({"log.retention.ms": "1"}, "topic tiered could not run with it"),
     ],
 )
