@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as Place
 
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.storage.clock import SystemClock
@@ -28,7 +30,7 @@ from tests.integration.calls import (
     read_all,
     records,
 )
-from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.broker import BrokerProcess, eventually, faultless_broker
 from tests.support.wire import WireClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
@@ -70,6 +72,51 @@ def test_sigterm_leaves_a_clean_disk_and_the_next_start_repairs_nothing(
         assert read_all(client, topic_name) == written
         assert append(client, topic_name, batch()) == len(written)
         assert describe_topic(client, topic_name).partitions[0].leader_epoch > epoch
+
+
+@pytest.mark.clients
+def test_a_consumer_that_began_at_the_end_reads_on_there_after_a_restart(
+    stoppable: BrokerProcess, topic_name: str
+) -> None:
+    """It was told an epoch that wrote nothing, and asks where that ended (KIP-320)."""
+    with WireClient(stoppable.port) as client:
+        create_topic(client, topic_name, 2)
+        for partition in (0, 1):
+            append(client, topic_name, batch(10), partition=partition)
+    restart(stoppable)
+    with WireClient(stoppable.port) as client:
+        end = offset_at(client, topic_name, LATEST)
+    restart(stoppable)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": stoppable.bootstrap,
+            "group.id": topic_name,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        # It asks for the first one first: when it has read of the second, it has been answered,
+        # and the epoch that leads has written nothing yet.
+        wanted = [(0, end.offset, end.leader_epoch), (1, 9, -1)]
+        consumer.assign([Place(topic_name, p, o, leader_epoch=e) for p, o, e in wanted])
+        assert read_one(consumer) == (1, 9)
+        with WireClient(stoppable.port) as client:
+            append(client, topic_name, batch(1))
+        assert read_one(consumer) == (0, 10)
+    finally:
+        consumer.close()
+
+
+def restart(broker: BrokerProcess) -> None:
+    broker.stop()
+    broker.start()
+
+
+def read_one(consumer: Consumer) -> tuple[int | None, int | None]:
+    message = eventually(lambda: consumer.poll(0.1))
+    assert message.error() is None, message.error()
+    return message.partition(), message.offset()
 
 
 def test_sigterm_does_not_wait_for_long_polls_and_idle_clients(
