@@ -148,6 +148,7 @@ class BrokerConfig:
     remote_fetch_max_wait_ms: int
     remote_fetch_yield_ms: float
     remote_fetch_yield_floor_bytes_per_second: int
+    remote_fetch_yield_full_floor_bytes_per_second: int
     remote_list_offsets_request_timeout_ms: int
     remote_chunk_bytes: int
     remote_cache_memory_bytes: int

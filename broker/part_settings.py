@@ -42,6 +42,7 @@ def pace_settings(config: BrokerConfig) -> PaceSettings:
     return PaceSettings(
         lateness_s_max=config.remote_fetch_yield_ms / 1000,
         floor_bytes_per_s=config.remote_fetch_yield_floor_bytes_per_second,
+        full_floor_bytes_per_s=config.remote_fetch_yield_full_floor_bytes_per_second,
     )
 
 

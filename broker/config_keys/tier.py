@@ -174,7 +174,18 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         ConfigType.LONG,
         16 * MIB,
         "What all cold reads together may take however busy the broker is, so that each of them"
-        " advances.",
+        " advances; a full machine has a floor of its own.",
+        minimum=64 * 1024,
+        dynamic=True,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.fetch.yield.full.floor.bytes.per.second",
+        ConfigType.LONG,
+        4 * MIB,
+        "The same where the machine is full: the broker waits for a core longer than"
+        " strandline.remote.fetch.yield.ms, and than 1.3 times what it waits without cold reads."
+        " More than the other floor is as much as that.",
         minimum=64 * 1024,
         dynamic=True,
     )

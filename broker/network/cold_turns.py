@@ -6,12 +6,14 @@
 
 Between two of these turns the loop looks at its sockets, so a live request waits for one small turn
 at most, however many consumers read cold. `ColdPace` says how much may go, and is told with each
-tick how late it came. Where nothing is live, everybody goes on as if there were no turns.
+tick how late it came, and what the loop waited for a core. Where nothing is live, everybody goes on
+as if there were no turns.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.broker.quotas.cold_pace import TICK_S, ColdPace
 
 if TYPE_CHECKING:
+    from strandline.storage.core_wait import CoreWait
     from strandline.storage.ticks import Ticks
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,8 @@ class ColdTurns:
         self._queue: deque[TakesTurns] = deque()
         # Made when they are first needed: few brokers have both, live traffic and cold reads.
         self._ticks: Ticks | None = None
+        # None where the kernel does not say.
+        self._core_wait: CoreWait | None = None
         self._has_no_ticks = False
         self._is_ticking = False
         self._is_due = False
@@ -81,6 +86,9 @@ class ColdTurns:
             self._loop.remove_reader(self._ticks.fileno())
             self._ticks.close()
             self._ticks = None
+        if self._core_wait is not None:
+            self._core_wait.close()
+            self._core_wait = None
 
     # --- turns -------------------------------------------------------------------------------
 
@@ -124,6 +132,7 @@ class ColdTurns:
 
     def _can_tick(self) -> bool:
         if self._ticks is None and not self._has_no_ticks:
+            from strandline.storage.core_wait import CoreWait
             from strandline.storage.ticks import Ticks
 
             try:
@@ -134,11 +143,14 @@ class ColdTurns:
                 log.warning("cold reads do not yield", extra={"fields": {"error": str(error)}})
             else:
                 self._loop.add_reader(self._ticks.fileno(), self._on_tick)
+                with contextlib.suppress(OSError):
+                    self._core_wait = CoreWait()
         return not self._has_no_ticks
 
     def _start_ticking(self) -> None:
         assert self._ticks is not None
         self._is_ticking = True
+        self._core_wait_s()  # what was before the first tick
         self._ticks.start(TICK_S, self._now_s())
 
     def _stop_ticking(self) -> None:
@@ -157,6 +169,10 @@ class ColdTurns:
         if not self._queue and (self._pace.is_idle(now_s) or not self._pace.is_held(now_s)):
             self._stop_ticking()
             return
-        self._pace.ticked(lateness_s, now_s)
+        self._pace.ticked(lateness_s, now_s, core_wait_s=self._core_wait_s())
         if not self._is_due:
             self._run()
+
+    def _core_wait_s(self) -> float:
+        """What the loop waited for a core since this was asked last."""
+        return 0.0 if self._core_wait is None else self._core_wait.read_s()

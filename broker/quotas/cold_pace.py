@@ -14,6 +14,15 @@ limit; downloads begin no faster than that either. The limit follows the latenes
 These are in balance when one tick in a hundred is late: what is bounded is the 99th percentile of
 the wait. It never falls below a floor, so a rewind always advances.
 
+A tick is one look in 4 ms, at one of the two things that a live request waits for: the loop. The
+other are the cores, which the rewind's own consumer may keep, or the store. Where they are scarce,
+the loop waits for one, too, when it has something to do, and the kernel counts all of that
+(`storage/core_wait.py`). So it is late as well if it waited too long for a core between two ticks;
+and as then everybody on the machine waits, the floor is a lower one:
+
+    late for want of a core               down to the floor of a full machine
+    late for its own work                 down to the floor
+
 How late is late? Later than the setting, or, where the machine has much else to do, than RATIO
 times what it is without cold. That is looked at now and then, with cold standing still:
 
@@ -73,10 +82,14 @@ IDLE_S = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaceSettings:
-    """`lateness_s_max` is what live requests may wait for their turn; 0: cold never yields."""
+    """`lateness_s_max` is what live requests may wait for their turn; 0: cold never yields.
+
+    `full_floor_bytes_per_s` is the floor where the loop has to wait for a core.
+    """
 
     lateness_s_max: float
     floor_bytes_per_s: int
+    full_floor_bytes_per_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +126,28 @@ class _Allowance:
         return min(max(-self._bytes / bytes_per_s, 0.0) + TICK_S, ASK_AGAIN_S)
 
 
+class _Usual:
+    """The 99th percentile of a wait without cold, as far as it is known."""
+
+    __slots__ = ("_wait_s",)
+
+    def __init__(self) -> None:
+        self._wait_s = 0.0
+
+    def late_s(self, setting_s: float) -> float:
+        """What is late, as there is no need to be better than without cold."""
+        return max(setting_s, min(RATIO * self._wait_s, LATE_S_MAX))
+
+    def saw(self, wait_s: float, setting_s: float) -> None:
+        """So long was the wait in a moment without cold."""
+        least_s = setting_s / RATIO
+        known_s = max(self._wait_s, least_s)
+        if wait_s > known_s:
+            self._wait_s = min(wait_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
+        else:
+            self._wait_s = max(known_s * (1 - QUIET_UP / 100), least_s)
+
+
 class ColdPace:
     """See the top of this file. Used on the event loop only."""
 
@@ -131,7 +166,8 @@ class ColdPace:
         self._is_short = False
         self._waits_since_s: float | None = None
         self._cut_s = 0.0
-        self._quiet_lateness_s = 0.0
+        self._usual_lateness = _Usual()
+        self._usual_core_wait = _Usual()
         self._pause_began_s: float | None = None
         self._measuring_began_s: float | None = None
         self._next_pause_s = 0.0
@@ -156,30 +192,36 @@ class ColdPace:
         """Whether cold pauses, to be compared with."""
         return self._pause_began_s is not None
 
-    def ticked(self, lateness_s: float, now_s: float) -> None:
-        """A tick came `lateness_s` after its time, while cold answers were on their way."""
+    def ticked(self, lateness_s: float, now_s: float, *, core_wait_s: float = 0.0) -> None:
+        """A tick came `lateness_s` after its time, while cold answers were on their way.
+
+        `core_wait_s` is what the loop waited for a core since the tick before.
+        """
         settings = self._settings()
+        setting_s = settings.lateness_s_max
         if self._pause_began_s is not None:
-            self._measure_quiet(lateness_s, now_s, settings)
+            self._measure_quiet(lateness_s, core_wait_s, now_s, setting_s)
             return
         floor = settings.floor_bytes_per_s
-        if lateness_s > self._late_s(settings):
+        full_floor = min(settings.full_floor_bytes_per_s, floor)
+        is_late = lateness_s > self._usual_lateness.late_s(setting_s)
+        is_full = core_wait_s > self._usual_core_wait.late_s(setting_s)
+        if is_full or (is_late and self._limit > floor):
             if now_s - self._cut_s >= CUT_S:
                 self._cut_s = now_s
                 self._cuts_total += 1
-                self._limit *= DECREASE
+                self._limit = max(self._limit * DECREASE, full_floor if is_full else floor)
         elif self._is_short:
-            self._limit *= INCREASE
-        self._limit = min(max(self._limit, floor), max(LIMIT_MAX, floor))
+            limit_max = floor if is_late else max(LIMIT_MAX, floor)
+            self._limit = min(self._limit * INCREASE, limit_max)
+        self._limit = max(self._limit, full_floor)
         self._is_short = False
         if now_s >= self._next_pause_s:
             self._pause_began_s = now_s
 
-    def _late_s(self, settings: PaceSettings) -> float:
-        usual_s = min(RATIO * self._quiet_lateness_s, LATE_S_MAX)
-        return max(settings.lateness_s_max, usual_s)
-
-    def _measure_quiet(self, lateness_s: float, now_s: float, settings: PaceSettings) -> None:
+    def _measure_quiet(
+        self, lateness_s: float, core_wait_s: float, now_s: float, setting_s: float
+    ) -> None:
         """Cold stands still: how late are ticks without it?"""
         assert self._pause_began_s is not None
         paused_s = now_s - self._pause_began_s
@@ -190,12 +232,8 @@ class ColdPace:
             elif paused_s > DRAIN_S_MAX:
                 self._end_pause(now_s)
             return
-        least_s = settings.lateness_s_max / RATIO
-        known_s = max(self._quiet_lateness_s, least_s)
-        if lateness_s > known_s:
-            self._quiet_lateness_s = min(lateness_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
-        else:
-            self._quiet_lateness_s = max(known_s * (1 - QUIET_UP / 100), least_s)
+        self._usual_lateness.saw(lateness_s, setting_s)
+        self._usual_core_wait.saw(core_wait_s, setting_s)
         if now_s - self._measuring_began_s >= QUIET_S:
             self._end_pause(now_s)
 
@@ -280,7 +318,7 @@ class ColdPace:
     def statistics(self, now_s: float) -> PaceStatistics:
         return PaceStatistics(
             limit_bytes_per_s=self._limit if self.is_held(now_s) else 0.0,
-            lateness_s_max=self._late_s(self._settings()),
+            lateness_s_max=self._usual_lateness.late_s(self._settings().lateness_s_max),
             waiting_answers=self.waiting_count,
             held_s_total=self._held_s,
             cuts_total=self._cuts_total,

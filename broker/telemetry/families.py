@@ -257,7 +257,8 @@ TIERS = (
         "strandline_cold_limit_bytes_per_second",
         _G,
         "What cold reads may take at present, so that live traffic does not wait; 0: there is no"
-        " limit, because nothing is live.",
+        " limit, because nothing is live. Below"
+        " strandline.remote.fetch.yield.floor.bytes.per.second the broker waits for a core.",
     ),
     _family(
         "strandline_cold_lateness_seconds_max",

@@ -24,9 +24,12 @@ from strandline.broker.quotas.cold_pace import (
 )
 
 FLOOR = 16 * 1024 * 1024
+FULL_FLOOR = 4 * 1024 * 1024
 SETTING_S = 0.00025
 CHUNK_BYTES = 8 * 1024 * 1024
-SETTINGS = PaceSettings(lateness_s_max=SETTING_S, floor_bytes_per_s=FLOOR)
+SETTINGS = PaceSettings(
+    lateness_s_max=SETTING_S, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FULL_FLOOR
+)
 
 
 class Rewind:
@@ -47,21 +50,23 @@ class Rewind:
     def late_s(self) -> float:
         return self.pace.statistics(self.now_s).lateness_s_max
 
-    def tick(self, lateness_s: float, *, wants: bool = True) -> bool:
+    def tick(self, lateness_s: float, *, core_wait_s: float = 0.0, wants: bool = True) -> bool:
         """One tick with live traffic; whether cold stood still before it."""
         self.now_s += TICK_S
         self.pace.saw_live(self.now_s)
         is_paused = self.pace.stands_still
-        self.pace.ticked(lateness_s, self.now_s)
+        self.pace.ticked(lateness_s, self.now_s, core_wait_s=core_wait_s)
         while wants and (turn_bytes := self.pace.turn_bytes(self.now_s)):
             self.pace.sent(turn_bytes)
             self.sent_bytes += turn_bytes
         self.paused_ticks += is_paused
         return is_paused
 
-    def run(self, seconds: float, lateness_s: float, *, wants: bool = True) -> None:
+    def run(
+        self, seconds: float, lateness_s: float, *, core_wait_s: float = 0.0, wants: bool = True
+    ) -> None:
         for _ in range(round(seconds / TICK_S)):
-            self.tick(lateness_s, wants=wants)
+            self.tick(lateness_s, core_wait_s=core_wait_s, wants=wants)
 
 
 def test_without_live_traffic_nothing_holds_a_rewind() -> None:
@@ -83,7 +88,10 @@ def test_a_rewind_is_held_while_something_was_live_lately_and_then_let_go() -> N
 
 
 def test_a_setting_of_0_never_makes_way() -> None:
-    pace = ColdPace(lambda: PaceSettings(lateness_s_max=0, floor_bytes_per_s=FLOOR))
+    never = PaceSettings(
+        lateness_s_max=0, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FULL_FLOOR
+    )
+    pace = ColdPace(lambda: never)
     pace.saw_live(100.0)
     assert not pace.is_held(100.0)
 
@@ -116,6 +124,78 @@ def test_late_ticks_lower_the_limit_to_the_floor_and_never_below() -> None:
     assert FLOOR < rewind.limit < first
     rewind.run(10, 1.0)
     assert rewind.limit == FLOOR
+
+
+def test_a_loop_that_waits_for_a_core_lowers_it_to_a_floor_of_its_own() -> None:
+    """The machine is full: what a rewind takes of it, whoever takes it, live traffic lacks."""
+    rewind = Rewind()
+    rewind.run(10, 1.0, core_wait_s=0.9)
+    assert rewind.limit == FULL_FLOOR
+    rewind.sent_bytes = 0
+    rewind.run(20, 1.0, core_wait_s=0.9)
+    assert rewind.sent_bytes >= 0.9 * 20 * FULL_FLOOR
+
+
+def test_where_cores_are_free_a_late_loop_never_takes_a_rewind_below_its_floor() -> None:
+    """It is the loop's own work then, as on a larger machine."""
+    rewind = Rewind()
+    rewind.run(20, 1.0, core_wait_s=0.9 * SETTING_S)
+    assert rewind.limit == FLOOR
+
+
+def test_waits_for_a_core_count_though_every_tick_is_on_time() -> None:
+    """A tick is one look in 4 ms; the kernel counts what is between two of them."""
+    rewind = Rewind()
+    for _ in range(round(20 / TICK_S)):
+        rewind.tick(0.0, core_wait_s=0.0 if rewind.pace.stands_still else 2 * SETTING_S)
+    assert rewind.limit == FULL_FLOOR
+
+
+def test_waits_for_a_core_without_cold_are_no_reason_to_slow_it() -> None:
+    """Others keep the cores: a rewind may make it worse by RATIO, not be blamed for it."""
+    rewind = Rewind()
+    rewind.run(10, 0.0, core_wait_s=0.005)
+    low = rewind.limit
+    rewind.run(5, 0.0, core_wait_s=0.005)
+    assert rewind.limit >= low > FULL_FLOOR
+
+
+def test_a_loop_that_waits_the_longer_for_a_core_the_more_is_sent_is_kept_at_its_bound() -> None:
+    """The plant: at 8 MiB/s one interval in a hundred has too long a wait."""
+    chance = random.Random(6)
+    rewind = Rewind()
+    late = ticks = 0
+    for number in range(20_000):
+        is_paused = rewind.pace.stands_still
+        mean_s = 0.0 if is_paused else SETTING_S / 4.6 * rewind.limit / (FLOOR / 2)
+        core_wait_s = chance.expovariate(1 / mean_s) if mean_s else 0.0
+        rewind.tick(0.0, core_wait_s=core_wait_s)
+        if number > 5_000 and not is_paused:
+            ticks += 1
+            late += core_wait_s > SETTING_S
+    assert 0.005 < late / ticks < 0.02
+    assert FULL_FLOOR < rewind.limit < FLOOR
+
+
+def test_when_cores_are_free_again_the_limit_is_soon_back_at_the_floor() -> None:
+    """Also where every tick is late for other reasons."""
+    rewind = Rewind()
+    rewind.run(10, 1.0, core_wait_s=0.9)
+    rewind.run(5, 1.0)
+    assert rewind.limit == FLOOR
+
+
+def test_a_floor_below_that_of_a_full_machine_is_the_lower_one() -> None:
+    low = FULL_FLOOR // 2
+    rewind = Rewind(
+        PaceSettings(
+            lateness_s_max=SETTING_S, floor_bytes_per_s=low, full_floor_bytes_per_s=FULL_FLOOR
+        )
+    )
+    rewind.run(20, 1.0)
+    assert rewind.limit == low
+    rewind.run(5, 1.0, core_wait_s=0.9)
+    assert rewind.limit == low
 
 
 def test_one_cause_that_makes_several_ticks_late_counts_once() -> None:
