@@ -69,8 +69,10 @@ from strandline.broker.sasl_listeners import ConnectionHandlers, check_sasl
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
+from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
 from strandline.storage.local.cleaner import LogCleaner
+from strandline.storage.local.last_time import LastTime
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.object_store import ObjectStore
@@ -173,16 +175,20 @@ class Broker:
             image, self._metadata_log, follower=self, executor=self._workers.metadata
         )
         await self.follow(image)  # 7
-        self._make_services()
+        await self._make_services()
         self._started = True
         if self._tiering is not None and self._claim is not None and self._claim.is_ours:
             from strandline.broker.archive_upkeep import start_tiering
 
             await start_tiering(self._tiering, self._metadata_log, self._workers)
 
-    def _make_services(self) -> None:
+    async def _make_services(self) -> None:
         """What works on replicas and metadata."""
         config, clock = self._config, self._clock
+        last_time = LastTime(lambda: [d.path for d in self._log_dirs.directories if not d.failure])
+        guard = JumpGuard(clock, last_ms=await self._in(self._workers.disk, last_time.read))
+        # Also of a run that ends before its first round.
+        await self._in(self._workers.disk, partial(last_time.note, guard.now_ms()))
         self._groups = GroupCoordinator(
             config,
             self._metadata,
@@ -192,6 +198,7 @@ class Broker:
             clock=clock,
             reads=self._workers.lookups,
             times_of=self._times_of,
+            believed_ms=guard.now_ms,
         )
         self._enforcer = RetentionEnforcer(
             self._retained_logs,
@@ -200,6 +207,8 @@ class Broker:
             wake_tiering=self._tiering.wake if self._tiering is not None else lambda _: None,
             executor=self._workers.disk,
             clock=clock,
+            guard=guard,
+            note_time=last_time.note,
             interval_ms=config.log_retention_check_interval_ms,
         )
         self._cleaner = LogCleaner(

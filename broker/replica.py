@@ -101,7 +101,7 @@ class ReplicaBroker(Broker):
         )  # 4
         self._replicas.take_over(logs, image)
         await self.follow(image)
-        self._make_services()
+        await self._make_services()
         self._started = True
         await self._tiering.start()
 

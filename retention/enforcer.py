@@ -6,7 +6,7 @@ One round:
     2 move     the log start past what retention lets go of (memory; the archive is told)
     3 write    the log start checkpoint, if any log start moved or an archive was begun
     4 free     local segments: archived ones by local.retention.*, all below the log start
-    5 unlink   files whose delay is over
+    5 unlink   files whose delay is over; the time that all this went by is noted
 
 3 comes before 4: a local segment that was never archived may only go once its log start cannot
 come back after a crash. And without a checkpoint a start cannot know that there was an archive: it
@@ -70,11 +70,13 @@ class RetentionEnforcer:
         wake_tiering: Callable[[TopicPartition], None],
         executor: Executor,
         clock: Clock,
+        guard: JumpGuard,
+        note_time: Callable[[TimestampMs], object],
         interval_ms: int,
     ) -> None:
         """`logs` gives those that are served now. `write_log_starts` returns once the log starts
         of all of them are durable, but for those in the log folders that it names. `purge_deleted`
-        blocks and runs in `executor`.
+        and `note_time`, which is told what `guard` believes, block and run in `executor`.
         """
         self._logs = logs
         self._write_log_starts = write_log_starts
@@ -83,7 +85,8 @@ class RetentionEnforcer:
         self._executor = executor
         self._clock = clock
         self._interval_ms = interval_ms
-        self._guard = JumpGuard(clock)
+        self._guard = guard
+        self._note_time = note_time
         # Logs that could not be handled, with the reason that was logged.
         self._failing: dict[TopicPartition, str] = {}
 
@@ -237,6 +240,7 @@ class RetentionEnforcer:
     async def _unlink(self) -> None:
         loop = asyncio.get_running_loop()
         try:
+            await loop.run_in_executor(self._executor, self._note_time, self._guard.now_ms())
             await loop.run_in_executor(self._executor, self._purge_deleted, self._clock.now_ms())
         except StorageError as error:
             log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})

@@ -9,12 +9,19 @@ the old time line and says so. If the new time is still there after `HOLD_S`, it
 machine that was asleep, or that booted without a time, must not keep its data for ever. A clock
 that jumps once more meanwhile is another new time, and is waited for anew.
 
+A clock that was wrong before the start is no jump: so the believed time is noted in the log folders
+(`storage/local/last_time.py`), and a start whose clock is more than START_GAP_MS ahead of the note
+goes on from there, for as long. A machine that comes up in the wrong year must not delete its log
+and its archive before the time service has put it right; one that was switched off for a while
+begins to delete an hour later.
+
 Jumps back are believed at once: they make records look younger, so that nothing is deleted early.
 """
 
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 
 from strandline.storage.clock import Clock
 from strandline.storage.model import TimestampMs
@@ -23,6 +30,9 @@ from strandline.storage.model import TimestampMs
 JUMP_MS_MIN = 60_000
 # Long enough for somebody, or for the time service, to put a wrong clock right.
 HOLD_S = 3600.0
+# A start after a shorter absence is not held up. Clocks that are wrong at the start are wrong by a
+# time zone, or by years.
+START_GAP_MS = 3_600_000
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +40,13 @@ log = logging.getLogger(__name__)
 class JumpGuard:
     """Keeps the time line; ask it at least as often as decisions are made."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, last_ms: TimestampMs | None = None) -> None:
+        """`last_ms` is what was believed last before this start, None if nobody knows."""
         self._clock = clock
         self._believed_ms = clock.now_ms()
         self._asked_s = clock.monotonic_s()
+        if last_ms is not None and self._believed_ms - last_ms > START_GAP_MS:
+            self._believed_ms = last_ms
         self._jumped_s: float | None = None
         # Where the wall clock stood, against the monotonic one, when it had jumped.
         self._jumped_to_ms = 0
@@ -49,7 +62,7 @@ class JumpGuard:
         elif self._holds(asked_s, wall_ms, jump_ms=wall_ms - expected_ms):
             self._believed_ms = expected_ms
         else:
-            log.warning("clock jump is believed now", extra={"fields": {"now_ms": wall_ms}})
+            log.warning("clock jump is believed now", extra={"fields": {"now": _text(wall_ms)}})
             self._jumped_s = None
             self._believed_ms = wall_ms
         return self._believed_ms
@@ -60,9 +73,24 @@ class JumpGuard:
             self._jumped_s, self._jumped_to_ms = asked_s, stands_ms
             log.warning(
                 "clock jumped forward, age limits go on with the old time",
-                extra={"fields": {"jump_ms": jump_ms, "hold_s": HOLD_S}},
+                extra={
+                    "fields": {
+                        "jump_ms": jump_ms,
+                        "old": _text(wall_ms - jump_ms),
+                        "new": _text(wall_ms),
+                        "hold_s": HOLD_S,
+                    }
+                },
             )
         return asked_s - self._jumped_s < HOLD_S
 
     def __repr__(self) -> str:
         return f"<JumpGuard believed_ms={self._believed_ms} holding={self._jumped_s is not None}>"
+
+
+def _text(moment_ms: TimestampMs) -> str:
+    """As far as a calendar goes; a clock may stand anywhere."""
+    try:
+        return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{moment_ms} ms"

@@ -11,13 +11,14 @@ a partition that cannot be loaded is bounded by the topics that there are.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_values import Moment
 from strandline.broker.coordination.journal import in_batches, write_offsets
 from strandline.broker.coordination.shard_values import CoordinatorRecord
 from strandline.broker.coordination.slots import Slot, Slots
+from strandline.storage.model import TimestampMs
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,17 @@ log = logging.getLogger(__name__)
 class OffsetForgetting:
     """Writes the tombstones of every loaded partition."""
 
-    def __init__(self, slots: Slots, *, interval_ms: int, now: Moment) -> None:
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        interval_ms: int,
+        now: Moment,
+        believed_ms: Callable[[], TimestampMs],
+    ) -> None:
+        """`believed_ms` is the time to expire by: a clock may have jumped."""
         self._slots = slots
+        self._believed_ms = believed_ms
         self._interval_ms = interval_ms
         self._next_expiry_ms = now.monotonic_ms + interval_ms
         # Names of topics that there are, made while a partition was not loaded; until all are.
@@ -37,10 +47,11 @@ class OffsetForgetting:
         if now.monotonic_ms < self._next_expiry_ms:
             return
         self._next_expiry_ms = now.monotonic_ms + self._interval_ms
+        believed = now._replace(wall_ms=self._believed_ms())
         for slot in self._slots.present():
             if not slot.is_loaded:
                 continue
-            records = slot.shard.expire(now)
+            records = slot.shard.expire(believed)
             if records:
                 log.info("offsets expired", extra={"fields": _fields(slot, records=len(records))})
             _write_tombstones(slot, records, now)

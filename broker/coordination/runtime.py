@@ -74,7 +74,7 @@ from strandline.broker.coordination.waiting import WaitingRequests
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage.clock import Clock
-from strandline.storage.model import TopicId
+from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -108,8 +108,11 @@ class GroupCoordinator:
         clock: Clock,
         reads: Executor,
         times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES,
+        believed_ms: Callable[[], TimestampMs] | None = None,
     ) -> None:
         """`reads` runs the blocking part of loading.
+
+        `believed_ms` is the time by which offsets expire, the clock's if it is not given.
 
         `times_of` says what holds for the members of a group of the new protocol.
         """
@@ -138,6 +141,7 @@ class GroupCoordinator:
             self._slots,
             interval_ms=config.offsets_retention_check_interval_ms,
             now=self.now(),
+            believed_ms=believed_ms or clock.now_ms,
         )
 
     def __repr__(self) -> str:

@@ -45,7 +45,9 @@ class Rig:
     forgetting: OffsetForgetting = field(init=False)
 
     def __post_init__(self) -> None:
-        self.forgetting = OffsetForgetting(cast(Slots, self), interval_ms=10**9, now=NOW)
+        self.forgetting = OffsetForgetting(
+            cast(Slots, self), interval_ms=10**9, now=NOW, believed_ms=lambda: NOW.wall_ms
+        )
 
     def all(self) -> list[Partition]:
         return self.partitions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.retention.jump_guard import HOLD_S, JUMP_MS_MIN, JumpGuard
+from strandline.retention.jump_guard import HOLD_S, JUMP_MS_MIN, START_GAP_MS, JumpGuard
 from strandline.storage.clock import ManualClock
 
 HOUR_MS = 3_600_000
@@ -86,3 +86,38 @@ def test_a_jump_back_is_believed_at_once() -> None:
     guard = JumpGuard(clock)
     clock.jump_ms(-1000 * HOUR_MS)
     assert guard.now_ms() == START_MS - 1000 * HOUR_MS
+
+
+def test_a_start_in_another_year_goes_on_with_the_time_of_the_run_before() -> None:
+    clock = JumpingClock(START_MS)
+    clock.jump_ms(9000 * HOUR_MS)
+    guard = JumpGuard(clock, last_ms=START_MS)
+    assert guard.now_ms() == START_MS
+    clock.advance_ms(60_000)
+    assert guard.now_ms() == START_MS + 60_000
+    # The time service was late, but it came.
+    clock.jump_ms(-9000 * HOUR_MS)
+    assert guard.now_ms() == START_MS + 60_000 == clock.now_ms()
+
+
+def test_a_second_start_in_the_wrong_year_waits_anew() -> None:
+    clock = JumpingClock(START_MS)
+    clock.jump_ms(9000 * HOUR_MS)
+    first = JumpGuard(clock, last_ms=START_MS)
+    clock.advance_ms(HOUR_MS // 2)
+    second = JumpGuard(clock, last_ms=first.now_ms())
+    assert second.now_ms() == START_MS + HOUR_MS // 2
+
+
+def test_after_an_absence_the_clock_is_believed_an_hour_later() -> None:
+    clock = JumpingClock(START_MS)
+    clock.jump_ms(9000 * HOUR_MS)
+    guard = JumpGuard(clock, last_ms=START_MS)
+    guard.now_ms()
+    clock.advance_ms(int(HOLD_S * 1000))
+    assert guard.now_ms() == clock.now_ms()
+
+
+def test_a_short_absence_and_a_clock_that_was_ahead_hold_nothing_up() -> None:
+    for last_ms in (START_MS - START_GAP_MS, START_MS + HOUR_MS, None):
+        assert JumpGuard(JumpingClock(START_MS), last_ms=last_ms).now_ms() == START_MS

@@ -21,6 +21,7 @@ from typing import ParamSpec
 from uuid import UUID
 
 from strandline.retention.enforcer import RetentionEnforcer, RetentionRound
+from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import ManualClock
 from strandline.storage.files import FileRange
 from strandline.storage.local import checkpoint, unknown_past
@@ -203,6 +204,8 @@ class Rig:
             wake_tiering=self.manager.wake,
             executor=self.executors.metadata,
             clock=self.clock,
+            guard=JumpGuard(self.clock),
+            note_time=lambda _now_ms: None,
             interval_ms=50,
         )
         if start:
