@@ -25,8 +25,11 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 16
 # The request line and headers of a monitoring system; what is larger is something else.
 REQUEST_BYTES_MAX = 8 * 1024
-# Prometheus gives up after scrape_timeout, 10 s unless told otherwise.
-CONNECTION_S_MAX = 15.0
+# So long a client may send nothing of its request, or read nothing of its answer.
+SILENCE_S_MAX = 15.0
+# A page takes as long as the loop lets it: a second with 2,000 partitions, many times that on a
+# machine that is busy. Prometheus ends it after its own scrape_timeout; this is for who does not.
+CONNECTION_S_MAX = 120.0
 _OPENMETRICS = b"application/openmetrics-text"
 _END_OF_HEADERS = b"\r\n\r\n"
 
@@ -81,15 +84,31 @@ class _Connection(asyncio.Protocol):
         self._is_chunked = False
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._pieces_sent = 0
+        self._pieces_seen = 0
+        self._began_s = asyncio.get_running_loop().time()
 
     # --- asyncio.Protocol ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._deadline = asyncio.get_running_loop().call_later(CONNECTION_S_MAX, self.abort)
+        self._watch()
         self._connections.add(self)
         if len(self._connections) > CONNECTIONS_MAX:
             self._answer(503, "too many connections\n")
+
+    def _watch(self) -> None:
+        """Looks again in a while; ends the connection if nothing has moved, or for too long."""
+        loop = asyncio.get_running_loop()
+        is_over = loop.time() - self._began_s >= CONNECTION_S_MAX
+        # A page that is being made is waiting for us, not for the client.
+        is_client_due = self._paused or self._pieces is None
+        is_silent = is_client_due and self._pieces_sent == self._pieces_seen
+        if self._deadline is not None and (is_over or is_silent):
+            self.abort()
+            return
+        self._pieces_seen = self._pieces_sent
+        self._deadline = loop.call_later(SILENCE_S_MAX, self._watch)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
@@ -157,6 +176,7 @@ class _Connection(asyncio.Protocol):
             log.exception("metrics could not be collected")
             self.abort()
             return
+        self._pieces_sent += 1
         if piece is None:
             self._pieces = None
             if self._is_chunked:

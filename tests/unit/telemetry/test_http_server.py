@@ -1,0 +1,93 @@
+"""How long a scrape may take: as long as the page does, if its client reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from strandline.broker.telemetry import http_server
+from strandline.broker.telemetry.exposition import Format
+from strandline.broker.telemetry.http_server import MetricsServer
+
+SILENCE_S = 0.02
+SCRAPE = b"GET /metrics HTTP/1.0\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "SILENCE_S_MAX", SILENCE_S)
+
+
+def slow_page(_wanted: Format) -> Iterator[str]:
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + 5 * SILENCE_S
+    while loop.time() < end_s:
+        yield ""
+    yield "the end"
+
+
+def endless_page(_wanted: Format) -> Iterator[str]:
+    while True:
+        yield "x" * 65536
+
+
+async def connected(
+    server: MetricsServer, sent: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    port = await server.listen("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    return reader, writer
+
+
+async def emptied(server: MetricsServer) -> None:
+    """Returns when no client is connected any more."""
+    async with asyncio.timeout(60):
+        while repr(server) != "<MetricsServer 0 connections>":
+            await asyncio.sleep(0.01)
+
+
+def test_a_page_that_the_broker_is_slow_to_make_is_made_to_its_end() -> None:
+    async def scrape() -> bytes:
+        server = MetricsServer(slow_page, lambda: "")
+        reader, writer = await connected(server, SCRAPE)
+        content = await reader.read()
+        writer.close()
+        server.close()
+        return content
+
+    assert asyncio.run(scrape()).endswith(b"the end")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /metr", SCRAPE])
+def test_a_client_that_sends_or_reads_nothing_is_let_go(sent: bytes) -> None:
+    async def wait() -> None:
+        server = MetricsServer(endless_page, lambda: "")
+        _, writer = await connected(server, sent)
+        async with asyncio.timeout(60):
+            while repr(server) != "<MetricsServer 1 connections>":
+                await asyncio.sleep(0)
+        await emptied(server)
+        writer.close()
+        server.close()
+
+    asyncio.run(wait())
+
+
+def test_a_client_that_reads_for_ever_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "CONNECTION_S_MAX", 3 * SILENCE_S)
+
+    async def read_on() -> None:
+        server = MetricsServer(endless_page, lambda: "")
+        reader, writer = await connected(server, SCRAPE)
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1 << 20):
+                pass
+        await emptied(server)
+        writer.close()
+        server.close()
+
+    asyncio.run(read_on())
