@@ -22,6 +22,7 @@ from strandline.broker.cluster import controller
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.workers import SYNC_THREADS, Workers
 from strandline.storage.clock import Clock
@@ -44,6 +45,9 @@ FLUSH_CHECK_S = 1.0
 CHECKPOINT_S = 5.0
 # An offline folder is probed with one small file, so often that nobody has to restart the broker.
 REVIVE_CHECK_S = 1.0
+# A partition whose folder could not be made, mostly for want of room, is a change of the metadata
+# each time it is tried: a file, and an object in the bucket.
+UNCREATED_RETRY_S = 60.0
 PURGE_CHECK_S = 0.5
 # Kafka's producer.id.expiration.check.interval.ms.
 PRODUCER_CHECK_S = 600.0
@@ -102,6 +106,7 @@ class LogUpkeep:
         And writes the leader epochs that began since the last turn.
         """
         loop = asyncio.get_running_loop()
+        said, said_by_worker = (MeasuredLog(log, self._clock) for _ in range(2))
         while True:
             await asyncio.sleep(FLUSH_CHECK_S)
             now_ms = self._clock.now_ms()
@@ -113,7 +118,7 @@ class LogUpkeep:
             while due:
                 # Taken out: nobody here is to hold a partition that is deleted later.
                 together = [due.pop() for _ in due[:SYNC_THREADS]]
-                await asyncio.gather(*map(_flush, together))
+                await asyncio.gather(*(_flush(one, said) for one in together))
                 together.clear()
             unwritten = [
                 partition
@@ -121,7 +126,9 @@ class LogUpkeep:
                 if partition.log.local.leader_epochs.is_unwritten
             ]
             if unwritten:
-                await loop.run_in_executor(self._workers.disk, _write_epochs, unwritten)
+                await loop.run_in_executor(
+                    self._workers.disk, _write_epochs, unwritten, said_by_worker
+                )
                 unwritten.clear()
 
     async def checkpoint_forever(self) -> None:
@@ -133,14 +140,21 @@ class LogUpkeep:
     async def revive_folders_forever(self) -> None:
         """Takes log folders into service again that went offline and can be written once more."""
         loop = asyncio.get_running_loop()
+        tried_s = -UNCREATED_RETRY_S
         while True:
             await asyncio.sleep(REVIVE_CHECK_S)
             revived: list[RevivedLog] = []
             if self._log_dirs.has_failed:
                 revived = await loop.run_in_executor(self._workers.disk, self._log_dirs.revive)
-            if any(pair.lost_records for pair in revived) or (
-                self._replicas.has_uncreated and not self._log_dirs.has_failed
-            ):
+            now_s = self._clock.monotonic_s()
+            is_to_create = (
+                self._replicas.has_uncreated
+                and not self._log_dirs.has_failed
+                and (revived or now_s - tried_s >= UNCREATED_RETRY_S)
+            )
+            if is_to_create:
+                tried_s = now_s
+            if is_to_create or any(pair.lost_records for pair in revived):
                 # Offsets are given a second time: readers must be able to tell (KIP-320). And the
                 # change of the metadata makes the partitions that found no folder.
                 await self._metadata.change(
@@ -159,33 +173,31 @@ class LogUpkeep:
                 await asyncio.sleep(0)
 
 
-async def _flush(partition: Partition) -> None:
+async def _flush(partition: Partition, measured: MeasuredLog) -> None:
     try:
         await partition.flush()
     except DiskError as error:
         if partition.is_gone:
             return
-        log.error(
-            "flush failed",
-            extra={"fields": {"partition": str(partition.topic_partition), "error": str(error)}},
+        where = partition.topic_partition
+        measured.say(
+            logging.ERROR, "flush failed", where, {"partition": str(where), "error": str(error)}
         )
 
 
-def _write_epochs(partitions: Sequence[Partition]) -> None:
+def _write_epochs(partitions: Sequence[Partition], measured: MeasuredLog) -> None:
     """Blocks."""
     for partition in partitions:
         try:
             partition.log.local.write_epochs()
         except DiskError as error:
             if not partition.is_gone:
-                log.error(
+                where = partition.topic_partition
+                measured.say(
+                    logging.ERROR,
                     "leader epochs not written",
-                    extra={
-                        "fields": {
-                            "partition": str(partition.topic_partition),
-                            "error": str(error),
-                        }
-                    },
+                    where,
+                    {"partition": str(where), "error": str(error)},
                 )
 
 

@@ -73,6 +73,8 @@ class ReplicaManager:
         self._offline: set[TopicPartition] = set()
         # Partitions whose folder could not be made since.
         self._uncreated: set[TopicPartition] = set()
+        # Those of a topic that the log told of.
+        self._told_uncreated: dict[str, set[int]] = {}
         # The topic ids of both.
         self._unserved_ids: dict[str, TopicId] = {}
 
@@ -242,23 +244,42 @@ class ReplicaManager:
     ) -> list[LocalLog | None]:
         """A new log for each; None where no folder can be written: `follow` tries again."""
         keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
-        created: list[LocalLog | None] = []
         outcomes = self._log_dirs.create_logs(
             keys,
             topic.topic_id,
             config,
             may_be_archived=self._is_starting and config.remote_storage_enable,
         )
-        for key, outcome in zip(keys, outcomes, strict=True):
-            if isinstance(outcome, DiskError):
-                log.error(
-                    "partition not created",
-                    extra={"fields": {"partition": str(key), "reason": str(outcome)}},
-                )
-                created.append(None)
-            else:
-                created.append(outcome)
-        return created
+        self._note_uncreated(
+            topic.name,
+            {
+                key.partition: outcome
+                for key, outcome in zip(keys, outcomes, strict=True)
+                if isinstance(outcome, DiskError)
+            },
+        )
+        return [None if isinstance(outcome, DiskError) else outcome for outcome in outcomes]
+
+    def _note_uncreated(self, topic: str, failed: Mapping[int, DiskError]) -> None:
+        """Says so once per topic until all of it is there: it is tried again and again."""
+        if not failed:
+            self._told_uncreated.pop(topic, None)
+            return
+        if self._told_uncreated.get(topic) == set(failed):
+            return
+        self._told_uncreated[topic] = set(failed)
+        first = min(failed)
+        log.error(
+            "partitions not created, will be tried again",
+            extra={
+                "fields": {
+                    "topic": topic,
+                    "partitions": len(failed),
+                    "first": first,
+                    "reason": str(failed[first]),
+                }
+            },
+        )
 
     def _serve(
         self, topic: TopicImage, partition: PartitionImage, local: LocalLog, *, is_new: bool

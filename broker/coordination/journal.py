@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 # Expiry and deleted topics may concern any number of offsets; a batch must stay below
 # max.message.bytes, of which an offset's tombstone takes well under a thousandth.
 TOMBSTONES_PER_BATCH_MAX = 500
+FAILURE_LOG_MS = 60_000
 
 
 def append(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
@@ -40,7 +41,7 @@ def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
     except (MessageTooLarge, RecordListTooLarge) as error:
         raise CoordinatorFault(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from error
     except (RecordsRejected, StorageError) as error:
-        log_failed_write(slot, error)
+        log_failed_write(slot, error, now)
         raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
     replay(slot, records, now)
 
@@ -50,7 +51,7 @@ def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
     try:
         append(slot, records, now)
     except (RecordsRejected, StorageError) as error:
-        log_failed_write(slot, error)
+        log_failed_write(slot, error, now)
         raise CoordinatorFault(member_code(error)) from error
     replay(slot, records, now)
 
@@ -67,8 +68,14 @@ def member_code(error: StrandlineError) -> ErrorCode:
     return ErrorCode.NOT_COORDINATOR
 
 
-def log_failed_write(slot: Slot, error: StrandlineError) -> None:
-    log.warning(
+def log_failed_write(slot: Slot, error: StrandlineError, now: Moment) -> None:
+    """Says so once a minute: who was refused comes again at once."""
+    said_ms = slot.failure_said_ms
+    is_known = said_ms is not None and now.monotonic_ms - said_ms < FAILURE_LOG_MS
+    if not is_known:
+        slot.failure_said_ms = now.monotonic_ms
+    log.log(
+        logging.DEBUG if is_known else logging.WARNING,
         "group record not written",
         extra={"fields": {"partition": str(slot.partition.topic_partition), "error": str(error)}},
     )

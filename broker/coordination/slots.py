@@ -60,13 +60,15 @@ _FORMER_PROPERTIES = {"cleanup.policy": "delete", "retention.ms": "-1", "retenti
 class Slot:
     """One partition of the topic, and what is known of it."""
 
-    __slots__ = ("is_loaded", "partition", "retry_s", "shard")
+    __slots__ = ("failure_said_ms", "is_loaded", "partition", "retry_s", "shard")
 
     def __init__(self, partition: Partition, shard: GroupShard, *, is_loaded: bool) -> None:
         self.partition = partition
         self.shard = shard
         self.is_loaded = is_loaded
         self.retry_s = 0.0
+        # When it was said last that a record could not be written.
+        self.failure_said_ms: int | None = None
 
     def __repr__(self) -> str:
         return f"<Slot {self.partition.topic_partition} loaded={self.is_loaded} {self.shard!r}>"

@@ -70,6 +70,7 @@ from strandline.broker.handlers.fetch_sessions import (
 )
 from strandline.broker.handlers.purgatory import ParkedFetch
 from strandline.broker.handlers.services import Services
+from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.fetch import encode_fetch_response
@@ -104,6 +105,7 @@ class FetchHandler:
         self._services = services
         self._plan = FetchPlanner(services).plan
         self._loop = asyncio.get_running_loop()
+        self._measured = MeasuredLog(log, services.clock)
         # Fetches that wait at present.
         self.parked_count = 0
         self._quotas = services.quotas
@@ -238,11 +240,12 @@ class FetchHandler:
             found.must_answer = True
             return error_answer(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
-            log.warning(
+            where = partition.topic_partition
+            self._measured.say(
+                logging.WARNING,
                 "read failed",
-                extra={
-                    "fields": {"partition": str(partition.topic_partition), "error": str(error)}
-                },
+                where,
+                {"partition": str(where), "error": str(error)},
             )
             found.must_answer = True
             partition.traffic.failed_fetch += 1

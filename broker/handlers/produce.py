@@ -49,6 +49,7 @@ from strandline.broker.handlers.produce_later import (
     record_errors,
 )
 from strandline.broker.handlers.services import Services
+from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.header import RequestHeader, frame_response
@@ -112,6 +113,7 @@ class ProduceHandler:
         self._pace = services.cold_pace
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
+        self._measured = MeasuredLog(log, services.clock)
 
     def handle(
         self, request: ProduceRequest, header: RequestHeader, size_bytes: int, started_s: float
@@ -297,7 +299,7 @@ class ProduceHandler:
                 refuse_zstd(wanted.records)
             return partition.append(wanted.records)
         except (RecordsRejected, StorageError) as error:
-            return _failed(wanted.index, partition, error)
+            return self._failed(wanted.index, partition, error)
 
     def _refused(
         self,
@@ -389,7 +391,35 @@ class ProduceHandler:
                 )
             )
         except (RecordsRejected, StorageError) as error:
-            return _failed(wanted.index, partition, error)
+            return self._failed(wanted.index, partition, error)
+
+    def _failed(
+        self, index: int, partition: Partition, error: RecordsRejected | StorageError
+    ) -> ProduceResponsePartition:
+        """The answer to an append that raised `error`."""
+        log_start_offset = -1
+        if not isinstance(error, _REFUSED_UNREAD):
+            partition.traffic.failed_produce += 1
+        if isinstance(error, RecordsRejected):
+            # As ReplicaManager.appendToLocalLog: told of what was refused for what is in it.
+            if not isinstance(error, _REFUSED_UNREAD):
+                log_start_offset = partition.log.log_start_offset
+        else:
+            where = partition.topic_partition
+            self._measured.say(
+                # The log of the partition says what its disk does.
+                logging.DEBUG if isinstance(error, DiskError) else logging.WARNING,
+                "append failed",
+                where,
+                {"partition": str(where), "error": str(error)},
+            )
+        return ProduceResponsePartition(
+            index=index,
+            error_code=error.kafka_code,
+            log_start_offset=log_start_offset,
+            error_message=str(error),
+            record_errors=record_errors(error) if isinstance(error, RecordsRejected) else (),
+        )
 
     def _refusal(self, request: ProduceRequest, partition: Partition) -> ErrorCode | None:
         if request.acks not in (0, 1, ACKS_ALL):
@@ -404,7 +434,7 @@ class ProduceHandler:
     async def _answer_later(
         self, response: ProduceResponse, later: list[Later], header: RequestHeader
     ) -> Parts:
-        await complete(later, self._workers, now_ms=self._clock.now_ms())
+        await complete(later, self._workers, now_ms=self._clock.now_ms(), measured=self._measured)
         return self._framed(response, header)
 
 
@@ -423,33 +453,6 @@ def _must_prepare(partition: Partition | None, wanted: ProducePartition, version
     config = partition.log.local.config
     return version < FIRST_VERSION_WITH_BATCHES or (
         not config.stores_as_sent and needs_preparation(wanted.records, config)
-    )
-
-
-def _failed(
-    index: int, partition: Partition, error: RecordsRejected | StorageError
-) -> ProduceResponsePartition:
-    """The answer to an append that raised `error`."""
-    log_start_offset = -1
-    if not isinstance(error, _REFUSED_UNREAD):
-        partition.traffic.failed_produce += 1
-    if isinstance(error, RecordsRejected):
-        # As ReplicaManager.appendToLocalLog: told of what was refused for what is in it.
-        if not isinstance(error, _REFUSED_UNREAD):
-            log_start_offset = partition.log.log_start_offset
-    else:
-        # The log of the partition says what its disk does, in measured words.
-        log.log(
-            logging.DEBUG if isinstance(error, DiskError) else logging.WARNING,
-            "append failed",
-            extra={"fields": {"partition": str(partition.topic_partition), "error": str(error)}},
-        )
-    return ProduceResponsePartition(
-        index=index,
-        error_code=error.kafka_code,
-        log_start_offset=log_start_offset,
-        error_message=str(error),
-        record_errors=record_errors(error) if isinstance(error, RecordsRejected) else (),
     )
 
 

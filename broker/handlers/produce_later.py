@@ -17,6 +17,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.protocol.messages.produce import (
     ProduceRecordError,
     ProduceResponsePartition,
@@ -24,8 +25,6 @@ from strandline.broker.protocol.messages.produce import (
 from strandline.storage.errors import InvalidTimestamp, RecordsRejected, StorageError
 from strandline.storage.local.append_rules import check_records
 from strandline.storage.values import dataclass
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +49,24 @@ class ToBlame:
 Later: TypeAlias = ToFlush | ToBlame
 
 
-async def complete(later: Sequence[Later], workers: Executor, *, now_ms: int) -> None:
+async def complete(
+    later: Sequence[Later], workers: Executor, *, now_ms: int, measured: MeasuredLog
+) -> None:
     """Does what the answers wait for, in order. Records are read by `workers`."""
     for entry in later:
         if isinstance(entry, ToFlush):
-            await _flush(entry)
+            await _flush(entry, measured)
         else:
             await _blame(entry, workers, now_ms)
 
 
-async def _flush(entry: ToFlush) -> None:
+async def _flush(entry: ToFlush, measured: MeasuredLog) -> None:
     try:
         await entry.partition.flush()
     except StorageError as error:
-        log.error(
-            "flush failed",
-            extra={
-                "fields": {
-                    "partition": str(entry.partition.topic_partition),
-                    "error": str(error),
-                }
-            },
+        where = entry.partition.topic_partition
+        measured.say(
+            logging.ERROR, "flush failed", where, {"partition": str(where), "error": str(error)}
         )
         entry.answers[entry.position] = ProduceResponsePartition(
             index=entry.answers[entry.position].index,

@@ -1,0 +1,56 @@
+"""What is tried again beside the connections, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strandline.broker import background
+from strandline.broker.background import UNCREATED_RETRY_S, LogUpkeep
+from strandline.broker.cluster.metadata import Metadata
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.running_config import RunningConfig
+from strandline.broker.workers import Workers
+from strandline.storage.clock import ManualClock
+from strandline.storage.local.log_dir import LogDirs
+
+
+class CountingMetadata:
+    """Takes changes, and cures nothing."""
+
+    def __init__(self) -> None:
+        self.change_count = 0
+
+    async def change(self, _decide: object) -> None:
+        self.change_count += 1
+
+
+def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
+    clock, metadata = ManualClock(), CountingMetadata()
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
+        cast(LogDirs, SimpleNamespace(has_failed=False)),
+        metadata=cast(Metadata, metadata),
+        running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+        workers=cast(Workers, None),
+        clock=clock,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.revive_folders_forever())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert metadata.change_count == 1
+        clock.advance_ms(int(UNCREATED_RETRY_S * 1000))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert metadata.change_count == 2
+        task.cancel()
+
+    asyncio.run(some_turns())
