@@ -57,6 +57,7 @@ from strandline.storage.errors import (
     StorageError,
     UnsupportedFormat,
 )
+from strandline.storage.local.checkpoint import META_PROPERTIES
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_folder import LOCK_FILE
 from strandline.storage.log_config import LogConfig
@@ -282,7 +283,13 @@ class Restore:
         for folder in self._config.log_dirs:
             if not folder.exists() or (folder / RESTORE_MARK).exists():
                 continue
-            strange = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK_FILE)
+            # A start on empty folders makes up a cluster, is refused by the archive, and tells its
+            # operator to restore: whose folder it is says nothing while there is nothing in it.
+            strange = sorted(
+                entry.name
+                for entry in folder.iterdir()
+                if entry.name not in (LOCK_FILE, META_PROPERTIES)
+            )
             if strange:
                 raise RestoreRefused(
                     f"{folder} is not empty ({', '.join(strange[:3])}): a restore needs empty log"
@@ -300,6 +307,8 @@ class Restore:
                 self._empty(folder, mark, cluster_id)
             else:
                 files.write_atomically(mark, content)
+                if files.is_there(folder, META_PROPERTIES):
+                    files.remove(folder / META_PROPERTIES)
 
     def _empty(self, folder: Path, mark: Path, cluster_id: str) -> None:
         """Takes away what an interrupted restore of the same archive left."""

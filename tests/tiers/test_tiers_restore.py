@@ -117,6 +117,10 @@ def test_a_broker_is_made_again_from_its_bucket_alone(
     lost.copy_to(archive)
     broker = make_broker(settings=SETTINGS)
     before = archive.contents()
+    # A start on the empty folders was refused by the archive, and told its operator to restore.
+    broker.data.mkdir(parents=True)
+    identity = "version=1\nnode.id=1\ncluster.id=made-up-by-that-start\n"
+    (broker.data / "meta.properties").write_text(identity)
     ended = run_restore(broker)
     assert ended.returncode == 0, ended.stderr
     assert TOPIC in ended.stdout
