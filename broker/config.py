@@ -384,6 +384,9 @@ def _derive_folders(parsed: _Parsed, _given: _Given) -> dict[str, object]:
             raise InvalidConfig(f"log.dirs={str(folder)!r}: expected a folder with a name")
         if folder in folders[:position]:
             raise InvalidConfig(f"log.dirs: the folder {folder} is named twice")
+        for other in folders[:position]:
+            if folder.resolve() == other.resolve():
+                raise InvalidConfig(f"log.dirs: {folder} and {other} are one folder")
     cache = parsed["strandline.remote.cache.directory"]
     return {
         "log_dirs": folders,
@@ -401,6 +404,11 @@ def _derive_tier(parsed: _Parsed, _given: _Given) -> dict[str, object]:
     if url is not None and not _is_store_url(str(url)):
         raise InvalidConfig(
             f"strandline.remote.url={url!r}: expected s3://bucket/prefix or file:///folder"
+            + (
+                "; the name of a bucket has 3 to 63 small letters, digits, dots and hyphens"
+                if str(url).startswith("s3://")
+                else ""
+            )
         )
     if endpoint is not None and not _HTTP_URL.fullmatch(str(endpoint)):
         raise InvalidConfig(

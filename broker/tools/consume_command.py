@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 RECORDS_PER_POLL = 1000
 TIMESTAMP_NOT_AVAILABLE = 0
+# A group that is well has shared its partitions by then.
+ASSIGNMENT_S = 15.0
 # Of partitions that do not have the offset that was asked for, so many are named.
 STRAYS_SHOWN = 10
 
@@ -187,6 +189,7 @@ def _copy(consumer: Consumer, wish: Wish, write: Callable[[SeenRecord], None]) -
     heard_s = clock.monotonic_s()
     at_end: set[Key] = set()
     count = 0
+    waits_from_s: float | None = None if wish.group is None or wish.quiet else heard_s
     while True:
         wanted = RECORDS_PER_POLL
         if wish.record_count_max is not None:
@@ -203,6 +206,14 @@ def _copy(consumer: Consumer, wish: Wish, write: Callable[[SeenRecord], None]) -
             sys.stdout.flush()
             heard_s = clock.monotonic_s()
         assigned = {(place.topic, place.partition) for place in consumer.assignment()}
+        if assigned:
+            waits_from_s = None
+        elif waits_from_s is not None and clock.monotonic_s() - waits_from_s >= ASSIGNMENT_S:
+            waits_from_s = None
+            remark(
+                "still without a partition: other members have them all (strandline group describe"
+                f" {wish.group}), or the group is not served (strandline status)"
+            )
         if wish.until_end and assigned and assigned <= at_end:
             return count
         silence_ms = (clock.monotonic_s() - heard_s) * 1000

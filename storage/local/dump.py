@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.errors import CorruptFile, CorruptRecords, StrandlineError
+from strandline.storage.errors import CorruptRecords, StrandlineError, UnsupportedFormat
 from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint
 from strandline.storage.local.index import (
@@ -48,7 +48,7 @@ _DELETED = re.compile(rf"(\.\d+)?{re.escape(DELETED_SUFFIX)}$")
 def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
     """Lines that describe the file; `verify` checks the CRC of every batch, or an index's order.
 
-    Raises DiskError if it cannot be read, CorruptFile if its name is that of no known file.
+    Raises DiskError if it cannot be read, UnsupportedFormat if its name is that of no known file.
     """
     name = _DELETED.sub("", path.name)
     if name.endswith(LOG_SUFFIX):
@@ -56,7 +56,10 @@ def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
         return
     dump = next((dump for suffix, dump in _DUMPS.items() if name.endswith(suffix)), None)
     if dump is None:
-        raise CorruptFile(f"{path.name} is none of .log, {', '.join(_DUMPS)}")
+        raise UnsupportedFormat(
+            f"{path.name}: the name says what a file is, and this is none of .log,"
+            f" {', '.join(_DUMPS)}; other files of a log folder are text"
+        )
     try:
         yield from dump(path)
     except StrandlineError as error:

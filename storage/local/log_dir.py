@@ -167,7 +167,8 @@ class LogDirs:
             threads_per_directory=threads_per_directory,
         )
         if len(loaded.failures) == len(self.directories):
-            raise DiskError("; ".join(str(error) for error in loaded.failures.values()))
+            reasons = "; ".join(str(error) for error in loaded.failures.values())
+            raise DiskError(reasons) from next(iter(loaded.failures.values()))
         for path in loaded.removable:
             self._deleted.add(path, remove_at_ms=self._clock.now_ms())
         self.wanted_moves = dict(loaded.wanted_moves)

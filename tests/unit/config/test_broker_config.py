@@ -155,6 +155,7 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("log.dirs=/", "expected a folder with a name"),
         ("strandline.remote.url=/folder", "expected s3://bucket/prefix or file:///folder"),
         ("strandline.remote.url=s3://", "expected s3://bucket/prefix or file:///folder"),
+        ("strandline.remote.url=s3://b1/x", "the name of a bucket has 3 to 63 small letters"),
         ("strandline.remote.url=file:///", "expected s3://bucket/prefix or file:///folder"),
         ("strandline.remote.s3.endpoint.url=localhost:4566", "expected http://host:port"),
         ("remote.log.storage.system.enable=true", "needs strandline.remote.url"),
@@ -344,3 +345,11 @@ def test_a_topic_without_settings_gets_the_brokers_defaults() -> None:
     defaults = load("log.retention.hours=2", "log.segment.bytes=2097152").topic_defaults()
     config = LogConfig.resolve({}, defaults)
     assert (config.retention_ms, config.segment_bytes) == (7_200_000, 2_097_152)
+
+
+def test_one_folder_under_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    names = f"{tmp_path / 'data'},{tmp_path / 'link'}"
+    with pytest.raises(InvalidConfig, match="are one folder"):
+        load(f"log.dirs={names}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.errors import CorruptFile, DiskError
+from strandline.storage.errors import DiskError, UnsupportedFormat
 from strandline.storage.local.dump import dump_log
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.producer_state import MarkerType
@@ -118,7 +118,7 @@ def test_files_are_known_by_their_archive_and_deleted_names(log: LocalLog, tmp_p
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("x")
-    with pytest.raises(CorruptFile, match=r"notes\.txt is none of \.log"):
+    with pytest.raises(UnsupportedFormat, match=r"notes\.txt: .* this is none of \.log"):
         dump(path)
     with pytest.raises(DiskError):
         dump(tmp_path / "none.log")

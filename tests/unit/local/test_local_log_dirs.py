@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import CorruptFile, DiskError, LogDirLocked, UnsupportedFormat
-from strandline.storage.local import checkpoint
+from strandline.storage.local import checkpoint, log_loading
 from strandline.storage.local.checkpoint import PARTITION_METADATA
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
@@ -218,6 +219,25 @@ def test_a_log_that_cannot_be_loaded_is_not_passed_over(
 
     with pytest.raises(error, match="odd"):
         again.load(config_for, threads_per_directory=2)
+
+
+def test_where_no_log_folder_can_be_loaded_the_systems_own_error_stays_behind_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directories = open_dirs(tmp_path / "a")
+    directories.close()
+
+    def refuse(_path: Path) -> list[Path]:
+        cause = OSError(errno.EMFILE, "Too many open files")
+        raise DiskError("cannot list: Too many open files") from cause
+
+    monkeypatch.setattr(log_loading, "subfolders", refuse)
+    directories = open_dirs(tmp_path / "a")
+    with pytest.raises(DiskError, match="Too many open files") as refused:
+        load_all(directories)
+    directories.close()
+    assert refused.value.__cause__ is not None
+    assert isinstance(refused.value.__cause__.__cause__, OSError)
 
 
 def test_a_start_takes_the_clean_mark_away_so_that_a_kill_is_noticed(tmp_path: Path) -> None:
