@@ -437,6 +437,12 @@ class S3Store:
                 f"bucket {self._bucket!r} does not exist at {where}: create it or correct the URL"
             )
             return Failure(BucketMissing(key, operation, text))
+        if operation in ("check", "clock") and status == HTTPStatus.FORBIDDEN:
+            # The answer to a HEAD has no body that says which.
+            text = f"{status} {message}: credentials, policy, or a clock that is wrong"
+            return failure_of_code(
+                "AccessDenied", status, f"bucket {self._bucket}", operation, text
+            )
         return failure_of_code(code, status, key, operation, f"{status} {code}: {message}")
 
     def _client(self) -> S3Client:

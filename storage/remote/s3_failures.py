@@ -28,7 +28,6 @@ _DENIED_CODES = frozenset(
         "ExpiredToken",
         "InvalidAccessKeyId",
         "InvalidToken",
-        "RequestTimeTooSkewed",
         "SignatureDoesNotMatch",
     }
 )
@@ -67,6 +66,9 @@ HOW_TO_THAW = (
     "it lies in an archive class: have S3 restore it (RestoreObject), and readers go on by"
     " themselves"
 )
+HOW_TO_MEND_A_CLOCK = (
+    "the clock of this machine and the store's are too far apart: put it right, and it goes on"
+)
 
 
 def failure_of_code(code: str, status: int, key: str, operation: str, detail: str) -> Failure:
@@ -86,6 +88,8 @@ def failure_of_code(code: str, status: int, key: str, operation: str, detail: st
         return Failure(ObjectCorrupt(key, operation, f"shorter than asked for ({detail})"))
     if code == "NoSuchKey" or status == HTTPStatus.NOT_FOUND:
         return Failure(ObjectNotFound(key, operation, detail))
+    if code == "RequestTimeTooSkewed":
+        return Failure(AccessDenied(key, operation, f"{detail}; {HOW_TO_MEND_A_CLOCK}"))
     if code in _DENIED_CODES or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return Failure(AccessDenied(key, operation, detail))
     return Failure(TierError(key, operation, detail))

@@ -136,6 +136,7 @@ def test_nothing_is_begun_after_close() -> None:
         ("403", 403, AccessDenied, False),
         ("Unauthorized", 401, AccessDenied, False),
         ("ExpiredToken", 400, AccessDenied, False),
+        ("RequestTimeTooSkewed", 403, AccessDenied, False),
         ("InvalidObjectState", 403, ObjectArchived, False),
         ("PreconditionFailed", 412, PreconditionFailed, False),
         ("412", 412, PreconditionFailed, False),
@@ -160,3 +161,8 @@ def test_each_code_has_its_own_meaning(
     failure = failure_of_code(code, status, "k", "get", "text")
     assert type(failure.error) is error
     assert failure.is_worth_repeating is is_worth_repeating
+
+
+def test_a_clock_that_is_too_far_off_is_told_with_what_to_do() -> None:
+    failure = failure_of_code("RequestTimeTooSkewed", 403, "k", "get", "text")
+    assert "put it right" in str(failure.error)
