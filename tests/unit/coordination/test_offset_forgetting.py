@@ -19,6 +19,11 @@ class Shard:
     """Which topics it has offsets of."""
 
     committed: set[str]
+    expired_at: list[Moment] = field(default_factory=list)
+
+    def expire(self, now: Moment) -> Sequence[CoordinatorRecord]:
+        self.expired_at.append(now)
+        return ()
 
     def committed_topics(self) -> set[str]:
         return self.committed
@@ -50,6 +55,9 @@ class Rig:
         )
 
     def all(self) -> list[Partition]:
+        return self.partitions
+
+    def present(self) -> list[Partition]:
         return self.partitions
 
     def change(self, *, gone: set[str], made: set[str]) -> None:
@@ -108,3 +116,10 @@ def test_nothing_is_remembered_while_all_partitions_are_loaded() -> None:
     cluster.load(cluster.partitions[1])
     cluster.change(gone=set(), made={"new"})
     assert cluster.forgetting.remembered_count == 0
+
+
+def test_offsets_expire_by_the_time_that_is_believed_and_not_by_a_clock_that_leapt() -> None:
+    cluster = rig()
+    leapt = Moment(NOW.wall_ms + 10**11, NOW.monotonic_ms + 10**9)
+    cluster.forgetting.expire_if_due(leapt)
+    assert cluster.partitions[0].shard.expired_at == [Moment(NOW.wall_ms, leapt.monotonic_ms)]
