@@ -59,6 +59,10 @@ GOALS = {
     # Ten times the segment in about the same memory: it is bounded by windows, not by segments.
     "segment of 1000 MB over one of 100 MB": 1.2,
 }
+# How many times as fast as Spark's Kafka source, with values of a kilobyte or so.
+RATE_GOAL = 3.0
+RATE_GOAL_WAYS = ("load", 'format("strandline")')
+RATE_GOAL_BYTES_MIN = 500
 HOUR_MS = 3_600_000
 
 
@@ -269,12 +273,14 @@ def report(figures: list[Figure], console: Console) -> None:
             f"{min(values):.2f} - {max(values):.2f}",
             *(f"{one:.2f}" if one is not None else "" for one in cpu),
             *(f"{median / peer:.2f}" if peer else "" for peer in peers),
-            _goal(name, median),
+            _goal(part, name, median, medians.get((part, KAFKA))),
         )
     console.print(table)
 
 
-def _goal(name: str, median: float) -> str:
+def _goal(part: str, name: str, median: float, kafka: float | None) -> str:
+    if name in RATE_GOAL_WAYS and kafka and int(part.split(maxsplit=1)[0]) >= RATE_GOAL_BYTES_MIN:
+        return f">= {RATE_GOAL:g}: {'yes' if median / kafka >= RATE_GOAL else 'NO'}"
     goal = GOALS.get(name)
     if goal is None:
         return ""
@@ -285,7 +291,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=400, help="of each topic of part `rate` [400]")
     parser.add_argument(
-        "--topics", default=TOPICS, help=f"record bytes and codec, joined by commas [{TOPICS}]"
+        "--topics",
+        default=TOPICS,
+        help=f"record bytes, or flights, and codec, joined by commas [{TOPICS}]",
+    )
+    parser.add_argument(
+        "--segment-mib", type=int, default=16, help="of each segment of part `rate` [16]"
     )
     parser.add_argument(
         "--ways", default="", help="only the ways to read whose names match this expression [all]"
@@ -325,6 +336,7 @@ def main() -> None:
                     options.runs,
                     options.ways,
                     options.warm,
+                    options.segment_mib * MIB,
                 )
             )
     report(figures, Console(width=max(170, Console().width)))

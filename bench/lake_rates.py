@@ -11,6 +11,8 @@
     scan                 without Spark, two threads
     ..., per hour        not full rows, but how many records there are of each hour
 
+Frames are made before, as a session makes them once; `load` plans its frame, so making it counts.
+
 With each rate comes the CPU of all who take part (`bench/lake_cpu.py`). The broker of Spark's Kafka
 source is ours, its segments hot in the page cache: that source reads from it faster than from
 Apache Kafka (docs/decisions/0029), so another broker would only make the comparison easier.
@@ -24,7 +26,6 @@ is `bench/null_s3.py`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -36,15 +37,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.lake_archive import MIB, SEGMENT_BYTES, Archived, archived, readable
 from bench.lake_cpu import WHO, Payers
-from bench.rdkafka import ProduceLoad, producers
-from bench.run import create_topic, null_s3, s3_client
-from strandline.storage.remote.manifest import Manifest
-from tests.support.broker import BrokerProcess, eventually
+from bench.run import s3_client
 
-MIB = 1024 * 1024
-SEGMENT_BYTES = 16 * MIB
-TOPICS = "100-none,100-zstd,1000-none,1000-zstd"
+TOPICS = "100-none,100-zstd,1000-none,1000-zstd,flights-none,flights-zstd"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
 KAFKA = "Spark's Kafka source"
 LARGE_FETCHES = f"{KAFKA}, large fetches"
@@ -114,42 +111,6 @@ def spark_session(jars: list[Path]) -> Iterator[Any]:
         spark.stop()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archived:
-    """A topic with `count` records in a bucket of its own."""
-
-    topic: str
-    endpoint: str
-    broker: BrokerProcess
-    end_offsets: Mapping[int, int]
-
-    @property
-    def bucket(self) -> str:
-        return _bucket(self.topic)
-
-    @property
-    def url(self) -> str:
-        return _url(self.topic)
-
-    @property
-    def count(self) -> int:
-        return sum(self.end_offsets.values())
-
-    def offsets(self, *, begin: bool = False) -> str:
-        """As an option of Spark's sources."""
-        ends = {str(p): 0 if begin else end for p, end in self.end_offsets.items()}
-        return json.dumps({self.topic: ends})
-
-
-def _bucket(topic: str) -> str:
-    # Another for each topic: Spark keeps what it opened for a bucket, with its server.
-    return f"bench-{topic}"
-
-
-def _url(topic: str) -> str:
-    return f"s3://{_bucket(topic)}/archive"
-
-
 def run_rates(
     folder: Path,
     jars: list[Path],
@@ -158,6 +119,7 @@ def run_rates(
     runs: int,
     wanted: str = "",
     warm: int = 1,
+    segment_bytes: int = SEGMENT_BYTES,
 ) -> Iterator[Figure]:
     """`wanted` is a regular expression that the names of the ways to read must match.
 
@@ -165,16 +127,16 @@ def run_rates(
     """
     with spark_session(jars) as spark:
         for topic in topics:
-            with _archived(folder / topic, topic, total_bytes) as archived:
-                yield from _rates(spark, archived, runs, wanted, warm)
+            with archived(folder / topic, topic, total_bytes, segment_bytes=segment_bytes) as found:
+                yield from _rates(spark, found, runs, wanted, warm)
             shutil.rmtree(folder / topic, ignore_errors=True)
 
 
-def _rates(spark: Any, archived: Archived, runs: int, wanted: str, warm: int) -> Iterator[Figure]:
+def _rates(spark: Any, found: Archived, runs: int, wanted: str, warm: int) -> Iterator[Figure]:
     from strandline.spark_lake import load, scan
 
-    topic, endpoint, count = archived.topic, archived.endpoint, archived.count
-    url, broker, ends = archived.url, archived.broker, archived.offsets()
+    topic, endpoint, count = found.topic, found.endpoint, found.count
+    url, broker, ends = found.url, found.broker, found.offsets()
 
     def lake(engine: str = "auto") -> Any:
         return (
@@ -193,15 +155,15 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str, warm: int) ->
         .option("minPartitions", tasks)
         .option("kafka.bootstrap.servers", broker.bootstrap)
         .option("subscribe", topic)
-        .option("startingOffsets", archived.offsets(begin=True))
+        .option("startingOffsets", found.offsets(begin=True))
         .option("endingOffsets", ends)
     )
     kafka = from_kafka.load()
     large_fetches = from_kafka.options(**LARGE_FETCH_OPTIONS).load()
     _check_same(lake(), kafka, count)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-    hadoop.set(f"fs.s3a.bucket.{archived.bucket}.endpoint", endpoint)
-    parquet = spark.read.parquet(_parquet(lake(), archived))
+    hadoop.set(f"fs.s3a.bucket.{found.bucket}.endpoint", endpoint)
+    parquet = spark.read.parquet(_parquet(lake(), found))
     assert parquet.count() == count
 
     def arrow() -> None:
@@ -209,13 +171,14 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str, warm: int) ->
 
     options: dict[str, str] = {"s3.endpoint.url": endpoint, "endingOffsets": ends}
     in_jvm, in_python = options | {"engine": "jvm"}, options | {"engine": "python"}
-    record_bytes = int(topic.split("-")[0])
-    ready = _ReadyMade(spark, rows=count, record_bytes=record_bytes, tasks=tasks)
+    ready = _ReadyMade(spark, rows=count, record_bytes=found.record_bytes, tasks=tasks)
+    # Made once, as the frames of the other sources: its queries are planned each by itself anyway.
+    by_format, by_format_in_python = lake(), lake("python")
     ways: Mapping[str, Callable[[], object]] = {
         "load": lambda: _consume(load(spark, url, topic, options=in_jvm)),
         "load, Python": lambda: _consume(load(spark, url, topic, options=in_python)),
-        'format("strandline")': lambda: _consume(lake()),
-        'format("strandline"), Python': lambda: _consume(lake("python")),
+        'format("strandline")': lambda: _consume(by_format),
+        'format("strandline"), Python': lambda: _consume(by_format_in_python),
         "ready-made, mapInArrow": lambda: _consume(ready.mapped()),
         "ready-made, data source": lambda: _consume(ready.source()),
         KAFKA: lambda: _consume(kafka),
@@ -238,7 +201,7 @@ def _rates(spark: Any, archived: Archived, runs: int, wanted: str, warm: int) ->
             # The first rounds warm the JVM, the workers and the compiled loops.
             if run < warm:
                 continue
-            part, records = topic.replace("-", " B "), count / 1e6
+            part, records = readable(topic), count / 1e6
             yield Figure(part=part, name=name, value=records / taken_s, unit="M records/s")
             if read is not arrow:
                 for who in WHO:
@@ -309,18 +272,16 @@ class _ReadyMade:
         self.mapped = lambda: spark.range(0, tasks, 1, tasks).mapInArrow(read, schema)
 
 
-def _parquet(frame: Any, archived: Archived) -> str:
+def _parquet(frame: Any, found: Archived) -> str:
     """The rows as Parquet on the S3 server, which cannot rename as a writing Spark wants it to."""
-    folder = archived.broker.folder / "parquet"
+    folder = found.broker.folder / "parquet"
     frame.write.parquet(str(folder))
-    client: Any = s3_client(archived.endpoint)
+    client: Any = s3_client(found.endpoint)
     for path in sorted(folder.glob("*.parquet")):
-        client.put_object(
-            Bucket=archived.bucket, Key=f"parquet/{path.name}", Body=path.read_bytes()
-        )
+        client.put_object(Bucket=found.bucket, Key=f"parquet/{path.name}", Body=path.read_bytes())
         path.unlink()
     shutil.rmtree(folder)
-    return f"s3a://{archived.bucket}/parquet/"
+    return f"s3a://{found.bucket}/parquet/"
 
 
 def _consume(frame: Any) -> None:
@@ -347,72 +308,3 @@ def _check_same(lake: Any, kafka: Any, count: int) -> None:
     ours, theirs = lake.selectExpr(*sums).collect()[0], kafka.selectExpr(*sums).collect()[0]
     assert ours == theirs, (ours, theirs)
     assert ours[0] == count, (ours, count)
-
-
-@contextmanager
-def _archived(folder: Path, topic: str, total_bytes: int) -> Iterator[Archived]:
-    """Produces the topic through a broker of its own, and waits for its closed segments."""
-    with null_s3() as endpoint:
-        client: Any = s3_client(endpoint)
-        client.create_bucket(Bucket=_bucket(topic))
-        settings = {
-            "remote.log.storage.system.enable": "true",
-            "strandline.remote.url": _url(topic),
-            "strandline.remote.s3.endpoint.url": endpoint,
-            "remote.log.manager.task.interval.ms": "500",
-            "log.initial.task.delay.ms": "500",
-        }
-        with BrokerProcess(folder, settings=settings) as broker:
-            ends = _produced(broker, topic, endpoint, total_bytes)
-            yield Archived(topic=topic, endpoint=endpoint, broker=broker, end_offsets=ends)
-
-
-def _produced(broker: BrokerProcess, topic: str, endpoint: str, total_bytes: int) -> dict[int, int]:
-    """Produces the topic and waits for its closed segments; the archive's ends."""
-    size, codec = topic.split("-")
-    record_bytes = int(size)
-    create_topic(
-        broker,
-        topic,
-        **{
-            "remote.storage.enable": "true",
-            "segment.bytes": str(SEGMENT_BYTES),
-            "retention.ms": "-1",
-            "local.retention.ms": "-1",
-        },
-    )
-    load = ProduceLoad(
-        topic=topic, count=total_bytes // record_bytes, record_bytes=record_bytes, codec=codec
-    )
-    with producers(broker.bootstrap, load) as running:
-        running.run()
-    open_base_offset = max(int(one.stem) for one in (broker.data / f"{topic}-0").glob("*.log"))
-    assert open_base_offset, "too few bytes for a closed segment"
-
-    def look() -> dict[int, int] | None:
-        manifest = _manifest(topic, endpoint)
-        # Not by their number: small ones are merged in the bucket.
-        if manifest is None or manifest.end_offset < open_base_offset:
-            return None
-        return {0: manifest.end_offset}
-
-    found = eventually(look, timeout_s=600, interval_s=0.5)
-    assert found is not None
-    return dict(found)
-
-
-def _manifest(topic: str, endpoint: str) -> Manifest | None:
-    from strandline.spark_lake.catalog import Catalog
-    from strandline.spark_lake.objects import ObjectReader
-    from strandline.spark_lake.options import S3Options
-    from strandline.spark_lake.selection_options import Subscribe
-    from strandline.storage.errors import StrandlineError
-
-    reader = ObjectReader(
-        _url(topic), S3Options(endpoint_url=endpoint, key="bench", secret="bench")
-    )
-    try:
-        (one,) = Catalog(reader).load_partitions(Subscribe((topic,)))
-    except StrandlineError:
-        return None
-    return one.manifest
