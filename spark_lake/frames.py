@@ -42,6 +42,7 @@ def load(
     Raises what `scan` raises; tasks raise what `Query.read` raises.
     """
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
+    query.task_slots = _task_slots(spark)
     reader = query.open()
     plan = query.plan(reader)
     choice = choose_engine(spark, query, plan)
@@ -51,6 +52,15 @@ def load(
         frame = jvm_frame(spark, query, plan, inside, reader)
         return frame.unionAll(_mapped(spark, query, others)) if others else frame
     return _mapped(spark, query, plan.splits)
+
+
+def _task_slots(spark: SparkSession) -> int | None:
+    from pyspark.errors import PySparkException
+
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:  # a client of Spark Connect is not told
+        return None
 
 
 def _mapped(spark: SparkSession, query: Query, wanted: Sequence[Split]) -> DataFrame:

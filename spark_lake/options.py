@@ -108,7 +108,8 @@ class LakeOptions:
     isolation: Isolation = Isolation.READ_COMMITTED
     # Whether the pieces of open segments are read, which are in the bucket after an hour at most.
     include_open_segment: bool = True
-    split_bytes: int = SPLIT_BYTES
+    # None: what suits the tasks that run at once, or SPLIT_BYTES where nobody knows how many.
+    split_bytes: int | None = None
     splits_min: int = 1
     records_max: int | None = None
     scan_report: str | None = None
@@ -167,7 +168,7 @@ class LakeOptions:
                 "read_committed",
             ),
             include_open_segment=given.boolean("includeOpenSegment", default=True),
-            split_bytes=given.number("splitBytes", default=SPLIT_BYTES, at_least=SPLIT_BYTES_MIN),
+            split_bytes=given.number("splitBytes", default=0, at_least=SPLIT_BYTES_MIN) or None,
             splits_min=given.number("minPartitions", default=1, at_least=1, at_most=SPLITS_MAX),
             records_max=given.number("maxRecordsPerPartition", default=0, at_least=1) or None,
             scan_report=given.text("scanReport"),

@@ -23,7 +23,14 @@ from enum import Enum
 
 from strandline.spark_lake.bound_options import AtOffset, Bound, Edge
 from strandline.spark_lake.options import SPLIT_BYTES_MIN
-from strandline.spark_lake.splits import WINDOW_BYTES, Candidate, Split, SplitSizes, cut
+from strandline.spark_lake.splits import (
+    WINDOW_BYTES,
+    Candidate,
+    Split,
+    SplitSizes,
+    cut,
+    suited_bytes,
+)
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.records.columns import RowLimits
@@ -182,6 +189,9 @@ def assemble(
     if splits_min > 1:
         split_bytes = max(SPLIT_BYTES_MIN, min(sizes.split_bytes, bytes_planned // splits_min))
         sizes = replace(sizes, split_bytes=split_bytes)
+    if sizes.task_slots is not None:
+        wanted = [one.size_bytes for one in selections if one.candidates]
+        sizes = replace(sizes, split_bytes=suited_bytes(wanted, sizes.task_slots))
     splits = _cut_all(selections, sizes)
     if len(splits) < splits_min:
         # Too few bytes for so many tasks, but perhaps not too few records.

@@ -22,7 +22,7 @@ from strandline.spark_lake.arrow import schema_of
 from strandline.spark_lake.bounds import BoundsResolver
 from strandline.spark_lake.catalog import ArchivedPartition, Catalog
 from strandline.spark_lake.objects import ObjectReader
-from strandline.spark_lake.options import CORRUPT_COLUMN, LakeOptions
+from strandline.spark_lake.options import CORRUPT_COLUMN, SPLIT_BYTES, LakeOptions
 from strandline.spark_lake.plain_errors import plain
 from strandline.spark_lake.planner import (
     OffsetRange,
@@ -75,6 +75,8 @@ class Query:
         self.columns = tuple(columns)
         self.predicate = predicate or Predicate()
         self.residual = tuple(residual)
+        # Tasks that Spark runs at once, where that is known.
+        self.task_slots: int | None = None
         wants_values = {"value", CORRUPT_COLUMN} & set(columns)
         self.values = plan_values(options.values, options.selection) if wants_values else None
         self._scan_id = uuid.uuid4().hex
@@ -120,9 +122,7 @@ class Query:
                 self.predicate.keys,
             ),
             totals=[one.manifest for one in selected if one.manifest is not None],
-            sizes=SplitSizes(
-                split_bytes=self.options.split_bytes, records_max=self.options.records_max
-            ),
+            sizes=self._sizes(),
             splits_min=self.options.splits_min,
         )
         empty = tuple(one.topic_partition for one in selected if one.manifest is None)
@@ -180,6 +180,15 @@ class Query:
                     bytes_read=after.bytes_read - before.bytes_read,
                 ),
             )
+
+    def _sizes(self) -> SplitSizes:
+        options = self.options
+        is_asked = options.split_bytes or options.records_max or options.splits_min > 1
+        return SplitSizes(
+            split_bytes=options.split_bytes or SPLIT_BYTES,
+            records_max=options.records_max,
+            task_slots=None if is_asked else self.task_slots,
+        )
 
     def _scans(
         self,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 FORMAT_NAME = "strandline"
 # Of the sources that `OwnScans.java` makes; nobody else should.
 PLANNED_NAME = "strandline_planned"
+# What those are told besides the user's options: how many tasks Spark runs at once.
+SLOTS_OPTION = "taskslots"
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -194,6 +196,11 @@ class GivenDataSource(_RuledDataSource):
 class PlannedDataSource(_RuledDataSource):
     """What `OwnScans.java` reads: made for one scan, and thrown away with it."""
 
+    def __init__(self, options: Mapping[str, str]) -> None:
+        slots = [text for name, text in options.items() if name.lower() == SLOTS_OPTION]
+        super().__init__({n: text for n, text in options.items() if n.lower() != SLOTS_OPTION})
+        self._task_slots = int(slots[0]) if slots else None
+
     @classmethod
     def name(cls) -> str:
         return PLANNED_NAME
@@ -201,7 +208,9 @@ class PlannedDataSource(_RuledDataSource):
     @plainly
     def reader(self, schema: StructType) -> PlannedReader:
         """A reader of these columns, which takes filters."""
-        return PlannedReader(self._query(Mode.BATCH, schema), left_to_spark=self._left_to_spark())
+        query = self._query(Mode.BATCH, schema)
+        query.task_slots = self._task_slots
+        return PlannedReader(query, left_to_spark=self._left_to_spark())
 
 
 class StrandlineReader(DataSourceReader):

@@ -2,12 +2,17 @@
 
     segments  |--------|--------|--|--|--|-----------------------------|     selected, in order
     splits    [ 0 ][ 1 ][ 2 ][ 3 ][  4   ][ 5 ][ 6 ][ 7 ][ 8 ][ 9 ][ 10]     by bytes
+    splits    [      0     ][    1        ][      2      ][     3      ]       evenly, for 2 slots
     splits    [   0  ][   1  ][   2  ][   3  ][   4  ][   5  ][   6  ]       by records
 
 By bytes: slices of consecutive segments are gathered up to `split_bytes`; a larger segment is cut
 by position, and a slice owns the chunks (of the segment's statistics) that begin inside it. So
 slices meet exactly whatever the cut. A segment that the planner has pruned is cut between chunks.
 Pieces of the open segment are never cut.
+
+Evenly, where it is known how many tasks run at once (their slots) and nothing else was asked for:
+each task costs a core some 25 ms besides its rows, and while the last ones run the other cores have
+nothing to do. So splits are few, and each partition's are of nearly one size (`suited_bytes`).
 
 By records (`maxRecordsPerPartition`): each split gets that many *offsets*, and so at most that many
 records, through its limits. A chunk on the border is then read by both its splits.
@@ -26,6 +31,16 @@ from strandline.storage.remote.manifest_entries import SegmentEntry
 # One GET. Large enough that S3's first-byte latency is small beside it, and two of them (one read,
 # one decoded) are what a task holds of compressed bytes.
 WINDOW_BYTES = 8 * 1024 * 1024
+
+
+# Of splits that suit their slots. A task that is repeated costs a second or so; one for less than
+# this costs as much as its rows.
+SUITED_BYTES_MAX = 256 * 1024 * 1024
+SUITED_BYTES_MIN = 32 * 1024 * 1024
+# How often each slot gets a task at least. One partition is cut into as many as are wanted, and a
+# second round evens out cores that are slower; of several, each is cut by itself.
+_ROUNDS_OF_ONE = 2
+_ROUNDS_OF_MANY = 4
 
 
 @values.dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +139,16 @@ class SplitSizes:
 
     split_bytes: int
     records_max: int | None = None
+    # Tasks that run at once, if splits are to suit them.
+    task_slots: int | None = None
+
+
+def suited_bytes(sizes_bytes: Sequence[int], task_slots: int) -> int:
+    """How large a split of partitions of these sizes is, so that the slots end at about a time."""
+    total_bytes = sum(sizes_bytes)
+    rounds = _ROUNDS_OF_ONE if len(sizes_bytes) < 2 else _ROUNDS_OF_MANY
+    rounds = max(rounds, -(-total_bytes // (task_slots * SUITED_BYTES_MAX)))
+    return max(SUITED_BYTES_MIN, -(-total_bytes // (task_slots * rounds)))
 
 
 def cut(
@@ -136,7 +161,9 @@ def cut(
 ) -> Iterator[Split]:
     """The splits of one partition, numbered from `first_index`; `limits` are its rows."""
     cuts: Iterator[tuple[tuple[SegmentSlice, ...], RowLimits]]
-    if sizes.records_max is None:
+    if sizes.records_max is None and sizes.task_slots is not None:
+        cuts = ((slices, limits) for slices in _evenly(candidates, sizes.split_bytes))
+    elif sizes.records_max is None:
         cuts = ((slices, limits) for slices in _by_bytes(candidates, sizes.split_bytes))
     else:
         cuts = _by_records(candidates, limits, sizes.records_max, sizes.split_bytes)
@@ -162,6 +189,44 @@ def _by_bytes(
             gathered_bytes += piece.size_bytes
     if gathered:
         yield tuple(gathered)
+
+
+def _evenly(
+    candidates: Sequence[Candidate], split_bytes: int
+) -> Iterator[tuple[SegmentSlice, ...]]:
+    """As many as are needed of `split_bytes`, of an eighth or a quarter more or less at most."""
+    fine_bytes = max(1, split_bytes // 8)
+    slices: list[SegmentSlice] = []
+    for one in candidates:
+        # What is cut is asked for its statistics, and cannot be compared with its checksum.
+        is_small = one.size_bytes <= 2 * fine_bytes
+        slices += (one.whole(),) if is_small else _slices(one, fine_bytes)
+    total_bytes = sum(piece.size_bytes for piece in slices)
+    count = max(1, -(-total_bytes // split_bytes))
+    gathered: list[SegmentSlice] = []
+    number = position = 0
+    for piece in slices:
+        # Where most of it does.
+        belongs = (2 * position + piece.size_bytes) * count // max(1, 2 * total_bytes)
+        if gathered and belongs > number:
+            yield tuple(gathered)
+            gathered = []
+        if gathered and gathered[-1].entry is piece.entry:
+            gathered[-1] = _joined(gathered[-1], piece)
+        else:
+            gathered.append(piece)
+        number = belongs
+        position += piece.size_bytes
+    if gathered:
+        yield tuple(gathered)
+
+
+def _joined(left: SegmentSlice, right: SegmentSlice) -> SegmentSlice:
+    """Two neighbours of one segment."""
+    ranges = None
+    if left.ranges is not None and right.ranges is not None:
+        ranges = left.ranges + right.ranges
+    return replace(left, end_position=right.end_position, ranges=ranges)
 
 
 def _slices(candidate: Candidate, split_bytes: int) -> Iterator[SegmentSlice]:

@@ -6,7 +6,9 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Map;
 import java.util.Set;
 
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -42,6 +44,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public class OwnScans extends Rule {
   private static final String GIVEN = "strandline";
   private static final String PLANNED = "strandline_planned";
+  // An option that only the planner gets; source.py knows it by this name.
+  private static final String SLOTS = "taskslots";
 
   private final java.lang.reflect.Field name;
   private final java.lang.reflect.Field options;
@@ -85,7 +89,7 @@ public class OwnScans extends Rule {
   private Scan own(Scan scan) {
     PythonDataSourceV2 source = new PythonDataSourceV2();
     source.setShortName(PLANNED);
-    CaseInsensitiveStringMap given = (CaseInsensitiveStringMap) value(options, scan);
+    CaseInsensitiveStringMap given = withSlots((CaseInsensitiveStringMap) value(options, scan));
     PythonScanBuilder builder = new PythonScanBuilder(source, PLANNED, scan.readSchema(), given);
     Filter[] taken = (Filter[]) value(filters, scan);
     // Spark does not evaluate these any more: none of them may be refused now.
@@ -93,6 +97,14 @@ public class OwnScans extends Rule {
       throw new IllegalStateException("strandline took a filter, and then did not");
     }
     return new PlannedScan(source, scan.readSchema(), given, taken);
+  }
+
+  /** Splits are cut for the tasks that run at once, which a Python worker cannot ask for. */
+  private static CaseInsensitiveStringMap withSlots(CaseInsensitiveStringMap given) {
+    SparkSession session = (SparkSession) SparkSession.active();
+    Map more = new HashMap(given.asCaseSensitiveMap());
+    more.put(SLOTS, String.valueOf(session.sparkContext().defaultParallelism()));
+    return new CaseInsensitiveStringMap(more);
   }
 
   private static Object value(java.lang.reflect.Field field, Object owner) {

@@ -39,6 +39,7 @@ final class WindowFeed(reader: ObjectReader, split: Split, settings: Settings)
   private var parts = Iterator.empty[Part]
   private var part: Part = null
   private var fetched = 0L
+  private var isFirst = true
 
   /** Begins to fetch the next window, if that has not begun, into the array that is not the last's.
     */
@@ -83,8 +84,12 @@ final class WindowFeed(reader: ObjectReader, split: Split, settings: Settings)
     if (part == null) null
     else {
       val start = fetched
-      // Cut where the Python reader cuts: requests are counted from the range's beginning.
-      val end = math.min(part.range.end, start + settings.windowBytes)
+      // Cut where the Python reader cuts: requests are counted from the range's beginning. But a
+      // task has nothing to do until its first window is there, so that comes in two parts.
+      val left = settings.windowBytes - ((start - part.range.start) % settings.windowBytes).toInt
+      val length = if (isFirst) left / WindowFeed.FirstShare else left
+      isFirst = false
+      val end = math.min(part.range.end, start + length)
       val target = buffers.other()
       val upTo = math.min(part.range.end, start + WindowFeed.AskedBytesMax)
       reader.read(part.slice.log, start, end, target, WindowBuffers.Headroom, upTo)
@@ -108,6 +113,9 @@ final class WindowFeed(reader: ObjectReader, split: Split, settings: Settings)
 }
 
 object WindowFeed {
+  // Of a task's first window is what comes before the rest.
+  private final val FirstShare = 8
+
   // Of a GET. A query that stops early leaves behind what is on its way, which is far less.
   private final val AskedBytesMax = 64L * 1024 * 1024
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,35 @@ def test_load_gives_the_rows_of_the_source_and_filters_like_scan(
     assert rows[0]["timestamp"].timestamp() * 1000 == MADE[7].timestamp_ms
     assert load_archive(spark, archive.url, "a.b-c").collect() == []
     assert len(frame.limit(3).collect()) == 3
+
+
+@pytest.mark.parametrize("engine", ["jvm", "python"])
+def test_splits_suit_the_tasks_that_run_at_once(
+    spark: SparkSession, tmp_path: Path, engine: str
+) -> None:
+    """Planned by `load` and in Spark's workers; nothing is read."""
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    entry = archive.add_segment("t", make_batches(MADE[:10]))
+    manifest = archive.manifest("t")
+    twelve = [
+        replace(entry, base_offset=n * 1000, end_offset=(n + 1) * 1000, size_bytes=20 * 1024 * 1024)
+        for n in range(12)
+    ]
+    archive.save(replace(manifest, segments=tuple(twelve)))
+
+    def task_count(**more: int) -> list[int]:
+        options = {"engine": engine, "assign": '{"t": [0]}', **more}
+        frames = (
+            spark.read.format("strandline").options(**options).load(archive.url),
+            load_archive(spark, archive.url, options=options),
+        )
+        return [frame.rdd.getNumPartitions() for frame in frames]
+
+    # Two rounds of local[2].
+    assert task_count() == [4, 4]
+    assert task_count(splitBytes=100 * 1024 * 1024) == [3, 3]
+    assert task_count(splitBytes=20 * 1024 * 1024) == [12, 12]
 
 
 def test_queries_without_rows_and_limits_work(spark: SparkSession, archive: ArchiveBuilder) -> None:

@@ -11,7 +11,7 @@ from strandline.spark_lake.arrow_scan import make_query, scan
 from strandline.spark_lake.bound_options import AtOffset, AtTimestamp, Edge, narrowed
 from strandline.spark_lake.given_options import OPTION_NAMES
 from strandline.spark_lake.objects import _s3_arguments
-from strandline.spark_lake.options import SPLIT_BYTES, LakeOptions, Mode, S3Options
+from strandline.spark_lake.options import LakeOptions, Mode, S3Options
 from strandline.spark_lake.selection_options import Assign, Subscribe, SubscribePattern
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Isolation, TopicPartition
@@ -38,7 +38,7 @@ def test_without_more_than_path_and_topic_everything_committed_is_read() -> None
     assert options.isolation is Isolation.READ_COMMITTED
     assert "headers" not in options.columns
     assert options.fail_on_data_loss
-    assert (options.split_bytes, options.splits_min) == (SPLIT_BYTES, 1)
+    assert (options.split_bytes, options.splits_min) == (None, 1)
     assert options.s3 == S3Options()
 
 

@@ -6,9 +6,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from strandline.spark_lake.arrow_scan import make_query
 from strandline.spark_lake.bound_options import AtOffset, AtTimestamp, Edge
 from strandline.spark_lake.planner import (
     OffsetRange,
@@ -30,6 +32,7 @@ from strandline.storage.records.columns import RowLimits
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_page import page_ref
+from tests.unit.lake.archive_builder import ArchiveBuilder
 
 MIB = 1 << 20
 TOPIC_ID = uuid.UUID(int=7)
@@ -94,6 +97,16 @@ def planned(
     )
 
 
+def suited(slots: int, *manifests: Manifest) -> ScanPlan:
+    """All of the partitions, in splits for so many tasks at once."""
+    scans = (
+        PartitionScan(manifest=one, offsets=archived_range(one), limits=RowLimits())
+        for one in manifests
+    )
+    sizes = SplitSizes(split_bytes=64 * MIB, task_slots=slots)
+    return assemble([select(scan) for scan in scans], totals=manifests, sizes=sizes)
+
+
 def bases(made: ScanPlan) -> list[list[int]]:
     return [[piece.entry.base_offset for piece in split.slices] for split in made.splits]
 
@@ -119,6 +132,67 @@ def test_a_large_segment_is_cut_into_equal_slices_that_meet() -> None:
         assert before.end_position == after.start_position
     assert max(piece.size_bytes for piece in slices) <= 32 * MIB
     assert not slices[0].is_whole
+
+
+@pytest.mark.parametrize("segment_mib", [5, 16, 700, 1024])
+@pytest.mark.parametrize("total_mib", [40, 660, 700, 5000])
+@pytest.mark.parametrize("slots", [2, 3, 64])
+def test_splits_that_suit_their_slots_are_few_and_even(
+    segment_mib: int, total_mib: int, slots: int
+) -> None:
+    counts = range(-(-total_mib // segment_mib))
+    entries = [entry(100 * n, size_bytes=segment_mib * MIB) for n in counts]
+    made = suited(slots, manifest_of(entries))
+    sizes = [split.size_bytes for split in made.splits]
+    pieces = [piece for split in made.splits for piece in split.slices]
+    assert sum(sizes) == sum(one.size_bytes for one in entries)
+    assert [piece.entry.base_offset for piece in pieces] == sorted(
+        piece.entry.base_offset for piece in pieces
+    )
+    # A segment is one slice of a split, and what a split leaves of it begins the next one.
+    for split in made.splits:
+        assert len({piece.entry.base_offset for piece in split.slices}) == len(split.slices)
+    for before, after in pairwise(pieces):
+        assert before.end_position == (after.start_position or before.entry.size_bytes)
+    mean_bytes = sum(sizes) / len(sizes)
+    assert max(sizes) <= 1.3 * mean_bytes
+    assert min(sizes) >= 0.7 * mean_bytes
+    rounds = len(sizes) / slots
+    assert mean_bytes <= 256 * MIB
+    assert mean_bytes >= 16 * MIB
+    if mean_bytes > 32 * MIB:
+        assert rounds == max(2, -(-sum(sizes) // (slots * 256 * MIB)))
+
+
+def test_a_few_bytes_are_one_split_however_many_slots_there_are() -> None:
+    few = manifest_of([entry(base, size_bytes=3 * MIB) for base in range(0, 1000, 100)])
+    assert len(suited(64, few).splits) == 1
+
+
+def test_each_partition_is_cut_evenly_by_itself() -> None:
+    """Three of one size on two slots: not three splits, of which the last would run alone."""
+    segments = [entry(base, size_bytes=20 * MIB) for base in range(0, 1100, 100)]
+    made = suited(2, *(manifest_of(segments, partition=number) for number in range(3)))
+    sizes = [split.size_bytes // MIB for split in made.splits]
+    assert sizes == [80, 60, 80] * 3
+
+
+def test_what_was_asked_for_is_more_than_what_suits_the_slots(tmp_path: Path) -> None:
+    """Of the options; see `Query`."""
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    twelve = [entry(base, size_bytes=20 * MIB) for base in range(0, 1200, 100)]
+    archive.save(replace(archive.manifest("t"), segments=tuple(twelve)))
+
+    def split_count(**options: int) -> int:
+        query = make_query(archive.url, "t", options=options)
+        query.task_slots = 3
+        return len(query.plan(query.open()).splits)
+
+    assert split_count() == 6
+    assert split_count(splitBytes=20 * MIB) == 12
+    assert split_count(minPartitions=11) == 12
+    assert split_count(maxRecordsPerPartition=50) == 24
 
 
 def test_more_splits_are_made_when_asked_for() -> None:
