@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from strandline.spark_lake.bound_options import Bounds, Edge, is_behind, parse_bounds
 from strandline.spark_lake.given_options import (
@@ -251,15 +251,17 @@ def _url(given: GivenOptions) -> str:
         raise InvalidConfig(
             "option path is missing: the archive's URL, s3://bucket/prefix or file:///folder"
         )
-    if text.startswith("/"):
-        text = "file://" + text
-    parts = urlsplit(text)
-    if parts.scheme in ("s3a", "s3n"):  # what Hadoop calls it
-        parts = parts._replace(scheme="s3")
-    if parts.scheme == "file" and parts.netloc == "" and parts.path.strip("/"):
-        return "file://" + parts.path.rstrip("/")
-    if parts.scheme == "s3" and parts.netloc and not parts.query and not parts.fragment:
-        return f"s3://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
+    # A folder as the shell has it: nothing in its name means anything.
+    is_folder = text.startswith("/")
+    parts = SplitResult("file", "", text, "", "") if is_folder else urlsplit(text)
+    # In a URL `%20` is a space, to the broker too. What is cut off at `#` is another archive.
+    path = parts.path if is_folder else unquote(parts.path)
+    if not parts.query and not parts.fragment:
+        if parts.scheme == "file" and parts.netloc in ("", "localhost") and path.strip("/"):
+            return "file://" + path.rstrip("/")
+        # s3a and s3n are what Hadoop calls it.
+        if parts.scheme in ("s3", "s3a", "s3n") and parts.netloc:
+            return f"s3://{parts.netloc}/{path.strip('/')}".rstrip("/")
     raise InvalidConfig(
         f"option path is {text!r}, it must be s3://bucket/prefix or file:///absolute/folder"
     )

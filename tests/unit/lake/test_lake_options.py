@@ -58,13 +58,22 @@ def test_names_are_taken_in_any_case() -> None:
         ("s3a://bucket", "s3://bucket"),
         ("file:///some/folder/", "file:///some/folder"),
         ("/some/folder", "file:///some/folder"),
+        # As the broker takes the same URL, see `open_store`.
+        ("file:///my%20archive/100%25/", "file:///my archive/100%"),
+        ("file://localhost/my archive", "file:///my archive"),
+        ("s3://b.u.c/my%20archive/%C3%A9+/", "s3://b.u.c/my archive/\u00e9+"),
+        # As the shell has it.
+        ("/my%20archive#1?", "file:///my%20archive#1?"),
     ],
 )
 def test_archives_are_named_by_url(given: str, url: str) -> None:
     assert parse(path=given).url == url
 
 
-@pytest.mark.parametrize("given", ["gs://bucket", "folder", "s3://", "file://host/x", "file:///"])
+@pytest.mark.parametrize(
+    "given",
+    ["gs://bucket", "folder", "s3://", "file://host/x", "file:///", "file:///a#1", "file:///a?1"],
+)
 def test_other_urls_are_refused_with_the_two_that_work(given: str) -> None:
     assert "s3://bucket/prefix or file:///" in refused({"path": given, "subscribe": "t"})
 
