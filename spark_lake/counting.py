@@ -100,7 +100,7 @@ def _chunks(
             limits.start_offset <= part.base_offset
             and limits.end_offset >= part.end_offset
             and limits.start_timestamp_ms <= chunk.min_timestamp_ms
-            and limits.end_timestamp_ms > chunk.max_timestamp_ms
+            and limits.last_timestamp_ms >= chunk.max_timestamp_ms
         ):
             yield one, chunk.record_count
         elif _overlaps(limits, part, chunk):
@@ -114,6 +114,6 @@ def _overlaps(limits: RowLimits, part: ChunkRange, chunk: ChunkStatistics) -> bo
     return (
         part.base_offset < limits.end_offset
         and part.end_offset > limits.start_offset
-        and chunk.min_timestamp_ms < limits.end_timestamp_ms
+        and chunk.min_timestamp_ms <= limits.last_timestamp_ms
         and chunk.max_timestamp_ms >= limits.start_timestamp_ms
     )

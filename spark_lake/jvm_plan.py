@@ -33,7 +33,7 @@ from strandline.spark_lake.split_scan import DECODE_HINT
 from strandline.spark_lake.splits import WINDOW_BYTES, SegmentSlice, Split
 from strandline.storage.model import Isolation
 
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 # Text that repeats, signatures that do not: more effort saves nothing.
 _GZIP_LEVEL = 1
 
@@ -98,7 +98,7 @@ def _split(split: Split, addresses: Addresses) -> dict[str, object]:
             limits.start_offset,
             limits.end_offset,
             limits.start_timestamp_ms,
-            limits.end_timestamp_ms,
+            limits.last_timestamp_ms,
         ],
         "slices": [_slice(piece, split, addresses) for piece in split.slices],
     }

@@ -92,7 +92,7 @@ def _entries(
             record_count=scan.record_count if scan is not None else part.record_count or 0,
             # Nobody knows: headers tell the latest, not the earliest.
             min_timestamp_ms=INT64_MIN,
-            max_timestamp_ms=INT64_MAX - 1,
+            max_timestamp_ms=INT64_MAX,
             log_key=part.key,
             meta_key=part.key,
             log_crc32c=part.crc32c,

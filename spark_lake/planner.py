@@ -354,7 +354,7 @@ def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimit
     if max(start_offset, limits.start_offset) >= min(end_offset, limits.end_offset):
         return Skip.OFFSETS
     start_ms = max(limits.start_timestamp_ms, part.min_timestamp_ms)
-    if start_ms >= limits.end_timestamp_ms or start_ms > part.max_timestamp_ms:
+    if start_ms > limits.last_timestamp_ms or start_ms > part.max_timestamp_ms:
         return Skip.TIMES
     return None
 
@@ -364,7 +364,7 @@ def _limits_within(scan: PartitionScan) -> RowLimits:
         start_offset=max(scan.offsets.start_offset, scan.limits.start_offset),
         end_offset=min(scan.offsets.end_offset, scan.limits.end_offset),
         start_timestamp_ms=scan.limits.start_timestamp_ms,
-        end_timestamp_ms=scan.limits.end_timestamp_ms,
+        last_timestamp_ms=scan.limits.last_timestamp_ms,
     )
 
 

@@ -132,15 +132,15 @@ def _with_times(predicate: Predicate, operator: Operator, value: object) -> Pred
     behind_ms = microseconds // 1000 + 1  # the first one after it
     match operator:
         case Operator.EQUAL:
-            start, end = from_ms, behind_ms
+            start, last = from_ms, behind_ms - 1
         case Operator.GREATER:
-            start, end = behind_ms, INT64_MAX
+            start, last = behind_ms, INT64_MAX
         case Operator.GREATER_OR_EQUAL:
-            start, end = from_ms, INT64_MAX
+            start, last = from_ms, INT64_MAX
         case Operator.LESS:
-            start, end = INT64_MIN, from_ms
+            start, last = INT64_MIN, from_ms - 1
         case Operator.LESS_OR_EQUAL:
-            start, end = INT64_MIN, behind_ms
+            start, last = INT64_MIN, behind_ms - 1
         case _:
             return None
     limits = predicate.limits
@@ -149,7 +149,7 @@ def _with_times(predicate: Predicate, operator: Operator, value: object) -> Pred
         limits=replace(
             limits,
             start_timestamp_ms=max(limits.start_timestamp_ms, start),
-            end_timestamp_ms=min(limits.end_timestamp_ms, end),
+            last_timestamp_ms=min(limits.last_timestamp_ms, last),
         ),
     )
 

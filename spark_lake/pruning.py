@@ -47,7 +47,7 @@ def covers(limits: RowLimits, entry: SegmentEntry) -> bool:
         limits.start_offset <= entry.base_offset
         and limits.end_offset >= entry.end_offset
         and limits.start_timestamp_ms <= entry.min_timestamp_ms
-        and limits.end_timestamp_ms > entry.max_timestamp_ms
+        and limits.last_timestamp_ms >= entry.max_timestamp_ms
     )
 
 
@@ -83,7 +83,7 @@ def prune(meta: SegmentMeta, piece: SegmentSlice, limits: RowLimits, keys: Keys 
         for part, chunk in owned
         if _has_offset(part, limits)
         and chunk.max_timestamp_ms >= limits.start_timestamp_ms
-        and chunk.min_timestamp_ms < limits.end_timestamp_ms
+        and chunk.min_timestamp_ms <= limits.last_timestamp_ms
     )
     return Pruned(
         ranges=wanted,

@@ -70,7 +70,7 @@ final case class ChunkRange(
 )
 
 object Plan {
-  final val Format = 2
+  final val Format = 3
   private val json = new ObjectMapper
 
   /** Raises WrongPlan for whatever is not a plan of this format. */

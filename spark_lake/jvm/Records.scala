@@ -1,7 +1,7 @@
 package strandline.spark
 
 /** Rows outside are left out; both ends exclusive at the top. */
-final case class RowLimits(startOffset: Long, endOffset: Long, startMs: Long, endMs: Long)
+final case class RowLimits(startOffset: Long, endOffset: Long, startMs: Long, lastMs: Long)
 
 /** The records of one batch: `payload(start until end)`, and what its header says of them. */
 final class RecordBatch(
@@ -115,7 +115,7 @@ final class Rows(limits: RowLimits, needsTimes: Boolean, needsHeaders: Boolean) 
       val offset = baseOffset + offsetDelta
       val time = if (timestampType != 0) one.maxMs else ms
       if (offset >= limits.startOffset && offset < limits.endOffset &&
-        time >= limits.startMs && time < limits.endMs) {
+        time >= limits.startMs && time <= limits.lastMs) {
         offsets(row) = offset
         if (needsTimes) micros(row) = microseconds(time, offset)
         timestampTypes(row) = timestampType

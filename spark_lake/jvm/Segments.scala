@@ -167,7 +167,7 @@ object SegmentMeta {
     else
       joined(meta.chunks().filter { one =>
         one.range.start >= slice.start && one.range.start < slice.end && overlaps(one.range) &&
-        one.maxMs >= limits.startMs && one.minMs < limits.endMs
+        one.maxMs >= limits.startMs && one.minMs <= limits.lastMs
       }.map(_.range))
   }
 

@@ -59,12 +59,15 @@ RUN_BYTES_MAX: Final = 2 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits:
-    """Rows outside are left out; both ends exclusive at the top."""
+    """Rows outside are left out: of [start, end) by offset, of [start, last] by time.
+
+    No offset is as large as an int64 can be. A time may be, so its upper end is inclusive.
+    """
 
     start_offset: int = INT64_MIN
     end_offset: int = INT64_MAX
     start_timestamp_ms: int = INT64_MIN
-    end_timestamp_ms: int = INT64_MAX
+    last_timestamp_ms: int = INT64_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +230,7 @@ def decode(
             limits.start_offset,
             limits.end_offset,
             limits.start_timestamp_ms,
-            limits.end_timestamp_ms,
+            limits.last_timestamp_ms,
         ],
         np.int64,
     )

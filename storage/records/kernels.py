@@ -4,7 +4,7 @@ This module loads numba (0.3 s), so `vectorised` imports it when it is first nee
 
     batches   i64[batch][BATCH_FIELDS]   what `columns` knows of each batch's records
     cursor    i64[CURSOR_FIELDS]         where decoding stands, what it filled, what was wrong
-    limits    i64[4]                     rows outside [offset, offset) or [ms, ms) are left out
+    limits    i64[4]                     rows outside [offset, offset) or [ms, ms] are left out
 
 The rule of the file: bytes come from anywhere. Nothing is read at a position that was not compared
 with its end before, a length is compared with what is left (never added first: the sum may wrap),
@@ -327,7 +327,7 @@ def decode_records(
             timestamp = base_timestamp + timestamp_delta
             if timestamp_type != 0:
                 timestamp = batches[batch, FIXED_TIMESTAMP]
-            if limits[0] <= offset < limits[1] and limits[2] <= timestamp < limits[3]:
+            if limits[0] <= offset < limits[1] and limits[2] <= timestamp <= limits[3]:
                 size = record_end - position
                 used = key_at + value_at + header_key_at + header_value_at
                 if row == rows_max or (row > 0 and used + size > bytes_max):

@@ -23,6 +23,8 @@ from strandline.spark_lake.query import Query
 from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig, ObjectCorrupt
 from strandline.storage.records.compression import Codec
+from strandline.storage.records.record import Record
+from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
 
 MADE = make_records(600, headers=True)
@@ -281,3 +283,20 @@ def test_neither_pyspark_nor_java_is_needed(archive: ArchiveBuilder) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == str(100 * len(Codec) + 50)
+
+
+def test_no_time_is_too_late_or_too_early_for_its_row(archive: ArchiveBuilder) -> None:
+    archive.add_topic("u")
+    times = [INT64_MIN, -1, 0, INT64_MAX - 1, INT64_MAX]
+    records = [
+        Record(offset=n, timestamp_ms=time, key=None, value=None) for n, time in enumerate(times)
+    ]
+    for one in records[:3]:
+        archive.add_segment("u", make_batches([one]))
+    archive.add_segment("u", make_batches(records[3:], per_batch=1))
+    found = scan(archive.url, "u", columns=["offset"]).read_all()
+    assert found.column("offset").to_pylist() == list(range(len(times)))
+    assert count(archive.url, "u") == len(times)
+    late = [("timestamp", ">=", dt.datetime(1970, 1, 1, tzinfo=dt.UTC))]
+    assert count(archive.url, "u", filters=late) == 3
+    assert scan(archive.url, "u", columns=["offset"], filters=late).read_all().num_rows == 3

@@ -61,7 +61,7 @@ def test_timestamp_filters_keep_exactly_their_rows(
 ) -> None:
     value = EPOCH + dt.timedelta(microseconds=microseconds)
     limits = limits_of(kind(("timestamp",), value))  # type: ignore[call-arg]
-    kept = limits.start_timestamp_ms <= row_ms < limits.end_timestamp_ms
+    kept = limits.start_timestamp_ms <= row_ms <= limits.last_timestamp_ms
     assert kept == COMPARISONS[kind](row_ms * 1000, microseconds)
 
 

@@ -221,7 +221,7 @@ def test_offsets_prune_segments() -> None:
 
 
 def test_limits_prune_by_offset_and_time_together() -> None:
-    limits = RowLimits(start_offset=250, start_timestamp_ms=410, end_timestamp_ms=600)
+    limits = RowLimits(start_offset=250, start_timestamp_ms=410, last_timestamp_ms=599)
     assert bases(planned(manifest_of(TEN), limits=limits)) == [[400, 500]]
 
 
@@ -232,7 +232,7 @@ def test_limits_prune_by_offset_and_time_together() -> None:
 def test_time_limits_are_exact_at_segment_borders(
     start_ms: int, end_ms: int, expected: list[list[int]]
 ) -> None:
-    limits = RowLimits(start_timestamp_ms=start_ms, end_timestamp_ms=end_ms)
+    limits = RowLimits(start_timestamp_ms=start_ms, last_timestamp_ms=end_ms - 1)
     assert bases(planned(manifest_of(TEN), limits=limits)) == expected
 
 
@@ -265,7 +265,7 @@ def test_the_plan_says_how_much_of_how_much_is_read() -> None:
 
 
 def test_the_plan_says_why_the_rest_is_not_read() -> None:
-    limits = RowLimits(start_offset=250, end_timestamp_ms=600)
+    limits = RowLimits(start_offset=250, last_timestamp_ms=599)
     offsets = OffsetRange(start_offset=100, end_offset=1000)
     made = planned(manifest_of(TEN), offsets=offsets, limits=limits)
     assert bases(made) == [[200, 300, 400, 500]]

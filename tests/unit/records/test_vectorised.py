@@ -143,14 +143,14 @@ def test_limits_leave_out_exactly_the_rows_outside(made: list[Record], data: st.
         start_offset=data.draw(offsets),
         end_offset=data.draw(offsets),
         start_timestamp_ms=data.draw(times),
-        end_timestamp_ms=data.draw(times),
+        last_timestamp_ms=data.draw(times),
     )
     outputs = decoded_outputs(encode_batch(made), limits=limits, rows_max=3)
     assert [record for output in outputs for record in as_records(output)] == [
         record
         for record in made
         if limits.start_offset <= record.offset < limits.end_offset
-        and limits.start_timestamp_ms <= record.timestamp_ms < limits.end_timestamp_ms
+        and limits.start_timestamp_ms <= record.timestamp_ms <= limits.last_timestamp_ms
     ]
 
 
@@ -160,7 +160,7 @@ def test_log_append_time_is_the_brokers_for_every_row() -> None:
     (output,) = decoded_outputs(stamped)
     assert output.timestamps_ms.tolist() == [103] * 4
     assert output.timestamp_types.tolist() == [1] * 4
-    assert not decoded_outputs(stamped, limits=RowLimits(end_timestamp_ms=103))
+    assert not decoded_outputs(stamped, limits=RowLimits(last_timestamp_ms=102))
 
 
 def test_columns_that_are_not_wanted_are_not_decoded() -> None:
