@@ -116,7 +116,8 @@ class BoundsResolver:
         log = LogReader(self._reader, entry, ahead=None)
         for part in self._parts_reaching(entry, timestamp_ms):
             if part.end_offset > start_offset:
-                for block in log.blocks(part):
+                # All of the part, so that its checksum is seen.
+                for block in list(log.blocks(part)):
                     builder = RunBuilder(block.content)
                     runs = [run for row in block.batches for run in builder.add(row)]
                     for run in [*runs, *builder.finish()]:

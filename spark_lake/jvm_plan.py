@@ -2,6 +2,7 @@
 
     plan     -> columns, settings and texts, once; for each split its limits and slices
     slice    -> log and meta as [key, address, size], offsets, records, checksum, wanted chunks
+    chunk    -> [start, end, base offset, end offset, records, checksum if it is known]
 
 Planning stays here: the JVM reads what this says and decides nothing. The address of a file is its
 path, that of an object in a bucket is a URL that this process signed, so that executors need
@@ -134,6 +135,7 @@ def _slice(piece: SegmentSlice, split: Split, addresses: Addresses) -> dict[str,
                 part.base_offset,
                 part.end_offset,
                 part.record_count,
+                *(one.crc32c for one in part.checksums),
             ]
             for part in piece.ranges or ()
         ],

@@ -10,9 +10,9 @@
 
 A ranged GET carries no checksum. So every batch's CRC is checked before the first row of a block is
 given out, and that offsets grow and stay inside the range (they lie outside the CRC); a block that
-fails is read once more, and then the segment is declared damaged. At the end of a range its record
-count, and of a whole segment its checksum, must be the manifest's: a wrong object under the right
-name must not become rows.
+fails is read once more, and then the segment is declared damaged. Each chunk must have the checksum
+of the statistics, a whole segment that of the manifest, and each range its record count: a wrong
+object under the right name must not become rows. What ends in a block is checked before its rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from strandline.spark_lake.objects import ObjectReader, naming_later_formats
-from strandline.spark_lake.splits import WINDOW_BYTES, ChunkRange
+from strandline.spark_lake.splits import WINDOW_BYTES, ChunkChecksum, ChunkRange
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt, UnsupportedFormat
 from strandline.storage.model import AbortedTransaction, Offset, Position
@@ -198,6 +198,9 @@ def chunk_ranges(entry: SegmentEntry, statistics: SegmentStatistics) -> list[Chu
             base_offset=chunk.base_offset,
             end_offset=end_offset,
             record_count=chunk.record_count,
+            checksums=()
+            if chunk.crc32c is None
+            else (ChunkChecksum(end_position=end_position, crc32c=chunk.crc32c),),
         )
         for chunk, (end_position, end_offset) in zip(chunks, ends, strict=True)
     ]
@@ -215,6 +218,7 @@ def joined(ranges: Sequence[ChunkRange]) -> list[ChunkRange]:
                 base_offset=before.base_offset,
                 end_offset=part.end_offset,
                 record_count=before.record_count + part.record_count,
+                checksums=before.checksums + part.checksums,
             )
         else:
             result.append(part)
@@ -256,6 +260,8 @@ class LogReader:
 
         `first` is what `first_window` gave; `then` is called when the last window has come.
         """
+        is_whole = part.end_position - part.start_position == self._entry.size_bytes
+        checksums = _Checksums(part, self._entry.log_crc32c if is_whole else None)
         expected = _Expected(
             position=part.start_position,
             end_position=part.end_position,
@@ -263,29 +269,25 @@ class LogReader:
             end_offset=part.end_offset,
         )
         record_count = 0
-        crc = 0
         torn = b""
         for window in self._windows(part, first, then):
             block = self._checked(torn + window if torn else window, expected)
             consumed = block.batches[-1].end_position if block.batches else 0
-            crc = crc32c.crc32c(block.content[:consumed], crc)
             torn = bytes(block.content[consumed:])
             if block.batches:
                 record_count += sum(row.record_count for row in block.batches)
                 expected = expected.behind(block)
+                if expected.position == part.end_position and record_count != part.record_count:
+                    raise self._corrupt(
+                        part.start_position,
+                        f"holds {record_count} records up to byte {part.end_position},"
+                        f" {part.record_count} were archived",
+                    )
+                if (wrong := checksums.wrong_after(block.content[:consumed])) is not None:
+                    raise self._corrupt(wrong.start_position, wrong.detail)
                 yield block
         if torn:
             raise self._corrupt(expected.position, f"{len(torn)} bytes behind the last batch")
-        if record_count != part.record_count:
-            raise self._corrupt(
-                part.start_position,
-                f"holds {record_count} records up to byte {part.end_position},"
-                f" {part.record_count} were archived",
-            )
-        # Offsets lie outside the batches' CRCs. A whole object has a checksum of its own.
-        is_whole = part.end_position - part.start_position == self._entry.size_bytes
-        if is_whole and crc != self._entry.log_crc32c:
-            raise self._corrupt(0, "checksum of the whole object differs from the manifest's")
 
     def _windows(
         self,
@@ -341,6 +343,51 @@ class _Expected:
         return replace(
             self, position=self.position + last.end_position, next_offset=last.last_offset + 1
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WrongSum:
+    """Bytes that are not those that were archived."""
+
+    start_position: Position
+    detail: str
+
+
+class _Checksums:
+    """What the bytes of a range must sum up to, chunk by chunk, or all of it.
+
+    Every batch may be right in itself and another's: that of a segment of the same shape, or one
+    whose offsets were changed, which lie outside its CRC.
+    """
+
+    def __init__(self, part: ChunkRange, whole_crc32c: int | None) -> None:
+        """`whole_crc32c` is that of the range if it is all of its object."""
+        self._wanted = [
+            (one.end_position, one.crc32c, "checksum of the chunk differs from the statistics'")
+            for one in part.checksums
+        ]
+        if not self._wanted and whole_crc32c is not None:
+            detail = "checksum of the whole object differs from the manifest's"
+            self._wanted = [(part.end_position, whole_crc32c, detail)]
+        self._wanted.reverse()
+        self._position = self._start_position = part.start_position
+        self._crc = 0
+
+    def wrong_after(self, content: memoryview) -> _WrongSum | None:
+        """Adds the bytes that follow; the first chunk that ends in them and should be another."""
+        start = 0
+        end_position = self._position + len(content)
+        while self._wanted and self._wanted[-1][0] <= end_position:
+            chunk_end, wanted, detail = self._wanted.pop()
+            end = chunk_end - self._position
+            if crc32c.crc32c(content[start:end], self._crc) != wanted:
+                return _WrongSum(start_position=self._start_position, detail=detail)
+            self._start_position, self._crc = chunk_end, 0
+            start = end
+        if self._wanted:
+            self._crc = crc32c.crc32c(content[start:], self._crc)
+        self._position = end_position
+        return None
 
 
 def _verified(content: bytes | bytearray, expected: _Expected) -> Block:

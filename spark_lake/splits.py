@@ -54,6 +54,14 @@ class OpenPiece(SegmentEntry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkChecksum:
+    """The CRC-32C of a chunk's bytes, which end at this position of the log."""
+
+    end_position: Position
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRange:
     """Consecutive wanted chunks: bytes of the log, its offsets, and the records they must hold."""
 
@@ -62,6 +70,8 @@ class ChunkRange:
     base_offset: Offset
     end_offset: Offset
     record_count: int
+    # Of its chunks, in order; none of them of a whole segment, or one of an earlier release.
+    checksums: tuple[ChunkChecksum, ...] = ()
 
     @property
     def size_bytes(self) -> int:

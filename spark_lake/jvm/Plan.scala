@@ -66,8 +66,19 @@ final case class ChunkRange(
     end: Long,
     baseOffset: Long,
     endOffset: Long,
-    recordCount: Long
+    recordCount: Long,
+    checksums: Vector[ChunkChecksum] = Vector.empty
 )
+
+/** Of a chunk's bytes, which end there in the log. */
+final case class ChunkChecksum(end: Long, crc32c: Int)
+
+object ChunkChecksum {
+  /** None of a segment of earlier releases. */
+  def of(end: Long, crc32c: JsonNode): Vector[ChunkChecksum] =
+    if (crc32c == null) Vector.empty
+    else Vector(ChunkChecksum(end, crc32c.longValue.toInt))
+}
 
 object Plan {
   final val Format = 3
@@ -134,7 +145,8 @@ object Plan {
     ranges = items(node, "ranges").map { one =>
       ChunkRange(
         one.get(0).longValue, one.get(1).longValue, one.get(2).longValue,
-        one.get(3).longValue, one.get(4).longValue)
+        one.get(3).longValue, one.get(4).longValue,
+        ChunkChecksum.of(one.get(1).longValue, one.get(5)))
     }.toVector,
     asksStatistics = need(node, "asks_statistics").asBoolean
   )

@@ -35,9 +35,13 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
     val rows = found.path("chunks").elements.asScala.toVector
     val starts = rows.map(_.get(0).longValue) :+ slice.log.sizeBytes
     val offsets = rows.map(_.get(1).longValue) :+ slice.endOffset
+    val checksums = found.path("chunk_checksums")
+    if (!checksums.isMissingNode && checksums.size != rows.size)
+      throw corrupt(s"has ${rows.size} chunks with ${checksums.size} checksums")
     val made = rows.zipWithIndex.map { case (row, at) =>
       val range = ChunkRange(
-        starts(at), starts(at + 1), offsets(at), offsets(at + 1), row.get(2).longValue)
+        starts(at), starts(at + 1), offsets(at), offsets(at + 1), row.get(2).longValue,
+        ChunkChecksum.of(starts(at + 1), checksums.get(at)))
       Chunk(range, row.get(3).longValue, row.get(4).longValue)
     }
     val isSound = made.nonEmpty && starts.head == 0 && offsets.head >= slice.baseOffset &&
@@ -177,7 +181,7 @@ object SegmentMeta {
         case Some(before) if before.end == part.start =>
           done.init :+ ChunkRange(
             before.start, part.end, before.baseOffset, part.endOffset,
-            before.recordCount + part.recordCount)
+            before.recordCount + part.recordCount, before.checksums ++ part.checksums)
         case _ => done :+ part
       }
     }

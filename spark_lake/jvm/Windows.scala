@@ -9,9 +9,9 @@ package strandline.spark
   * }}}
   *
   * The counterpart of `segments.LogReader`, with its checks: every CRC, offsets that grow and stay
-  * inside the range, at the end the record count, and of a whole object its checksum. A block that
-  * fails is read once more, then the object is declared damaged. A range proves right before
-  * anything of the next one is shown, be it an error.
+  * inside the range, the checksum of each chunk, or of a whole object, and of a range the record
+  * count. A block that fails is read once more, then the object is declared damaged. What ends in a
+  * block proves right before its rows are shown.
   *
   * While the rows of one window are read, the next is fetched, be it of another object: see
   * `WindowFeed`.
@@ -19,8 +19,11 @@ package strandline.spark
 final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Settings) {
   private var part: Part = null
   private var range: ChunkRange = null
-  // Of all batches of the range so far, joined from their own checksums: no byte is summed twice.
+  // Of the batches of the chunk, or of the object, so far: joined from their own checksums, so that
+  // no byte is summed twice.
   private var crc = 0
+  private var sums: Vector[ChunkChecksum] = Vector.empty
+  private var sumsAt = 0
   private var recordCount = 0L
   private var nextOffset = 0L
   // Where the block begins in the log, and in its array.
@@ -45,7 +48,6 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
     var isInside = true
     found.count = 0
     while (isInside && found.count == 0) {
-      if (part != null && fetched == range.end) finish()
       val window = feed.take()
       if (window == null) isInside = false
       else {
@@ -60,6 +62,11 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
     part = one
     range = one.range
     crc = 0
+    sums = range.checksums
+    // Offsets lie outside the batches' CRCs. A whole object has a checksum of its own.
+    if (sums.isEmpty && range.end - range.start == slice.log.sizeBytes)
+      sums = Vector(ChunkChecksum(range.end, slice.crc32c))
+    sumsAt = 0
     recordCount = 0
     nextOffset = one.range.baseOffset
     position = one.range.start
@@ -86,6 +93,7 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
     // Only now may the array of the block before be filled again.
     feed.ask()
     check()
+    if (fetched == range.end) finish()
   }
 
   /** Scans and checks the block; reads its bytes once more if they are wrong. */
@@ -101,11 +109,10 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
     }
     tornStart = blockStart
     if (found.count > 0) {
-      val whole = isWhole
       val end = found.ends(found.count - 1)
       var at = 0
       while (at < found.count) {
-        if (whole) crc = found.joinedCrc(crc, bytes, at)
+        if (sumsAt < sums.length) addToSum(at)
         recordCount += found.recordCounts(at)
         at += 1
       }
@@ -140,7 +147,23 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
     }
   }
 
-  private def isWhole: Boolean = range.end - range.start == slice.log.sizeBytes
+  /** Every batch may be right in itself, and another segment's of the same shape. */
+  private def addToSum(at: Int): Unit = {
+    crc = found.joinedCrc(crc, bytes, at)
+    val wanted = sums(sumsAt)
+    val behind = position + found.ends(at) - blockStart
+    if (behind >= wanted.end) {
+      if (behind != wanted.end || crc != wanted.crc32c)
+        throw if (range.checksums.isEmpty)
+          corrupt(0, "checksum of the whole object differs from the manifest's")
+        else
+          corrupt(
+            if (sumsAt == 0) range.start else sums(sumsAt - 1).end,
+            "checksum of the chunk differs from the statistics'")
+      crc = 0
+      sumsAt += 1
+    }
+  }
 
   private def finish(): Unit = {
     if (position != range.end)
@@ -149,9 +172,6 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
       throw corrupt(
         range.start,
         s"holds $recordCount records up to byte ${range.end}, ${range.recordCount} were archived")
-    // Offsets lie outside the batches' CRCs. A whole object has a checksum of its own.
-    if (isWhole && crc != slice.crc32c)
-      throw corrupt(0, "checksum of the whole object differs from the manifest's")
   }
 
   private def corrupt(from: Long, detail: String) = new ObjectCorrupt(

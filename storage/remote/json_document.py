@@ -168,6 +168,13 @@ class Fields:
                 case _:
                     raise self._wrong(name, "a list of integer pairs", found)
 
+    def integers(self, name: str) -> list[int]:
+        found = self._items(name)
+        cells = [cell for cell in found if type(cell) is int]
+        if len(cells) != len(found):
+            raise self._wrong(name, "a list of integers", found)
+        return cells
+
     def rows(self, name: str, width: int) -> Iterator[list[int]]:
         """Lists of exactly `width` integers: tables that would be long as objects."""
         for found in self._items(name):

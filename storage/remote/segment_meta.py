@@ -38,18 +38,19 @@ from strandline.storage.model import (
 )
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.object_store import GetsRanges
-from strandline.storage.values import dataclass
+from strandline.storage.values import dataclass, replace
 
 MAGIC = b"slmeta\r\n"
 FORMAT_VERSION = 1
 FORMAT_VERSIONS = range(1, 2)
 STATISTICS_FORMAT_NAME = "strandline-segment-statistics"
+_CHECKSUMS = "chunk_checksums"
 
 _FOOTER = struct.Struct(">IIH8s")
 FOOTER_BYTES = _FOOTER.size
 
 # A meta object of up to this size is fetched whole; of a larger one, the tail of this size. It
-# covers the directory (under 1 KiB) and the statistics of a segment of some 500 MiB.
+# covers the directory (under 1 KiB) and the statistics of a segment of some 450 MiB.
 TAIL_BYTES = 64 * 1024
 
 # What STATISTICS cuts a log into: small enough that a query skips much, large enough for one GET.
@@ -80,6 +81,8 @@ class ChunkStatistics:
     record_count: int
     min_timestamp_ms: TimestampMs
     max_timestamp_ms: TimestampMs
+    # Of its bytes in the log; None in segments of earlier releases (docs/decisions, 57).
+    crc32c: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,16 @@ class SegmentStatistics:
     max_timestamp_ms: TimestampMs
     chunks: tuple[ChunkStatistics, ...]
 
+    @property
+    def has_checksums(self) -> bool:
+        return all(chunk.crc32c is not None for chunk in self.chunks)
+
+    def without_checksums(self) -> SegmentStatistics:
+        """As an earlier release would have them."""
+        return replace(self, chunks=tuple(replace(chunk, crc32c=None) for chunk in self.chunks))
+
     def encode(self) -> bytes:
+        checksums = [chunk.crc32c for chunk in self.chunks if chunk.crc32c is not None]
         return encode_document(
             STATISTICS_FORMAT_NAME,
             FORMAT_VERSION,
@@ -113,6 +125,8 @@ class SegmentStatistics:
                     ]
                     for chunk in self.chunks
                 ],
+                # Beside the rows, whose width earlier releases check.
+                **({_CHECKSUMS: [*checksums]} if self.has_checksums else {}),
             },
         )
 
@@ -122,6 +136,12 @@ class SegmentStatistics:
         fields = decode_document(
             content, format_name=STATISTICS_FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
         )
+        rows = list(fields.rows("chunks", 5))
+        checksums: list[int] | list[None] = [None] * len(rows)
+        if _CHECKSUMS in fields:
+            checksums = fields.integers(_CHECKSUMS)
+        if len(checksums) != len(rows):
+            raise CorruptFile(f"{source}: {len(rows)} chunks with {len(checksums)} checksums")
         chunks = tuple(
             ChunkStatistics(
                 position=row[0],
@@ -129,8 +149,9 @@ class SegmentStatistics:
                 record_count=row[2],
                 min_timestamp_ms=row[3],
                 max_timestamp_ms=row[4],
+                crc32c=checksum,
             )
-            for row in fields.rows("chunks", 5)
+            for row, checksum in zip(rows, checksums, strict=True)
         )
         _check_chunks(chunks, source)
         return cls(

@@ -74,6 +74,7 @@ class ChunkFacts:
     base_offset: Offset
     record_count: int
     bounds: TimestampBounds
+    crc32c: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,7 @@ def inspect_records(
 ) -> SegmentFacts:
     """The same for records in memory. Raises CorruptRecords."""
     survey = _Survey(
+        view=view,
         next_offset=base_offset,
         offsets=offsets,
         indexes=_Indexes(base_offset=base_offset),
@@ -164,7 +166,7 @@ def inspect_records(
     )
     if not is_complete or not survey.batch_count:
         raise CorruptRecords(f"records end at {survey.next_offset}, not at {end_offset}")
-    survey.close_chunk()
+    survey.close_chunk(len(view))
     survey.indexes.close()
     return SegmentFacts(
         base_offset=base_offset,
@@ -223,6 +225,7 @@ class _Indexes:
 class _Survey:
     """What the pass knows so far."""
 
+    view: memoryview
     next_offset: Offset
     offsets: Offsets
     indexes: _Indexes
@@ -246,7 +249,7 @@ class _Survey:
         header, position = batch.header, batch.position
         self._check(header)
         if position - self.chunk_position >= self.chunk_bytes:
-            self.close_chunk()
+            self.close_chunk(position)
         if not self.chunk_is_open:
             self.chunk_is_open = True
             self.chunk_position, self.chunk_base_offset = position, header.base_offset
@@ -283,7 +286,7 @@ class _Survey:
                 f"{header.last_offset_delta + 1} offsets"
             )
 
-    def close_chunk(self) -> None:
+    def close_chunk(self, end_position: int) -> None:
         if not self.chunk_is_open:
             return
         self.chunk_is_open = False
@@ -293,6 +296,7 @@ class _Survey:
                 base_offset=self.chunk_base_offset,
                 record_count=self.chunk_record_count,
                 bounds=self.chunk_bounds or NO_BOUNDS,
+                crc32c=crc32c.crc32c(self.view[self.chunk_position : end_position]),
             )
         )
         self.chunk_bounds = None

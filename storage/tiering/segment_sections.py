@@ -63,6 +63,7 @@ def statistics_of(facts: SegmentFacts) -> SegmentStatistics:
                 record_count=chunk.record_count,
                 min_timestamp_ms=chunk.bounds.min_ms,
                 max_timestamp_ms=chunk.bounds.max_ms,
+                crc32c=chunk.crc32c,
             )
             for chunk in facts.chunks
         ),

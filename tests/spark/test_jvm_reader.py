@@ -377,8 +377,7 @@ def test_records_that_do_not_parse_are_refused_alike(
     bad = bytearray(RECORD)
     start = HEADER_BYTES + position if position >= 0 else len(bad) + position
     bad[start : start + len(content)] = content
-    with_checksum = bytes(with_crc(bad))
-    archive.object_path(entry.log_key).write_bytes(with_checksum)
+    archive.archived_so("t", entry, bytes(with_crc(bad)))
     assert "record 0 of the batch at offset 0" in refusals(spark, archive)
 
 
@@ -391,7 +390,7 @@ def test_bytes_that_do_not_decompress_are_refused(
     entry = archive.add_segment("t", [RECORD])
     bad = bytearray(RECORD)
     bad[22] |= codec
-    archive.object_path(entry.log_key).write_bytes(bytes(with_crc(bad)))
+    archive.archived_so("t", entry, bytes(with_crc(bad)))
     with pytest.raises(StrandlineError):
         by_python(archive, options={})
     with pytest.raises(Py4JJavaError) as caught:

@@ -170,6 +170,15 @@ class ArchiveBuilder:
     def move_log_start(self, topic: str, offset: int, *, partition: int = 0) -> None:
         self.save(replace(self.manifest(topic, partition), log_start_offset=offset))
 
+    def archived_so(self, topic: str, entry: SegmentEntry, log: bytes) -> None:
+        """As if the log of a segment had been these bytes, as long, when it was archived."""
+        assert len(log) == entry.size_bytes
+        manifest = self.manifest(topic)
+        changed = replace(entry, log_crc32c=crc32c.crc32c(log))
+        segments = tuple(changed if one == entry else one for one in manifest.segments)
+        self.save(replace(manifest, segments=segments))
+        self.object_path(entry.log_key).write_bytes(log)
+
     def object_path(self, key: str) -> Path:
         return self.path / key
 
@@ -208,13 +217,17 @@ def segment_statistics(log: bytes, chunk_bytes: int) -> SegmentStatistics:
                 min_timestamp_ms=min([chunks[-1].min_timestamp_ms, *times]),
                 max_timestamp_ms=max([chunks[-1].max_timestamp_ms, *times]),
             )
+    ends = [*(chunk.position for chunk in chunks[1:]), len(log)]
     return SegmentStatistics(
         record_count=sum(chunk.record_count for chunk in chunks),
         batch_count=batch_count,
         control_batch_count=control_batch_count,
         min_timestamp_ms=min(chunk.min_timestamp_ms for chunk in chunks),
         max_timestamp_ms=max(chunk.max_timestamp_ms for chunk in chunks),
-        chunks=tuple(chunks),
+        chunks=tuple(
+            replace(chunk, crc32c=crc32c.crc32c(log[chunk.position : end]))
+            for chunk, end in zip(chunks, ends, strict=True)
+        ),
     )
 
 

@@ -295,7 +295,7 @@ def test_records_that_do_not_parse_under_a_right_crc_are_blamed_on_their_produce
     bad = bytearray(good)
     bad[HEADER_BYTES + 4] = 0x7E  # key length 63 in a record of 13 bytes
     (entry,) = archive.manifest("t").segments
-    archive.object_path(entry.log_key).write_bytes(bytes(with_crc(bad)))
+    archive.archived_so("t", entry, bytes(with_crc(bad)))
     message = refused(archive, ObjectCorrupt)
     assert entry.log_key in message
     assert "record 0 of the batch at offset 0" in message
@@ -309,7 +309,7 @@ def test_compressed_bytes_that_do_not_decompress_are_refused(archive: ArchiveBui
     (entry,) = archive.manifest("t").segments
     bad = bytearray(good)
     bad[HEADER_BYTES : HEADER_BYTES + 4] = b"nope"
-    archive.object_path(entry.log_key).write_bytes(bytes(with_crc(bad)))
+    archive.archived_so("t", entry, bytes(with_crc(bad)))
     assert "zstd" in refused(archive, ObjectCorrupt)
 
 
