@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +21,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import AbortedTransaction, EpochStart
 from strandline.storage.remote import segment_meta
+from strandline.storage.remote.json_document import encode_document
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.segment_meta import (
     ChunkStatistics,
@@ -188,6 +192,27 @@ def test_the_directory_names_where_sections_lie() -> None:
 @pytest.mark.parametrize("chunk_count", [0, 1, 100])
 def test_statistics_are_read_as_they_were_written(chunk_count: int) -> None:
     assert SegmentStatistics.decode(statistics(chunk_count).encode()) == statistics(chunk_count)
+
+
+def test_statistics_have_a_checksum_for_each_chunk_or_none() -> None:
+    plain = statistics(3)
+    assert plain == plain.without_checksums()
+    chunks = tuple(replace(chunk, crc32c=n) for n, chunk in enumerate(plain.chunks))
+    summed = replace(plain, chunks=chunks)
+    decoded = SegmentStatistics.decode(summed.encode())
+    assert decoded == summed
+    assert decoded.has_checksums
+    assert decoded.without_checksums() == plain
+    fields = json.loads(summed.encode())
+    for name in ("format", "version", "crc32c"):
+        fields.pop(name)
+    damaged: tuple[Any, ...] = ([1, 2], [1, 2, "3"], {})
+    for wrong in damaged:
+        content = encode_document(
+            segment_meta.STATISTICS_FORMAT_NAME, 1, {**fields, "chunk_checksums": wrong}
+        )
+        with pytest.raises(CorruptFile, match="checksums"):
+            SegmentStatistics.decode(content)
 
 
 def test_statistics_out_of_order_are_corrupt() -> None:

@@ -14,11 +14,14 @@ from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.segment_meta import Section, SegmentStatistics, read_section
+from strandline.storage.tiering import segment_sections
 from strandline.storage.tiering.archive import list_partitions, list_segments
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
 from strandline.storage.tiering.findings import Damage, PartitionReport
 from strandline.storage.tiering.repair import repair_meta
 from strandline.storage.tiering.scrub import Depth, Scrub
+from strandline.storage.tiering.segment_sections import statistics_of
 from tests.unit.tiering.harness import ID_PARTITION, TOPIC, Rig, asynchronous
 
 
@@ -63,6 +66,28 @@ def test_a_whole_archive_has_no_findings(
             assert report.segment_count == 4
 
     run()
+
+
+@asynchronous
+async def test_an_archive_of_an_earlier_release_has_no_checksums_of_chunks_and_is_whole(
+    tmp_path: Path,
+) -> None:
+    """`asynchronous` knows no fixtures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            segment_sections,
+            "statistics_of",
+            lambda facts: statistics_of(facts).without_checksums(),
+        )
+        async with Rig(tmp_path) as rig:
+            entries = await archived(rig, 2)
+            content = read_section(
+                rig.store, entries[0].meta_key, entries[0].meta_size_bytes, Section.STATISTICS
+            )
+            assert content is not None
+            assert not SegmentStatistics.decode(content).has_checksums
+            with ThreadPoolExecutor(4) as executor:
+                assert scrub(rig, executor, Depth.EVERYTHING).findings == ()
 
 
 @pytest.mark.parametrize("depth", Depth)
