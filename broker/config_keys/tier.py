@@ -73,8 +73,8 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         "remote.log.reader.threads",
         ConfigType.INT,
         10,
-        "Requests to the object store at the same time on behalf of readers. Altered to between"
-        " half and twice what it is.",
+        "Requests to the object store at the same time on behalf of readers, at most: a near store"
+        " is asked for fewer chunks ahead. Altered to between half and twice what it is.",
         minimum=1,
         maximum=1000,
         dynamic=True,

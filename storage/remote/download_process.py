@@ -53,6 +53,7 @@ from strandline.storage.remote.download_messages import (
     NotDone,
     Request,
 )
+from strandline.storage.remote.download_width import DownloadWidth
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.remote.started_child import StartedChild
 from strandline.storage.values import dataclass
@@ -117,11 +118,17 @@ class DownloadProcess:
         self.fetched_count = 0
         # How fast each range that begins may be received or checked; 0: as fast as it goes.
         self.bytes_per_s = 0
+        self._width = DownloadWidth()
 
     def resize(self, parallel_max: int) -> None:
         """The next child takes so many downloads at a time; with this one, others wait or are
         done without it."""
         self._channel_count = min(parallel_max, CHANNELS_MAX)
+
+    def width(self, most: int) -> int:
+        """How many ranges at the same time bring all that the store gives; `most` at the most."""
+        # Whoever is held back is so by other means.
+        return most if self.bytes_per_s else self._width.of(most)
 
     @property
     def pid(self) -> int | None:
@@ -169,14 +176,17 @@ class DownloadProcess:
             if self._is_closed or is_resting or not self._here.takes(source):
                 return None
         memory.populate()
+        began_s, bytes_per_s = self._clock.monotonic_s(), self.bytes_per_s
         with memoryview(memory.mapping) as whole, whole[: key.size_bytes] as target:
             answer = self._here.get(
                 source,
                 target,
                 start=key.position,
                 base_offset=base_offset,
-                bytes_per_s=self.bytes_per_s,
+                bytes_per_s=bytes_per_s,
             )
+        if not bytes_per_s:
+            self._note_time(key, answer, began_s)
         if isinstance(answer, NotDone) and not answer.is_corrupt:
             with self._lock:
                 self._rest(answer.detail)
@@ -223,8 +233,11 @@ class DownloadProcess:
             request, descriptor = self._request(child, source, key, memory, base_offset)
         finally:
             self._lock.release()
+        began_s = self._clock.monotonic_s()
 
         def answered(answer: BatchIndex | NotDone | Lost) -> None:
+            if not request.bytes_per_s:
+                self._note_time(key, answer, began_s)
             self._note_read(key, None if isinstance(answer, Lost) else answer)
             on_answer(answer)
 
@@ -262,6 +275,10 @@ class DownloadProcess:
     def _note_read(self, key: ChunkKey, answer: Answer | None) -> None:
         if isinstance(answer, BatchIndex) or (answer is not None and answer.is_corrupt):
             self._store.note_direct_read(key.size_bytes)
+
+    def _note_time(self, key: ChunkKey, answer: Answer | Lost, began_s: float) -> None:
+        if isinstance(answer, BatchIndex):
+            self._width.note(key.size_bytes, self._clock.monotonic_s() - began_s)
 
     def check(self, key: ChunkKey, file: OpenFile, *, base_offset: Offset) -> Answer | None:
         """Checks the bytes of `key` where they lie, in the object's file.

@@ -12,8 +12,9 @@ for stores that others can read from, in a process of its own (`download_process
 asks itself where it can. A waiter that is
 cancelled leaves its download alone: the client will ask again and then find it.
 A `DownloadPace` may hold the next download back for a while, whatever it is for.
-Guesses (read-ahead) start only while workers and memory are to spare, never push out a chunk that
-somebody still needs, and fail silently; when somebody really asks, they are promoted.
+Guesses (read-ahead) start only while workers and memory are to spare, and no more at a time than a
+store at that distance needs (`download_width`). They never push out a chunk that somebody still
+needs, and fail silently; when somebody really asks, they are promoted.
 """
 
 from __future__ import annotations
@@ -240,11 +241,16 @@ class ChunkDownloads:
                 return
             del self._wanted[download.key]
         # One worker stays free of guesses, so that a wanted chunk never waits for a whole guess.
-        while not self._wanted and self._guessed and len(self._running) < self._parallel_max - 1:
+        while not self._wanted and self._guessed and len(self._running) < self._width() - 1:
             download = next(iter(self._guessed.values()))
             if not self._start(download, is_guess=True):
                 return
             del self._guessed[download.key]
+
+    def _width(self) -> int:
+        """How many downloads there are at a time, unless somebody waits for more."""
+        most = self._parallel_max
+        return most if self.process is None else self.process.width(most)
 
     def _start(self, download: _Download, *, is_guess: bool) -> bool:
         assert self._loop is not None

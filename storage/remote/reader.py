@@ -12,7 +12,8 @@ in memory already. So a reader never holds one chunk while it waits for another.
 
 Read-ahead: a read that begins where an earlier one ended belongs to a consumer that reads on. The
 following chunks are then fetched before they are asked for: none after the first read, two after
-the second, then up to `read_ahead_chunks`, over the segment's end into the next ones. Whoever jumps
+the second, then up to `read_ahead_chunks`, over the segment's end into the next ones; how many of
+them at the same time, the store's distance says (`download_width`). Whoever jumps
 costs nothing but the chunk he jumped to. Which chunk such a consumer stopped in is remembered too:
 until he leaves it his reads need neither the index nor another look ahead. A read from memory looks
 ahead behind its answer, in the loop's next turn, and at the latest before the next read.

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from strandline.storage.clock import ManualClock
+from strandline.storage.remote import download_width
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
@@ -278,3 +279,26 @@ def test_the_index_of_a_segment_comes_past_the_sdk_with_one_request() -> None:
     store.server.close()
     assert len(store.server.requests) == 1
     assert 0 < store.noted_bytes <= segment.entry.meta_size_bytes
+
+
+def test_what_a_get_took_says_how_many_there_may_be(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download_width, "SAMPLE_BYTES_MIN", 1)
+    monkeypatch.setattr(download_width, "ENOUGH_BYTES_PER_S", 5.5 * len(LOG))
+    made: list[Reader] = []
+
+    def slowly(connected: socket.socket) -> bool:
+        made[0].clock.advance_ms(1000)
+        return sends(GOOD)(connected)
+
+    reader = make(slowly, slowly)
+    made.append(reader)
+    reader.process.bytes_per_s = 1_000_000_000
+    assert reader.fetch() == INDEX
+    reader.process.bytes_per_s = 0
+    assert reader.process.width(10) == 10, "one that was held back says nothing"
+    assert reader.fetch() == INDEX
+    assert reader.process.width(10) == 7
+    reader.process.bytes_per_s = 1_000_000_000
+    assert reader.process.width(10) == 10

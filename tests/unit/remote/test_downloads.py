@@ -31,7 +31,9 @@ async def _wanted(downloads: ChunkDownloads, number: int) -> Chunk:
         return await asyncio.shield(found)
 
 
-def _run(use: Callable[[ChunkDownloads], object], *, chunks_max: int) -> None:
+def _run(
+    use: Callable[[ChunkDownloads], object], *, chunks_max: int, parallel_max: int = 4
+) -> None:
     """`use` with downloads whose memory has room for so many chunks."""
     store = MemoryStore()
     for number in range(8):
@@ -40,7 +42,11 @@ def _run(use: Callable[[ChunkDownloads], object], *, chunks_max: int) -> None:
     async def main() -> None:
         with ThreadPoolExecutor(2) as pool:
             downloads = ChunkDownloads(
-                store, pool, parallel_max=4, memory_bytes_max=chunks_max * len(LOG), disk=None
+                store,
+                pool,
+                parallel_max=parallel_max,
+                memory_bytes_max=chunks_max * len(LOG),
+                disk=None,
             )
             try:
                 await use(downloads)  # type: ignore[misc]
@@ -106,3 +112,22 @@ def test_a_chunk_waits_for_memory_that_a_reader_has() -> None:
         assert (await waiting).size_bytes == len(LOG)
 
     _run(use, chunks_max=1)
+
+
+def test_a_near_store_is_asked_for_few_guesses_at_a_time_and_for_what_is_wanted_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def use(downloads: ChunkDownloads) -> None:
+        monkeypatch.setattr(downloads, "_width", lambda: 4)
+        for number in range(6):
+            downloads.guess(_key(number), base_offset=0)
+        assert downloads.running_count == 3
+        # One that nobody guessed, and one that waits among the guesses.
+        for number in (6, 5):
+            downloads.request(_key(number), base_offset=0)
+        assert downloads.running_count == 5
+        for number in range(7):
+            await _wanted(downloads, number)
+        assert downloads.counters.downloads == 7
+
+    _run(use, chunks_max=8, parallel_max=8)
