@@ -7,9 +7,9 @@ The security protocol of a name comes from `listener.security.protocol.map`; PLA
 SASL_PLAINTEXT are served. Listeners named by `controller.listener.names` belong to Kafka's quorum,
 which we do not have: they are left out, so that Kafka's own server.properties can be used as it is.
 
-An empty host or 0.0.0.0 listens on every interface. No client can connect to such an address, so
-it is never advertised: this machine's name takes the place of an empty host, and 0.0.0.0 needs
-`advertised.listeners`.
+An empty host, 0.0.0.0 or [::] listens on every interface, for IPv4 and IPv6. No client can connect
+to such an address, so it is never advertised: this machine's name takes the place of an empty host,
+and the others need `advertised.listeners`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
 
+from strandline.broker.network.addresses import EVERY_INTERFACE
 from strandline.storage.errors import InvalidConfig, StrandlineError
 from strandline.storage.values import dataclass
 
 PORT_MAX = 65535
-EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 _LIMIT = re.compile(r"[0-9]{1,9}")
 _LISTENER = re.compile(

@@ -40,9 +40,9 @@ def _identity_keys() -> Iterator[BrokerConfigDef]:
         "listeners",
         ConfigType.LIST,
         "PLAINTEXT://127.0.0.1:9092",
-        "Where to listen: NAME://host:port, comma separated. An empty host or 0.0.0.0 means every"
-        " interface, port 0 any free port. Without a password by default, and therefore on this"
-        " machine alone.",
+        "Where to listen: NAME://host:port, comma separated. An empty host, 0.0.0.0 or [::]"
+        " means every interface, of IPv4 and IPv6; port 0 any free port. Without a password by"
+        " default, and therefore on this machine alone.",
     )
     yield key(
         NETWORK,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from strandline.broker.answers import Gate, RequestHandler
-from strandline.broker.network.addresses import plain_address
+from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
 from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice
@@ -133,11 +133,14 @@ class Server:
 
         Raises OSError if the address cannot be bound.
         """
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        family, address = bindable(host)
         listening = socket.socket(family, socket.SOCK_STREAM)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((host, port))
+            if family == socket.AF_INET6 and address == EVERY_ADDRESS:
+                # The system may be set to keep IPv4 away from such a socket.
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listening.bind((address, port))
             congestion = SystemChoice(listening)
             listening.listen(LISTEN_BACKLOG)
             listening.setblocking(False)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -79,8 +80,19 @@ def run(
     asyncio.run(main())
 
 
-async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_connection("127.0.0.1", port)
+async def connect(
+    port: int, host: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(host, port)
+
+
+def own_addresses() -> list[str]:
+    """Those of this machine for itself: ::1 is missing where IPv6 is turned off."""
+    found = ["127.0.0.1"]
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        found.append("::1")
+    return found
 
 
 async def until(check: Callable[[], bool]) -> None:
@@ -346,3 +358,16 @@ def test_answers_to_pipelined_requests_keep_their_order_over_many_turns() -> Non
         return received
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
+def test_every_interface_is_one_for_clients_of_both_families(host: str) -> None:
+    async def test(server: Server, _clock: ManualClock, _port: int) -> None:
+        port = server.listen(host, 0)
+        for own in own_addresses():
+            reader, writer = await connect(port, own)
+            writer.write(frame(b"abc"))
+            assert await reader.readexactly(3) == b"abc", own
+            writer.close()
+
+    run(test)
