@@ -226,17 +226,19 @@ def test_damaged_segments_are_refused(
     assert says in message
 
 
+@pytest.mark.parametrize(("place", "says"), [(0, "0 to 9"), (2, "80 to 89")])
 def test_a_segment_of_other_offsets_under_the_right_name_is_refused(
-    archive: ArchiveBuilder, segment: SegmentEntry
+    archive: ArchiveBuilder, segment: SegmentEntry, place: int, says: str
 ) -> None:
     manifest = archive.manifest("t")
-    first, middle, other = manifest.segments
-    middle = replace(middle, size_bytes=other.size_bytes)
-    archive.save(replace(manifest, segments=(first, middle, other)))
+    entries = list(manifest.segments)
+    other = entries[place]
+    entries[1] = replace(segment, size_bytes=other.size_bytes)
+    archive.save(replace(manifest, segments=tuple(entries)))
     content = archive.object_path(other.log_key).read_bytes()
     archive.object_path(segment.log_key).write_bytes(content)
     message = refused(archive, ObjectCorrupt)
-    assert "offsets 80 to 89 lies where 40 to 79 belong" in message
+    assert f"offsets {says} lies where 40 to 79 belong" in message
 
 
 def test_offsets_that_were_changed_are_found_though_no_batch_covers_them(

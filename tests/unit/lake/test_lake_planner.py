@@ -236,6 +236,19 @@ def test_time_limits_are_exact_at_segment_borders(
     assert bases(planned(manifest_of(TEN), limits=limits)) == expected
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(99, 100, [[0]]), (100, 101, [[100]]), (199, 201, [[100, 200]]), (1000, 2000, [])],
+)
+def test_offset_limits_are_exact_at_segment_borders(
+    start: int, end: int, expected: list[list[int]]
+) -> None:
+    limits = RowLimits(start_offset=start, end_offset=end)
+    assert bases(planned(manifest_of(TEN), limits=limits)) == expected
+    between = OffsetRange(start_offset=start, end_offset=end)
+    assert bases(planned(manifest_of(TEN), offsets=between)) == expected
+
+
 def test_only_pages_that_may_matter_are_fetched() -> None:
     manifest, contents = paged(TEN)
     offsets = OffsetRange(start_offset=350, end_offset=450)

@@ -16,12 +16,20 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
+from strandline.storage.local.producer_state import MarkerType, iter_snapshot
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
-from strandline.storage.tiering.merging import RUN_SEGMENTS_ENOUGH, choose_run
+from strandline.storage.remote.segment_meta import Section, decode_txn_index, read_section
+from strandline.storage.tiering.merging import (
+    RUN_SEGMENTS_ENOUGH,
+    RUN_SEGMENTS_MAX,
+    choose_run,
+)
 from strandline.storage.tiering.orphans import compare, delete_orphans
 from strandline.storage.tiering.scrub import Depth, Scrub
 from tests.unit.remote.manifests import entry_of, manifest_of
 from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, Rig, asynchronous, keys_of
+from tests.unit.tiering.transactional_producer import Producer
 
 # Three segments of one batch each make half of it.
 TARGET_BYTES = 800
@@ -48,6 +56,11 @@ def test_large_segments_stay_and_end_a_run() -> None:
 def test_dust_is_merged_when_there_is_enough_of_it() -> None:
     assert sizes(*[1] * (RUN_SEGMENTS_ENOUGH - 1)) == []
     assert len(sizes(*[1] * RUN_SEGMENTS_ENOUGH)) == RUN_SEGMENTS_ENOUGH
+
+
+def test_a_run_has_a_bounded_number_of_segments_however_small_they_are() -> None:
+    run = choose_run(manifest_of([1] * (RUN_SEGMENTS_MAX + 50)), target_bytes=1_000_000)
+    assert len(run) == RUN_SEGMENTS_MAX
 
 
 def test_segments_below_the_log_start_are_left_to_the_deletion() -> None:
@@ -80,6 +93,55 @@ async def test_merged_segments_hold_the_same_bytes_and_the_old_objects_go(tmp_pa
         assert report.findings == ()
         await rig.lose_disk()
         await rig.assert_everything_is_readable()
+
+
+def section_of(rig: Rig, entry: SegmentEntry, section: Section) -> bytes:
+    found = read_section(rig.store, entry.meta_key, entry.meta_size_bytes, section)
+    assert found is not None
+    return found
+
+
+@asynchronous
+async def test_a_merged_segment_has_the_transactions_of_all_and_the_producers_of_the_last(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, merge_target_bytes=TARGET_BYTES) as rig:
+        first, second = Producer(rig, 1), Producer(rig, 2)
+        aborted = [first.send(), second.send()]
+        first.end(MarkerType.ABORT)
+        rig.roll()
+        rig.produce(1)
+        second.end(MarkerType.ABORT)
+        rig.roll()
+        first.send()
+        first.end(MarkerType.COMMIT)
+        rig.roll()
+        await rig.settle()
+        assert len(rig.archived) == 1
+        assert rig.manifest is not None
+        (entry,) = rig.manifest.segments
+        found = decode_txn_index(section_of(rig, entry, Section.TXN_INDEX))
+        assert [t.first_offset for t in found] == aborted
+        producers = iter_snapshot(section_of(rig, entry, Section.PRODUCER_SNAPSHOT))
+        assert {p.producer_id: p.last_sequence for p in producers} == {1: 1, 2: 0}
+
+
+@asynchronous
+async def test_what_is_not_what_the_manifest_says_is_not_merged(tmp_path: Path) -> None:
+    """A leader epoch is changed, which the CRC of its batch does not cover."""
+    async with Rig(tmp_path, merge_target_bytes=TARGET_BYTES) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        assert len(rig.archived) == 2
+        assert rig.manifest is not None
+        damaged = rig.manifest.segments[0].log_key
+        rig.memory.damage(damaged, lambda content: content[:15] + b"\x07" + content[16:])
+        rig.produce_segments(1)
+        await rig.settle()
+        assert len(rig.archived) == 3
+        failure = rig.statistics.merge_failure
+        assert failure is not None
+        assert damaged in str(failure)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -17,7 +19,7 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.memory import Fault, MemoryStore
-from strandline.storage.remote.object_store import check_conditional_writes
+from strandline.storage.remote.object_store import ObjectInfo, check_conditional_writes
 from strandline.storage.tiering.orphans import (
     GRACE_MS_DEFAULT,
     BucketComparison,
@@ -160,6 +162,28 @@ async def test_what_is_left_of_a_topic_without_topic_json_is_found(tmp_path: Pat
         assert reasons.pop(other + "readme.txt") is OrphanReason.UNKNOWN_NAME
         assert set(reasons.values()) == {OrphanReason.NO_TOPIC}
         assert len(reasons) == 3
+        # All this may be what is left of something that was lost: somebody has to look at it.
+        keys = rig.memory.keys()
+        grace_ms = ORPHAN_GRACE_MS
+        assert delete_safe_orphans(rig.store, clock=rig.clock, grace_ms=grace_ms) == 0
+        assert rig.memory.keys() == keys
+
+
+@asynchronous
+async def test_an_object_whose_age_nobody_knows_is_no_orphan(tmp_path: Path) -> None:
+    class TimelessStore(MemoryStore):
+        def list(self, prefix: str = "", *, limit: int | None = None) -> Iterator[ObjectInfo]:
+            for info in super().list(prefix, limit=limit):
+                yield replace(info, modified_ms=-1)
+
+    async with Rig(tmp_path, store=TimelessStore()) as rig:
+        rig.produce_segments(1)
+        with simulated_crash(COPY_BEFORE_COMMIT), pytest.raises(SimulatedCrash):
+            await rig.manager.run_once()
+        await rig.crash()
+        await rig.settle()
+        rig.pass_ms(10 * ORPHAN_GRACE_MS)
+        assert comparison(rig).orphans == ()
 
 
 @asynchronous
