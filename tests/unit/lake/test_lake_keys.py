@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, In, Not
 
@@ -12,6 +13,8 @@ from strandline.spark_lake.arrow_scan import make_query
 from strandline.spark_lake.filters import push_down
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.planner import Skip
+from strandline.spark_lake.predicate import Comparison, Operator
+from strandline.spark_lake.row_filter import RowFilter
 from strandline.storage.errors import ObjectCorrupt
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
@@ -100,3 +103,20 @@ def test_two_tests_of_the_key_narrow_each_other_and_inequality_stays() -> None:
     assert pushdown.pushed.keys == {b"b"}
     stays = Not(In(("key",), [b"a"]))
     assert push_down([stays]).left == (stays,)
+
+
+@pytest.mark.parametrize("one", [(Operator.EQUAL, b"a"), (Operator.IN, [b"a", b"c"])])
+def test_a_null_key_is_equal_to_nothing_and_different_from_nothing(
+    one: tuple[Operator, object],
+) -> None:
+    batch = pa.record_batch({"key": pa.array([b"a", b"b", None], pa.binary())})
+
+    def left(*, negated: bool) -> list[bytes | None]:
+        comparison = Comparison("key", *one, negated=negated)
+        kept: list[bytes | None] = (
+            RowFilter(comparisons=[comparison]).apply(batch)["key"].to_pylist()
+        )
+        return kept
+
+    assert left(negated=False) == [b"a"]
+    assert left(negated=True) == [b"b"]

@@ -100,6 +100,32 @@ def test_tombstones_whose_time_begins_in_the_future_get_another_one() -> None:
     assert mark.droppable_below(now_ms=6000, delete_retention_ms=1000) == 60
 
 
+def test_a_round_does_not_begin_the_time_of_tombstones_anew() -> None:
+    """A log that is compacted often would keep them for ever."""
+    before = CompactionMark(cleaned_offset=50, horizon_offset=40, horizon_ms=1000)
+    known = {"cleaned_offset": 90, "local_start_offset": 80, "delete_retention_ms": 100}
+    waits = next_mark(before, now_ms=1099, **known)
+    assert (waits.cleaned_offset, waits.horizon_offset, waits.horizon_ms) == (90, 40, 1000)
+    over = next_mark(before, now_ms=1100, **known)
+    # And where this disk begins is below what is clean: there are older values before it.
+    assert (over.cleaned_offset, over.horizon_offset, over.horizon_ms) == (90, 80, 1100)
+
+
+@asynchronous
+async def test_a_restart_does_not_begin_the_grace_time_of_a_topic_anew(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        for _ in range(2):
+            rig.pass_ms(GRACE_MS // 2)
+            await rig.crash()
+            rig.manager.delete_topic(rig.topic_info)
+            await rig.manager.run_once()
+        assert not list(rig.store.list("topics/"))
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 @asynchronous
 async def test_an_archive_that_is_begun_anew_by_a_clock_that_went_back_is_the_later_one(
