@@ -33,7 +33,6 @@ OP = 0
 COLUMN = 1
 ARGUMENT = 2
 END = 3
-OP_FIELDS = 4
 
 INT = 0
 LONG = 1
