@@ -81,7 +81,7 @@ class ChunkStatistics:
     record_count: int
     min_timestamp_ms: TimestampMs
     max_timestamp_ms: TimestampMs
-    # Of its bytes in the log; None in segments of earlier releases (docs/decisions, 57).
+    # Of its bytes in the log; None in segments of earlier releases (docs/decisions, 55).
     crc32c: int | None = None
 
 
