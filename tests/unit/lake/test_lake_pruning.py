@@ -70,7 +70,9 @@ def with_rows(start: int, end: int) -> set[int]:
 
 def test_the_chunks_that_are_left_are_those_with_a_wanted_time() -> None:
     for start, end in combinations(EDGES, 2):
-        limits = RowLimits(start_timestamp_ms=START_MS + start, end_timestamp_ms=START_MS + end)
+        limits = RowLimits(
+            start_timestamp_ms=START_MS + start, last_timestamp_ms=START_MS + end - 1
+        )
         assert left(limits) == with_rows(start, end), (start, end)
 
 
@@ -94,9 +96,9 @@ def test_a_slice_has_the_chunks_that_begin_in_it() -> None:
         (RowLimits(start_offset=0, end_offset=300), True),
         (RowLimits(start_offset=1), False),
         (RowLimits(end_offset=299), False),
-        (RowLimits(start_timestamp_ms=START_MS, end_timestamp_ms=START_MS + 300), True),
+        (RowLimits(start_timestamp_ms=START_MS, last_timestamp_ms=START_MS + 299), True),
         (RowLimits(start_timestamp_ms=START_MS + 1), False),
-        (RowLimits(end_timestamp_ms=START_MS + 299), False),
+        (RowLimits(last_timestamp_ms=START_MS + 298), False),
     ],
 )
 def test_a_segment_is_covered_when_every_row_of_it_is_wanted(
