@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.memory import Fault, Moment
-from strandline.storage.remote.topic_info import load_topic_info
+from strandline.storage.remote.topic_info import TopicInfo, load_topic_info
 from tests.unit.tiering.harness import (
     CONFIG,
     GRACE_MS,
@@ -168,6 +169,17 @@ async def test_deleting_a_topic_empties_its_folder(tmp_path: Path) -> None:
         assert rig.memory.keys() == []
 
 
+async def empty(rig: Rig, ask: Callable[[TopicInfo], None]) -> None:
+    """A topic that had an archive has none; `ask` says so."""
+    rig.produce_segments(3)
+    await rig.settle()
+    ask(rig.topic_info)
+    await rig.manager.run_once()
+    rig.pass_ms(GRACE_MS)
+    await rig.manager.run_once()
+    assert rig.memory.keys() == []
+
+
 @pytest.mark.parametrize("name", ["00000000000000000030-1-{uuid}.log", "manifest.json"])
 @asynchronous
 async def test_what_comes_after_the_purge_goes_too_before_the_topic_is_forgotten(
@@ -175,12 +187,7 @@ async def test_what_comes_after_the_purge_goes_too_before_the_topic_is_forgotten
 ) -> None:
     """An upload of a process that was killed may be on its way, in a proxy or in the store."""
     async with Rig(tmp_path) as rig:
-        rig.produce_segments(3)
-        await rig.settle()
-        rig.manager.delete_topic(rig.topic_info)
-        await rig.manager.run_once()
-        rig.pass_ms(GRACE_MS)
-        await rig.manager.run_once()
+        await empty(rig, rig.manager.delete_topic)
         folder = topic_folder(TOPIC, TOPIC_ID)
         rig.memory.put(f"{folder}0/{name.format(uuid=uuid.uuid4().hex)}", b"late")
         rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms - 1)
@@ -198,13 +205,7 @@ async def test_a_topic_that_is_tiered_again_keeps_its_archive_when_late_uploads_
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path) as rig:
-        rig.produce_segments(3)
-        await rig.settle()
-        rig.manager.disable_topic(rig.topic_info)
-        await rig.manager.run_once()
-        rig.pass_ms(GRACE_MS)
-        await rig.manager.run_once()
-        assert rig.memory.keys() == []
+        await empty(rig, rig.manager.disable_topic)
         rig.manager.attach(rig.log, rig.topic_info, leader_epoch=rig.leader_epoch, is_new=True)
         rig.produce_segments(1)
         await rig.settle()
