@@ -305,7 +305,9 @@ class TieredPartition(RuleBasedStateMachine):
 
     @rule(point=st.sampled_from(["", *PURGE_POINTS]))
     def delete_topic(self, point: str) -> None:
-        """Nothing of it is left, whatever fails meanwhile; then there is one of that name again."""
+        """Nothing of it is left, whatever fails meanwhile or comes late; then there is one of that
+        name again.
+        """
         rig = self._rig
         rig.manager.delete_topic(rig.topic_info)
         try:
@@ -320,6 +322,10 @@ class TieredPartition(RuleBasedStateMachine):
         for _ in range(HEAL_ROUNDS):
             rig.pass_ms(GRACE_MS)
             self._run(rig.manager.run_once())
+        # What was on its way comes now, and finds another topic of that name nowhere: ids are new.
+        rig.memory.deliver_late()
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        self._run(rig.manager.run_once())
         assert list(rig.store.list("topics/")) == []
         rig.sent.clear()
         self._promised = self._asked = 0
