@@ -22,7 +22,6 @@ from strandline.broker.cluster import controller
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.replica_manager import ReplicaManager
-from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.workers import SYNC_THREADS, Workers
 from strandline.storage.clock import Clock
@@ -30,6 +29,7 @@ from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.model import TopicId
+from strandline.storage.quiet_log import QuietLog
 
 if TYPE_CHECKING:
     from strandline.storage.local.log_revival import RevivedLog
@@ -106,7 +106,7 @@ class LogUpkeep:
         And writes the leader epochs that began since the last turn.
         """
         loop = asyncio.get_running_loop()
-        said, said_by_worker = (MeasuredLog(log, self._clock) for _ in range(2))
+        quiet_log = QuietLog(log)
         while True:
             await asyncio.sleep(FLUSH_CHECK_S)
             now_ms = self._clock.now_ms()
@@ -118,7 +118,7 @@ class LogUpkeep:
             while due:
                 # Taken out: nobody here is to hold a partition that is deleted later.
                 together = [due.pop() for _ in due[:SYNC_THREADS]]
-                await asyncio.gather(*(_flush(one, said) for one in together))
+                await asyncio.gather(*(_flush(one, self._clock, quiet_log) for one in together))
                 together.clear()
             unwritten = [
                 partition
@@ -127,7 +127,7 @@ class LogUpkeep:
             ]
             if unwritten:
                 await loop.run_in_executor(
-                    self._workers.disk, _write_epochs, unwritten, said_by_worker
+                    self._workers.disk, _write_epochs, unwritten, self._clock, quiet_log
                 )
                 unwritten.clear()
 
@@ -173,19 +173,23 @@ class LogUpkeep:
                 await asyncio.sleep(0)
 
 
-async def _flush(partition: Partition, measured: MeasuredLog) -> None:
+async def _flush(partition: Partition, clock: Clock, quiet_log: QuietLog) -> None:
     try:
         await partition.flush()
     except DiskError as error:
         if partition.is_gone:
             return
         where = partition.topic_partition
-        measured.say(
-            logging.ERROR, "flush failed", where, {"partition": str(where), "error": str(error)}
+        quiet_log.say(
+            logging.ERROR,
+            "flush failed",
+            where,
+            {"partition": str(where), "error": str(error)},
+            now_s=clock.monotonic_s(),
         )
 
 
-def _write_epochs(partitions: Sequence[Partition], measured: MeasuredLog) -> None:
+def _write_epochs(partitions: Sequence[Partition], clock: Clock, quiet_log: QuietLog) -> None:
     """Blocks."""
     for partition in partitions:
         try:
@@ -193,11 +197,12 @@ def _write_epochs(partitions: Sequence[Partition], measured: MeasuredLog) -> Non
         except DiskError as error:
             if not partition.is_gone:
                 where = partition.topic_partition
-                measured.say(
+                quiet_log.say(
                     logging.ERROR,
                     "leader epochs not written",
                     where,
                     {"partition": str(where), "error": str(error)},
+                    now_s=clock.monotonic_s(),
                 )
 
 

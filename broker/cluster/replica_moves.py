@@ -41,6 +41,7 @@ from strandline.storage.local import checkpoint, log_move
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_move import LAST_PIECE_BYTES, LogMove, SourceChanged
 from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class ReplicaMoves:
         # What is noted by folder. One writer at a time, and none that waits behind a copy.
         self._noted: dict[Path, Mapping[TopicPartition, TopicId]] = {}
         self._noting = asyncio.Lock()
+        self._quiet_log = QuietLog(log)
         self._resume()
 
     def _resume(self) -> None:
@@ -152,7 +154,13 @@ class ReplicaMoves:
                 try:
                     await asyncio.to_thread(write)
                 except DiskError as error:
-                    log.error("move not noted", extra={"fields": {"reason": str(error)}})
+                    self._quiet_log.say(
+                        logging.ERROR,
+                        "move not noted",
+                        folder,
+                        {"reason": str(error)},
+                        now_s=self._clock.monotonic_s(),
+                    )
                     failed.add(folder)
                 else:
                     self._noted[folder] = moves

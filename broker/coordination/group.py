@@ -153,19 +153,19 @@ class Group(RebalancingGroup):
 
     def _refuse_bytes(self, lack: Lack, request: JoinRequest, ticket: Ticket) -> None:
         room = self._rules.room
-        if room.is_to_be_said(self._now.monotonic_ms):
-            log.warning(
-                "no room for what a group member brings, it is refused",
-                extra={
-                    "fields": {
-                        "group": self.group_id,
-                        "client": request.client_id,
-                        "group_bytes": self._members.share.held_bytes,
-                        "all_groups_bytes": room.held_bytes,
-                        "full": lack.name.lower(),
-                    }
-                },
-            )
+        room.quiet_log.say(
+            logging.WARNING,
+            "no room for what a group member brings, it is refused",
+            lack,
+            {
+                "group": self.group_id,
+                "client": request.client_id,
+                "group_bytes": self._members.share.held_bytes,
+                "all_groups_bytes": room.held_bytes,
+                "full": lack.name.lower(),
+            },
+            now_s=self._now.monotonic_ms / 1000,
+        )
         if lack is Lack.GROUP:
             self._turn_away(request.member_id)
             self._refuse_join(ticket, NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)

@@ -20,12 +20,9 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.log import AppendOrigin
 
-log = logging.getLogger(__name__)
-
 # Expiry and deleted topics may concern any number of offsets; a batch must stay below
 # max.message.bytes, of which an offset's tombstone takes well under a thousandth.
 TOMBSTONES_PER_BATCH_MAX = 500
-FAILURE_LOG_MS = 60_000
 
 
 def append(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
@@ -70,14 +67,13 @@ def member_code(error: StrandlineError) -> ErrorCode:
 
 def log_failed_write(slot: Slot, error: StrandlineError, now: Moment) -> None:
     """Says so once a minute: who was refused comes again at once."""
-    said_ms = slot.failure_said_ms
-    is_known = said_ms is not None and now.monotonic_ms - said_ms < FAILURE_LOG_MS
-    if not is_known:
-        slot.failure_said_ms = now.monotonic_ms
-    log.log(
-        logging.DEBUG if is_known else logging.WARNING,
+    where = slot.partition.topic_partition
+    slot.quiet_log.say(
+        logging.WARNING,
         "group record not written",
-        extra={"fields": {"partition": str(slot.partition.topic_partition), "error": str(error)}},
+        where,
+        {"partition": str(where), "error": str(error)},
+        now_s=now.monotonic_ms / 1000,
     )
 
 

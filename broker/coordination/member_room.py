@@ -13,8 +13,13 @@ until it is smaller.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from enum import Enum, auto
+
+from strandline.storage.quiet_log import QuietLog
+
+log = logging.getLogger(__name__)
 
 # The record of a group holds what its members brought for the protocol that was chosen, and may
 # have message.max.bytes, 1 MiB unless that was raised. What could not be written is worth nothing.
@@ -23,8 +28,6 @@ GROUP_BYTES_MAX = 64 * 1024 * 1024
 ALL_GROUPS_BYTES_MAX = 256 * 1024 * 1024
 # What a member costs beside its strings: the objects, and its places in tables.
 MEMBER_BYTES = 1024
-
-REFUSAL_LOG_MS = 60_000
 
 
 class Lack(Enum):
@@ -37,7 +40,7 @@ class Lack(Enum):
 class Room:
     """What all groups of a broker share. Not thread-safe."""
 
-    __slots__ = ("_said_ms", "group_bytes_max", "held_bytes", "total_bytes_max")
+    __slots__ = ("group_bytes_max", "held_bytes", "quiet_log", "total_bytes_max")
 
     def __init__(
         self,
@@ -48,17 +51,11 @@ class Room:
         self.group_bytes_max = group_bytes_max
         self.total_bytes_max = total_bytes_max
         self.held_bytes = 0
-        self._said_ms: int | None = None
+        # Who was refused comes again at once.
+        self.quiet_log = QuietLog(log)
 
     def __repr__(self) -> str:
         return f"<Room {self.held_bytes} of {self.total_bytes_max}>"
-
-    def is_to_be_said(self, now_ms: int) -> bool:
-        """Whether a refusal is worth a line of the log: clients come again at once."""
-        if self._said_ms is not None and now_ms - self._said_ms < REFUSAL_LOG_MS:
-            return False
-        self._said_ms = now_ms
-        return True
 
 
 class Share:

@@ -48,6 +48,7 @@ from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +61,17 @@ _FORMER_PROPERTIES = {"cleanup.policy": "delete", "retention.ms": "-1", "retenti
 class Slot:
     """One partition of the topic, and what is known of it."""
 
-    __slots__ = ("failure_said_ms", "is_loaded", "partition", "retry_s", "shard")
+    __slots__ = ("is_loaded", "partition", "quiet_log", "retry_s", "shard")
 
-    def __init__(self, partition: Partition, shard: GroupShard, *, is_loaded: bool) -> None:
+    def __init__(
+        self, partition: Partition, shard: GroupShard, *, is_loaded: bool, quiet_log: QuietLog
+    ) -> None:
+        """`quiet_log` is told of records that could not be written."""
         self.partition = partition
         self.shard = shard
         self.is_loaded = is_loaded
         self.retry_s = 0.0
-        # When it was said last that a record could not be written.
-        self.failure_said_ms: int | None = None
+        self.quiet_log = quiet_log
 
     def __repr__(self) -> str:
         return f"<Slot {self.partition.topic_partition} loaded={self.is_loaded} {self.shard!r}>"
@@ -112,6 +115,7 @@ class Slots:
             classic_size_max=config.group_max_size,
         )
         self._slots: dict[int, Slot] = {}
+        self._quiet_log = QuietLog(log)
 
     # --- finding -----------------------------------------------------------------------------
 
@@ -155,7 +159,9 @@ class Slots:
         if partition is None:
             return None
         is_empty = partition.log.end_offset <= partition.log.log_start_offset
-        slot = self._slots[index] = Slot(partition, self._new_shard(), is_loaded=is_empty)
+        slot = self._slots[index] = Slot(
+            partition, self._new_shard(), is_loaded=is_empty, quiet_log=self._quiet_log
+        )
         if not is_empty:
             self._on_found()
         return slot
@@ -193,14 +199,22 @@ class Slots:
                 )
             )
         except StorageError as error:
-            log.warning("offsets topic not created", extra={"fields": {"error": str(error)}})
+            self._say_not_created(str(error))
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
         (result,) = decision.results
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            log.warning(
-                "offsets topic not created", extra={"fields": {"error": result.error_message}}
-            )
+            self._say_not_created(result.error_message)
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _say_not_created(self, reason: str | None) -> None:
+        """Every join and commit tries it again."""
+        self._quiet_log.say(
+            logging.WARNING,
+            "offsets topic not created",
+            OFFSETS_TOPIC,
+            {"error": reason},
+            now_s=self._clock.monotonic_s(),
+        )
 
     async def compact_topic(self) -> None:
         """Turns a topic that was made to grow into a compacted one; others are left alone."""

@@ -70,7 +70,6 @@ from strandline.broker.handlers.fetch_sessions import (
 )
 from strandline.broker.handlers.purgatory import ParkedFetch
 from strandline.broker.handlers.services import Services
-from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.fetch import encode_fetch_response
@@ -85,6 +84,7 @@ from strandline.broker.protocol.messages.fetch import (
 from strandline.broker.protocol.schema import Part
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import NO_EPOCH, Isolation, Offset
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.compression import Codec
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class FetchHandler:
         self._services = services
         self._plan = FetchPlanner(services).plan
         self._loop = asyncio.get_running_loop()
-        self._measured = MeasuredLog(log, services.clock)
+        self._quiet_log = QuietLog(log)
         # Fetches that wait at present.
         self.parked_count = 0
         self._quotas = services.quotas
@@ -118,6 +118,7 @@ class FetchHandler:
             wait_ms_max=lambda: services.config.remote_fetch_max_wait_ms,
             bytes_max=lambda: self._pace.answer_bytes_max(self._now_s()),
             waits=services.traffic.remote_fetches,
+            clock=services.clock,
         )
 
     def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
@@ -178,7 +179,7 @@ class FetchHandler:
         )
         if read is None:
             return None
-        self._cold.note_read(partition, read.size_bytes)
+        partition.traffic.remote_bytes_out += read.size_bytes
         traffic = partition.traffic
         traffic.fetch_requests += 1
         traffic.remote_fetches += 1
@@ -241,11 +242,12 @@ class FetchHandler:
             return error_answer(wanted.partition, error.kafka_code, partition)
         except StorageError as error:
             where = partition.topic_partition
-            self._measured.say(
+            self._quiet_log.say(
                 logging.WARNING,
                 "read failed",
                 where,
                 {"partition": str(where), "error": str(error)},
+                now_s=self._now_s(),
             )
             found.must_answer = True
             partition.traffic.failed_fetch += 1

@@ -23,8 +23,10 @@ from strandline.broker.handlers.fetch_plan import FetchPass, FetchPlan
 from strandline.broker.handlers.fetch_sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.broker.telemetry.requests import RemoteWaits
+from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
-from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.model import Offset
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.tiering.cold_read import RemoteRead
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class ColdFetches:
         wait_ms_max: Callable[[], int],
         bytes_max: Callable[[], int | None],
         waits: RemoteWaits,
+        clock: Clock,
     ) -> None:
         """`look_at` answers a partition from this disk; `waits` counts.
 
@@ -58,8 +61,8 @@ class ColdFetches:
         self._wait_ms_max = wait_ms_max
         self._bytes_max = bytes_max
         self._waits = waits
-        # Partitions whose reads fail at present, with the kind of reason that was logged.
-        self._failures: dict[TopicPartition, str] = {}
+        self._clock = clock
+        self._quiet_log = QuietLog(log)
 
     def read_from_memory(self, plan: FetchPlan, found: FetchPass) -> None:
         """Answers the cold partitions whose records were read ahead; the others stay noted."""
@@ -156,12 +159,11 @@ class ColdFetches:
         read: RemoteRead,
     ) -> None:
         wanted, _ = found.answers[position]
-        self._failures.pop(partition.topic_partition, None)
         if found.total_bytes and found.total_bytes + read.size_bytes > plan.bytes_max:
             # A batch may be larger than a partition's share. As from the disk, only the first one
             # goes out in any case; the next fetch finds this one in memory.
             return
-        self.note_read(partition, read.size_bytes)
+        partition.traffic.remote_bytes_out += read.size_bytes
         found.total_bytes += read.size_bytes
         answer = records_answer(
             wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
@@ -170,26 +172,13 @@ class ColdFetches:
             answer = with_aborted(answer, read.aborted)
         found.answers[position] = (wanted, answer)
 
-    def note_read(self, partition: Partition, size_bytes: int) -> None:
-        """Counts what was read, and what failed before would be logged again."""
-        if self._failures:
-            self._failures.pop(partition.topic_partition, None)
-        partition.traffic.remote_bytes_out += size_bytes
-
     def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
-        """Says why once per kind of reason: consumers ask again several times a second."""
-        kind = type(error).__name__
-        topic_partition = partition.topic_partition
-        is_known = self._failures.get(topic_partition) == kind
-        self._failures[topic_partition] = kind
-        log.log(
-            logging.DEBUG if is_known else logging.WARNING,
+        """Says why, once a minute per kind of reason: consumers ask several times a second."""
+        where = partition.topic_partition
+        self._quiet_log.say(
+            logging.WARNING,
             "cold read failed",
-            extra={
-                "fields": {
-                    "partition": str(topic_partition),
-                    "offset": offset,
-                    "error": str(error),
-                }
-            },
+            (where, type(error).__name__),
+            {"partition": str(where), "offset": offset, "error": str(error)},
+            now_s=self._clock.monotonic_s(),
         )

@@ -50,6 +50,7 @@ from strandline.broker.protocol.messages.metadata import (
 )
 from strandline.storage.errors import StorageError
 from strandline.storage.model import ZERO_TOPIC_ID
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class MetadataHandlers:
         self._metadata = services.metadata
         self._services = services
         self._advertised = advertised
+        self._quiet_log = QuietLog(log)
 
     # --- Metadata ----------------------------------------------------------------------------
 
@@ -137,15 +139,16 @@ class MetadataHandlers:
             )
         except StorageError as error:
             # The client is told that there is no such topic, and asks again.
-            log.warning(
+            self._quiet_log.say(
+                logging.WARNING,
                 "topics not created",
-                extra={
-                    "fields": {
-                        "topics": ",".join(topic.name for topic in missing[:LOGGED_NAMES_MAX]),
-                        "count": len(missing),
-                        "error": str(error),
-                    }
+                type(error).__name__,
+                {
+                    "topics": ",".join(topic.name for topic in missing[:LOGGED_NAMES_MAX]),
+                    "count": len(missing),
+                    "error": str(error),
                 },
+                now_s=self._services.clock.monotonic_s(),
             )
         return self._metadata.image
 

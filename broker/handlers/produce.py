@@ -49,7 +49,6 @@ from strandline.broker.handlers.produce_later import (
     record_errors,
 )
 from strandline.broker.handlers.services import Services
-from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.header import RequestHeader, frame_response
@@ -74,6 +73,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.log import AppendInfo
 from strandline.storage.local.preparation import needs_preparation, prepare, prepare_old
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch import (
     ATTRIBUTES_FIELD,
     CODEC_MASK,
@@ -113,7 +113,7 @@ class ProduceHandler:
         self._pace = services.cold_pace
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
-        self._measured = MeasuredLog(log, services.clock)
+        self._quiet_log = QuietLog(log)
 
     def handle(
         self, request: ProduceRequest, header: RequestHeader, size_bytes: int, started_s: float
@@ -406,12 +406,13 @@ class ProduceHandler:
                 log_start_offset = partition.log.log_start_offset
         else:
             where = partition.topic_partition
-            self._measured.say(
+            self._quiet_log.say(
                 # The log of the partition says what its disk does.
                 logging.DEBUG if isinstance(error, DiskError) else logging.WARNING,
                 "append failed",
                 where,
                 {"partition": str(where), "error": str(error)},
+                now_s=self._clock.monotonic_s(),
             )
         return ProduceResponsePartition(
             index=index,
@@ -434,7 +435,7 @@ class ProduceHandler:
     async def _answer_later(
         self, response: ProduceResponse, later: list[Later], header: RequestHeader
     ) -> Parts:
-        await complete(later, self._workers, now_ms=self._clock.now_ms(), measured=self._measured)
+        await complete(later, self._workers, self._clock, self._quiet_log)
         return self._framed(response, header)
 
 

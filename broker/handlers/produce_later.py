@@ -17,13 +17,14 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.broker.cluster.partition import Partition
-from strandline.broker.measured_log import MeasuredLog
 from strandline.broker.protocol.messages.produce import (
     ProduceRecordError,
     ProduceResponsePartition,
 )
+from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidTimestamp, RecordsRejected, StorageError
 from strandline.storage.local.append_rules import check_records
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.values import dataclass
 
 
@@ -50,23 +51,27 @@ Later: TypeAlias = ToFlush | ToBlame
 
 
 async def complete(
-    later: Sequence[Later], workers: Executor, *, now_ms: int, measured: MeasuredLog
+    later: Sequence[Later], workers: Executor, clock: Clock, quiet_log: QuietLog
 ) -> None:
     """Does what the answers wait for, in order. Records are read by `workers`."""
     for entry in later:
         if isinstance(entry, ToFlush):
-            await _flush(entry, measured)
+            await _flush(entry, clock, quiet_log)
         else:
-            await _blame(entry, workers, now_ms)
+            await _blame(entry, workers, clock.now_ms())
 
 
-async def _flush(entry: ToFlush, measured: MeasuredLog) -> None:
+async def _flush(entry: ToFlush, clock: Clock, quiet_log: QuietLog) -> None:
     try:
         await entry.partition.flush()
     except StorageError as error:
         where = entry.partition.topic_partition
-        measured.say(
-            logging.ERROR, "flush failed", where, {"partition": str(where), "error": str(error)}
+        quiet_log.say(
+            logging.ERROR,
+            "flush failed",
+            where,
+            {"partition": str(where), "error": str(error)},
+            now_s=clock.monotonic_s(),
         )
         entry.answers[entry.position] = ProduceResponsePartition(
             index=entry.answers[entry.position].index,

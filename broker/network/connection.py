@@ -90,6 +90,7 @@ class Connection:
         "_loop",
         "_mute",
         "_on_close",
+        "_on_failed",
         "_on_refused",
         "_outgoing",
         "_pending",
@@ -119,9 +120,11 @@ class Connection:
         frame_bytes_max: int,
         on_close: Callable[[Connection], None],
         on_refused: Callable[[str, str], None],
+        on_failed: Callable[[str, Exception], None],
         cold_turns: ColdTurns | None = None,
     ) -> None:
-        """`on_refused` is told peer and reason when a client is cut off for what it sent.
+        """`on_refused` is told peer and reason when a client is cut off for what it sent, and
+        `on_failed` peer and error when it is for a mistake of ours.
 
         Without `cold_turns` cold answers are sent like others.
         """
@@ -146,6 +149,7 @@ class Connection:
         self._is_waiting = False
         self._on_close = on_close
         self._on_refused = on_refused
+        self._on_failed = on_failed
         self.peer = peer
         # The name of the listener that it came by.
         self.listener = listener
@@ -262,7 +266,7 @@ class Connection:
 
     def _on_failure(self, error: Exception) -> None:
         """A handler's mistake costs its client the connection, never the broker its life."""
-        log.error("request failed", extra={"fields": {"peer": self.peer}}, exc_info=error)
+        self._on_failed(self.peer, error)
         self._pending = None
         self.close("internal error")
 

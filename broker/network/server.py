@@ -26,6 +26,7 @@ from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.pacing import SystemChoice
 from strandline.storage.clock import Clock
+from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -123,8 +124,8 @@ class Server:
         self._by_listener: Counter[str] = Counter()
         self._accepted_total = 0
         self._refused_total = 0
-        self._refusal_logged_s = -REFUSAL_LOG_S
-        self._refusals_unlogged = 0
+        self._refusals = QuietLog(log, quiet_s=REFUSAL_LOG_S)
+        self._failures = QuietLog(log)
         self._closed_idle_total = 0
         self._closed_stalled_total = 0
 
@@ -222,6 +223,7 @@ class Server:
             frame_bytes_max=limits.request_bytes_max,
             on_close=self._forget,
             on_refused=self._log_refusal,
+            on_failed=self._log_failure,
             cold_turns=self._cold_turns,
         )
         if isinstance(handler, Gate):
@@ -231,21 +233,24 @@ class Server:
 
     def _log_refusal(self, peer: str, reason: str) -> None:
         """Says why a client was cut off, which nothing on the wire can; not for every one."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._refusal_logged_s < REFUSAL_LOG_S:
-            self._refusals_unlogged += 1
-            return
-        log.warning(
+        self._refusals.say(
+            logging.WARNING,
             "client cut off for what it sent",
-            extra={
-                "fields": {
-                    "peer": peer,
-                    "reason": reason,
-                    "others_since_last_line": self._refusals_unlogged,
-                }
-            },
+            self,
+            {"peer": peer, "reason": reason},
+            now_s=self._clock.monotonic_s(),
         )
-        self._refusal_logged_s, self._refusals_unlogged = now_s, 0
+
+    def _log_failure(self, peer: str, error: Exception) -> None:
+        """Says what failed unexpectedly; a client may come again with the same at once."""
+        self._failures.say(
+            logging.ERROR,
+            "request failed",
+            place_of(error),
+            {"peer": peer},
+            now_s=self._clock.monotonic_s(),
+            error=error,
+        )
 
     def _hold(self, connected: socket.socket, held_ms: int) -> None:
         """Neither reads nor answers for a while; then closes."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from strandline.broker.telemetry.exposition import Format
+from strandline.storage.quiet_log import QuietLog, place_of
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class MetricsServer:
         """`page` makes the metrics; `unready` says why clients cannot be served, or nothing."""
         self._page = page
         self._unready = unready
+        self._quiet_log = QuietLog(log)
         self._connections: set[_Connection] = set()
         self._server: asyncio.Server | None = None
 
@@ -51,7 +53,9 @@ class MetricsServer:
         """Starts to serve; the port. Raises OSError if the address cannot be bound."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: _Connection(self._page, self._unready, self._connections), host or None, port
+            lambda: _Connection(self._page, self._unready, self._connections, self._quiet_log),
+            host or None,
+            port,
         )
         bound_port: int = self._server.sockets[0].getsockname()[1]
         return bound_port
@@ -74,10 +78,12 @@ class _Connection(asyncio.Protocol):
         page: Callable[[Format], Iterator[str]],
         unready: Readiness,
         connections: set[_Connection],
+        quiet_log: QuietLog,
     ) -> None:
         self._page = page
         self._unready = unready
         self._connections = connections
+        self._quiet_log = quiet_log
         self._received = bytearray()
         self._pieces: Iterator[str] | None = None
         self._paused = False
@@ -171,9 +177,16 @@ class _Connection(asyncio.Protocol):
             return
         try:
             piece = next(self._pieces, None)
-        except Exception:
+        except Exception as error:
             # A page that ends in the middle is taken for no page at all.
-            log.exception("metrics could not be collected")
+            self._quiet_log.say(
+                logging.ERROR,
+                "metrics could not be collected",
+                place_of(error),
+                {},
+                now_s=asyncio.get_running_loop().time(),
+                error=error,
+            )
             self.abort()
             return
         self._pieces_sent += 1

@@ -30,11 +30,17 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from strandline.storage import files
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
 from strandline.storage.files import OpenFile
 from strandline.storage.model import NO_TIMESTAMP
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
+
+# Each lookup tries the file again. One for all indexes, of which few fail.
+_quiet_log = QuietLog(log)
+_CLOCK = SystemClock()
 
 # Entries kept back before they are written: one small write per 512 batches of the hot path.
 UNWRITTEN_ENTRIES_MAX = 512
@@ -91,7 +97,7 @@ class SparseIndex:
         try:
             content = files.read_whole(self._path)
         except DiskError as error:
-            log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
+            self._warn("index unreadable", error)
             content = b""
         return self._adopt(content)
 
@@ -132,7 +138,7 @@ class SparseIndex:
         try:
             content = files.read_if_there(self._path)
         except DiskError as error:
-            log.warning("index unreadable", extra={"fields": {"reason": str(error)}})
+            self._warn("index unreadable", error)
             content = None
         self._adopt(content or b"")
         return -1 if content is None else len(content)
@@ -232,7 +238,16 @@ class SparseIndex:
             self.write_out()
         except DiskError as error:
             self._written = len(self._keys or ())
-            log.warning("index not written", extra={"fields": {"reason": str(error)}})
+            self._warn("index not written", error)
+
+    def _warn(self, event: str, error: DiskError) -> None:
+        _quiet_log.say(
+            logging.WARNING,
+            event,
+            str(self._path),
+            {"reason": str(error)},
+            now_s=_CLOCK.monotonic_s(),
+        )
 
     def _cut(self, entry_count: int) -> None:
         keys, values = self.columns()

@@ -56,14 +56,17 @@ from strandline.storage.model import (
     TopicId,
     TopicPartition,
 )
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records import batch as batch_format
 
 __all__ = ["AppendInfo", "AppendOrigin", "LocalLog", "LocalRead", "LogStatistics"]
 
 log = logging.getLogger(__name__)
 
-# Producers try again several times a second while a disk is full; it is said once a minute.
-FAILURE_LOG_MS = 60_000
+# Producers try again several times a second while a disk is full. One for all logs, of which
+# few fail.
+_failures = QuietLog(log)
+
 # Segments without records that one read passes over: each is a look into its file.
 BARE_SEGMENTS_MAX = 64
 
@@ -361,19 +364,16 @@ class LocalLog(SegmentedLog):
             is_torn = True
         if is_torn or error.condemns_folder:
             self._fail(error)
-        now_ms = self._clock.now_ms()
-        if now_ms - self._failure_logged_ms < FAILURE_LOG_MS and not is_torn:
-            return
-        self._failure_logged_ms = now_ms
-        log.error(
+        _failures.say(
+            logging.ERROR,
             "append failed",
-            extra={
-                "fields": {
-                    "partition": str(self.topic_partition),
-                    "reason": str(error),
-                    "stopped": self.failure is not None,
-                }
+            (self.directory, is_torn),
+            {
+                "partition": str(self.topic_partition),
+                "reason": str(error),
+                "stopped": self.failure is not None,
             },
+            now_s=self._clock.monotonic_s(),
         )
 
     # --- read ------------------------------------------------------------------------------------

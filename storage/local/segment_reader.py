@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import CorruptFile, CorruptRecords
 from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.local.index import OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
@@ -35,6 +36,7 @@ from strandline.storage.local.segment_names import (
 from strandline.storage.local.txn_index import TxnIndex
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import NO_TIMESTAMP, TimestampOffset
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records import old_messages
 from strandline.storage.records.any_batch import BATCH_BYTES_MIN, iter_records, read_header
 from strandline.storage.records.batch import (
@@ -48,6 +50,11 @@ from strandline.storage.records.batch import (
 from strandline.storage.records.record import Record
 
 log = logging.getLogger(__name__)
+
+# Who reads the place before a wrong entry reads it again. One for all segments, of which few
+# are wrong.
+_quiet_log = QuietLog(log)
+_CLOCK = SystemClock()
 
 # How much of the log one step of a walk reads: a default index interval, so mostly one read.
 WALK_BYTES = 4096
@@ -280,9 +287,13 @@ class SegmentReader:
         except CorruptFile:
             first = None
         if first is None or first.last_offset != self.base_offset + entry.relative_offset:
-            log.warning(
+            path = str(self.index_path)
+            _quiet_log.say(
+                logging.WARNING,
                 "index entry does not fit the log",
-                extra={"fields": {"path": str(self.index_path), "position": entry.position}},
+                path,
+                {"path": path, "position": entry.position},
+                now_s=_CLOCK.monotonic_s(),
             )
             return self._walk(position)
         return chain((first,), walk)
@@ -361,9 +372,13 @@ class SegmentReader:
             return 0
         batch = self.locate(self.base_offset + entry.relative_offset)
         if batch is None or self._header_at(batch.position).max_timestamp_ms != entry.timestamp_ms:
-            log.warning(
+            path = str(self.time_index_path)
+            _quiet_log.say(
+                logging.WARNING,
                 "time index entry does not fit the log",
-                extra={"fields": {"path": str(self.time_index_path)}},
+                path,
+                {"path": path},
+                now_s=_CLOCK.monotonic_s(),
             )
             return 0
         return batch.position

@@ -87,7 +87,6 @@ class SegmentedLog:
         self.last_flush_ms = clock.now_ms()
         self._clock = clock
         self._failure: DiskError | None = None
-        self._failure_logged_ms = 0
         self._trash = Trash()
         # How often something was taken off its end: who copies it may have copied that.
         self.cut_count = 0

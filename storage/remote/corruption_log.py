@@ -7,17 +7,16 @@ fetched anew and found wrong twice. The counters count all of it.
 from __future__ import annotations
 
 import logging
-import threading
-from collections import OrderedDict
 
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import CorruptRecords
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.remote.segment_index import ChunkKey
 
 log = logging.getLogger(__name__)
 
 TOLD_AGAIN_S = 600.0
-# Of more damaged chunks than that, the one that was told longest ago is told again.
+# Of more damaged chunks than that, the one that was silent longest is told again.
 REMEMBERED = 1024
 
 
@@ -26,36 +25,23 @@ class CorruptionLog:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
-        self._told_s: OrderedDict[tuple[str, int, str], float] = OrderedDict()
+        self._quiet_log = QuietLog(log, quiet_s=TOLD_AGAIN_S, subjects_max=REMEMBERED)
 
     def tell(self, key: ChunkKey, source: str, error: CorruptRecords) -> None:
         """A WARNING the first time in `TOLD_AGAIN_S`, DEBUG after that."""
-        log.log(
-            logging.WARNING if self._is_new((key.log_key, key.position, source)) else logging.DEBUG,
+        self._quiet_log.say(
+            logging.WARNING,
             "chunk has wrong checksum",
-            extra={
-                "fields": {
-                    "key": key.log_key,
-                    "position": key.position,
-                    "source": source,
-                    "error": str(error),
-                    "next": "`strandline archive verify` says what else is damaged",
-                }
+            (key.log_key, key.position, source),
+            {
+                "key": key.log_key,
+                "position": key.position,
+                "source": source,
+                "error": str(error),
+                "next": "`strandline archive verify` says what else is damaged",
             },
+            now_s=self._clock.monotonic_s(),
         )
-
-    def _is_new(self, what: tuple[str, int, str]) -> bool:
-        now_s = self._clock.monotonic_s()
-        with self._lock:
-            told_s = self._told_s.get(what)
-            if told_s is not None and now_s < told_s + TOLD_AGAIN_S:
-                return False
-            self._told_s[what] = now_s
-            self._told_s.move_to_end(what)
-            if len(self._told_s) > REMEMBERED:
-                self._told_s.popitem(last=False)
-            return True
 
 
 corruption_log = CorruptionLog(SystemClock())

@@ -14,10 +14,14 @@ from collections import OrderedDict
 from pathlib import Path
 
 from strandline.storage import files
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.remote.segment_index import ChunkKey
 
 log = logging.getLogger(__name__)
+
+_CLOCK = SystemClock()
 
 _CHUNK_SUFFIX = ".chunk"
 
@@ -25,7 +29,7 @@ _CHUNK_SUFFIX = ".chunk"
 class DiskChunkCache:
     """Chunks as files in one folder, least recently used first to go. Thread-safe, blocking.
 
-    A failing disk costs the cache, never a read: errors are logged once and count as misses.
+    A failing disk costs the cache, never a read: errors count as misses.
     """
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
@@ -39,7 +43,7 @@ class DiskChunkCache:
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._size_bytes = 0
         self._writing: set[str] = set()
-        self._has_failed = False
+        self._quiet_log = QuietLog(log)
         files.make_directory(directory)
         self._adopt()
         self._trim(0)
@@ -132,12 +136,14 @@ class DiskChunkCache:
             self._note_failure(error)
 
     def _note_failure(self, error: Exception) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            log.warning(
-                "chunk cache on disk failed",
-                extra={"fields": {"directory": str(self._directory), "error": str(error)}},
-            )
+        directory = str(self._directory)
+        self._quiet_log.say(
+            logging.WARNING,
+            "chunk cache on disk failed",
+            directory,
+            {"directory": directory, "error": str(error)},
+            now_s=_CLOCK.monotonic_s(),
+        )
 
 
 def _file_name(key: ChunkKey) -> str:

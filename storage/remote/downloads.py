@@ -31,6 +31,7 @@ from typing import Protocol
 
 from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.model import Offset
+from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
 from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
 from strandline.storage.remote.direct_read import KeepsFiles
@@ -107,6 +108,7 @@ class ChunkDownloads:
         pace: DownloadPace | None = None,
     ) -> None:
         self.counters = DownloadCounters()
+        self._quiet_log = QuietLog(log)
         self.process = download_process(store, parallel_max=parallel_max)
         # For what is no chunk; blocks.
         self.ranges = RangesPastTheSdk(store, self.process)
@@ -426,7 +428,14 @@ class ChunkDownloads:
     def _disk_write_ended(self, done: asyncio.Future[None]) -> None:
         self._disk_writes -= 1
         if not done.cancelled() and (error := done.exception()) is not None:
-            log.error("chunk was not kept on disk", extra={"fields": {"error": repr(error)}})
+            assert self._loop is not None
+            self._quiet_log.say(
+                logging.ERROR,
+                "chunk was not kept on disk",
+                place_of(error),
+                {"error": repr(error)},
+                now_s=self._loop.time(),
+            )
 
 
 def _fail(future: asyncio.Future[Chunk], error: BaseException) -> None:

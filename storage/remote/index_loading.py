@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -18,6 +19,7 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import AbortedTransaction
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.any_batch import read_header
 from strandline.storage.records.batch import HEADER_BYTES, BatchHeader
 from strandline.storage.records.old_messages import is_old, message_bytes
@@ -34,6 +36,10 @@ from strandline.storage.remote.segment_meta import (
 )
 
 log = logging.getLogger(__name__)
+
+# Readers forget indexes that nobody used lately, and load them again.
+_quiet_log = QuietLog(log)
+_CLOCK = SystemClock()
 
 # Headers are walked in blocks of this size.
 WALK_BYTES = 8 * 1024 * 1024
@@ -57,9 +63,12 @@ def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> S
             end_offset=entry.end_offset,
         )
     except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
-        log.warning(
+        _quiet_log.say(
+            logging.WARNING,
             "segment index unusable, walking the log object",
-            extra={"fields": {"key": entry.meta_key, "error": str(error)}},
+            entry.meta_key,
+            {"key": entry.meta_key, "error": str(error)},
+            now_s=_CLOCK.monotonic_s(),
         )
     pieces = tuple(_walk(store, entry))
     try:

@@ -128,7 +128,7 @@ class TieringManager:
         # Of the archives that disabled topics had; by the number of the partition.
         self._generations: dict[TopicId, dict[int, str]] = {}
         self._queue: WorkQueue[WorkKey] = WorkQueue()
-        self._crew = WorkCrew(config.workers, self._queue, self._step)
+        self._crew = WorkCrew(config.workers, self._queue, self._step, clock=clock)
         self._tombstones_read = False
 
     # --- which partitions there are ----------------------------------------------------------

@@ -14,6 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
+from strandline.storage.clock import Clock
+from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.work_queue import WorkQueue
 
@@ -26,13 +28,21 @@ class WorkCrew(Generic[KeyT]):
     """Calls `step` for what the queue gives, `count` at a time. Used on the event loop only."""
 
     def __init__(
-        self, count: int, queue: WorkQueue[KeyT], step: Callable[[KeyT], Awaitable[bool]]
+        self,
+        count: int,
+        queue: WorkQueue[KeyT],
+        step: Callable[[KeyT], Awaitable[bool]],
+        *,
+        clock: Clock,
     ) -> None:
         """`step` tells whether there is more to do for its key."""
         assert count >= 1, count
         self._count = count
         self._queue = queue
         self._step = step
+        self._clock = clock
+        # A mistake is met at every turn, by every key.
+        self._quiet_log = QuietLog(log)
         self._resized = asyncio.Event()
 
     @property
@@ -73,8 +83,15 @@ class WorkCrew(Generic[KeyT]):
             more = False
             try:
                 more = await self._step(key)
-            except Exception:  # whatever it is, the other keys go on
-                log.exception("step failed", extra={"fields": {"key": str(key)}})
+            except Exception as error:  # whatever it is, the other keys go on
+                self._quiet_log.say(
+                    logging.ERROR,
+                    "step failed",
+                    place_of(error),
+                    {"key": str(key)},
+                    now_s=self._clock.monotonic_s(),
+                    error=error,
+                )
             finally:
                 self._queue.done(key)
             if more:

@@ -12,6 +12,7 @@ from strandline.broker.handlers.fetch_cold import ColdFetches
 from strandline.broker.handlers.fetch_plan import FetchPass
 from strandline.broker.handlers.fetch_sessions import WantedPartition
 from strandline.broker.telemetry.requests import RemoteWaits
+from strandline.storage.clock import ManualClock
 from tests.unit.handlers.fetch_plans import plan_of_nothing
 
 # Longer than any test: who waits for it fails.
@@ -40,6 +41,7 @@ def _fetches(
         wait_ms_max=lambda: wait_ms_max,
         bytes_max=lambda: held_bytes_max,
         waits=RemoteWaits() if waits is None else waits,
+        clock=ManualClock(),
     )
 
 

@@ -14,11 +14,13 @@ from strandline.broker.answers import Answer, Deferred, ThrottledParts
 from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
 from strandline.broker.network.server import (
     HELD_MAX,
+    REFUSAL_LOG_S,
     STALLED_S,
     Server,
     ServerLimits,
 )
 from strandline.storage.clock import ManualClock
+from strandline.storage.quiet_log import QUIET_S
 
 IDLE_MS = 90_000
 # What no socket buffer holds.
@@ -26,7 +28,7 @@ LARGE = bytes(32 * 1024 * 1024)
 
 
 class Echo:
-    """Answers each frame with itself, with LARGE, or never; as its first byte says."""
+    """Answers each frame with itself, with LARGE, late, or never; as its first byte says."""
 
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         match bytes(frame[:1]):
@@ -38,6 +40,8 @@ class Echo:
                 never = Deferred()
                 asyncio.get_running_loop().call_soon(never.fail, ValueError("a mistake"))
                 return never
+            case b"X":
+                raise KeyError("another mistake")
             case _:
                 return [bytes(frame)]
 
@@ -160,6 +164,48 @@ def test_who_waits_for_an_answer_that_cannot_be_built_is_told_by_the_end(
 
     run(test)
     assert "a mistake" in caplog.text
+
+
+async def is_cut_off_for(port: int, sent: bytes) -> bool:
+    reader, writer = await connect(port)
+    writer.write(sent)
+    try:
+        return await is_closed(reader)
+    finally:
+        writer.close()
+
+
+def test_a_client_that_meets_our_mistake_again_and_again_does_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each mistake is told with its traceback once a minute, and how often it was not."""
+
+    async def test(_server: Server, clock: ManualClock, port: int) -> None:
+        for sent in (b"X1", b"X2", b"F", b"X3"):
+            assert await is_cut_off_for(port, frame(sent))
+        clock.advance_ms(int(QUIET_S * 1000))
+        assert await is_cut_off_for(port, frame(b"X4"))
+
+    run(test)
+    said = [one for one in caplog.records if one.message == "request failed"]
+    assert [(one.exc_info[0], one.fields.get("not_logged")) for one in said] == [  # type: ignore[index, attr-defined]
+        (KeyError, None),
+        (ValueError, None),
+        (KeyError, 2),
+    ]
+
+
+def test_clients_that_are_cut_off_by_the_dozen_are_a_line_a_second(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(_server: Server, clock: ManualClock, port: int) -> None:
+        for wait_s in (0.0, 0.0, 0.0, REFUSAL_LOG_S):
+            clock.advance_ms(int(wait_s * 1000))
+            assert await is_cut_off_for(port, frame(bytes(1001)))
+
+    run(test)
+    said = [one.fields.get("not_logged") for one in caplog.records if "cut off" in one.message]  # type: ignore[attr-defined]
+    assert said == [None, 2]
 
 
 def test_who_is_muted_is_not_idle_and_not_read() -> None:

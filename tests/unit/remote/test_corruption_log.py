@@ -8,7 +8,6 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import CorruptRecords
-from strandline.storage.remote import corruption_log
 from strandline.storage.remote.corruption_log import TOLD_AGAIN_S, CorruptionLog
 from strandline.storage.remote.segment_index import ChunkKey
 
@@ -50,10 +49,3 @@ def test_what_is_still_damaged_is_told_again_later(told: Told) -> None:
     assert told.tell() == 0
     told.clock.advance_ms(1)
     assert told.tell() == 1
-
-
-def test_what_is_remembered_is_bounded(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corruption_log, "REMEMBERED", 2)
-    for position in (0, 10, 20):
-        told.tell(position)
-    assert [told.tell(10), told.tell(20), told.tell(0)] == [0, 0, 1]

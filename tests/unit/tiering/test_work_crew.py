@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from strandline.storage.clock import ManualClock
 from strandline.storage.tiering.work_crew import WorkCrew
 from strandline.storage.tiering.work_queue import WorkQueue
 
@@ -36,7 +37,7 @@ def run(count: int, check: Callable[[WorkCrew[int], Steps], Awaitable[None]]) ->
     async def whole() -> None:
         queue: WorkQueue[int] = WorkQueue()
         steps = Steps()
-        crew = WorkCrew(count, queue, steps.step)
+        crew = WorkCrew(count, queue, steps.step, clock=ManualClock())
         for key in range(40):
             queue.add(key)
         working = asyncio.ensure_future(crew.run())
@@ -89,7 +90,7 @@ def test_a_crew_that_shrank_while_it_had_nothing_to_do_leaves_nothing_undone() -
     async def whole() -> None:
         queue: WorkQueue[int] = WorkQueue()
         steps = Steps()
-        crew = WorkCrew(8, queue, steps.step)
+        crew = WorkCrew(8, queue, steps.step, clock=ManualClock())
         working = asyncio.ensure_future(crew.run())
         await settle()
         crew.count = 1
@@ -119,11 +120,13 @@ def test_a_step_that_fails_by_our_mistake_ends_nothing_but_itself(
 
     async def whole() -> None:
         queue: WorkQueue[str] = WorkQueue()
-        crew = WorkCrew(1, queue, step)
+        clock = ManualClock()
+        crew = WorkCrew(1, queue, step, clock=clock)
         working = asyncio.ensure_future(crew.run())
-        for key in ("wrong", "a", "wrong", "b"):
+        for key in ("wrong", "wrong", "a", "wrong", "b"):
             queue.add(key)
             await settle()
+            clock.advance_ms(40_000)
         assert done == ["a", "b"]
         assert not working.done()
         working.cancel()
@@ -131,4 +134,5 @@ def test_a_step_that_fails_by_our_mistake_ends_nothing_but_itself(
             await working
 
     asyncio.run(whole())
-    assert [record.message for record in caplog.records] == ["step failed"] * 2
+    said = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
+    assert said == [{"key": "wrong"}, {"key": "wrong", "not_logged": 1}]
