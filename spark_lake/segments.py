@@ -87,7 +87,7 @@ class SegmentMeta:
         return statistics
 
     def key_filter(self) -> KeyFilter | None:
-        """None for a segment that has none, as those of earlier releases. Raises ObjectCorrupt."""
+        """None where it was left out, for it would spare nothing. Raises ObjectCorrupt."""
         content = self._read(Section.KEY_FILTER)
         if content is None:
             return None

@@ -70,7 +70,7 @@ class ChunkRange:
     base_offset: Offset
     end_offset: Offset
     record_count: int
-    # Of its chunks, in order; none of them of a whole segment, or one of an earlier release.
+    # Of its chunks, in order; none of a whole segment, or where its `.meta` has none.
     checksums: tuple[ChunkChecksum, ...] = ()
 
     @property

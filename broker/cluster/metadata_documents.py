@@ -2,9 +2,6 @@
 
 Both are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
 rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs [partition, node].
-
-Version 2 of a snapshot added `broker_configs` and `client_quotas`, version 3 `group_configs` and
-`scram_credentials`; an older one has none.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
 VERSION = 1
 VERSIONS = range(1, 2)
 SNAPSHOT_VERSION = 3
-SNAPSHOT_VERSIONS = range(1, 4)
+SNAPSHOT_VERSIONS = range(3, 4)
 
 # What the first entry has for `previous`.
 NO_ENTRY_CHECKSUM = "00000000"
@@ -153,8 +150,8 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
         next_producer_id=fields.integer("next_producer_id"),
         broker_properties=_decode_broker_configs(fields),
         client_quotas=_decode_client_quotas(fields),
-        group_properties=_decode_since_3(fields, "group_configs", "group_id", "properties"),
-        scram_credentials=_decode_since_3(fields, "scram_credentials", "user", "credentials"),
+        group_properties=_decode_texts(fields, "group_configs", "group_id", "properties"),
+        scram_credentials=_decode_texts(fields, "scram_credentials", "user", "credentials"),
     )
     return Snapshot(image=image, head_checksum=fields.text("previous"))
 
@@ -230,8 +227,6 @@ def _decode_purge(fields: Fields) -> DeletedTopic:
 
 
 def _decode_broker_configs(fields: Fields) -> dict[NodeId | None, Mapping[str, str]]:
-    if fields.integer("version") == 1:
-        return {}
     return {
         one.optional_integer("node_id"): _properties(one)
         for one in fields.objects("broker_configs")
@@ -239,19 +234,13 @@ def _decode_broker_configs(fields: Fields) -> dict[NodeId | None, Mapping[str, s
 
 
 def _decode_client_quotas(fields: Fields) -> dict[QuotaEntity, Mapping[str, float]]:
-    if fields.integer("version") == 1:
-        return {}
     return {
         QuotaEntity.of(one.texts_by_name("entity")): MappingProxyType(decode_quotas(one, "quotas"))
         for one in fields.objects("client_quotas")
     }
 
 
-def _decode_since_3(
-    fields: Fields, name: str, key: str, values: str
-) -> dict[str, Mapping[str, str]]:
-    if fields.integer("version") < 3:
-        return {}
+def _decode_texts(fields: Fields, name: str, key: str, values: str) -> dict[str, Mapping[str, str]]:
     return {
         one.text(key): MappingProxyType(one.texts_by_name(values)) for one in fields.objects(name)
     }

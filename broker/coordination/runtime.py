@@ -439,7 +439,6 @@ class GroupCoordinator:
 
     async def run(self) -> None:
         """Loads what is not loaded, and keeps all deadlines; never returns."""
-        await self._slots.compact_topic()
         while True:
             self._catch_up()
             self._ring_alarms()

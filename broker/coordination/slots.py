@@ -8,8 +8,7 @@ The group's slot is the partition that Java's hash of its id names. An empty log
 so a topic that was just made is served at once.
 
 The topic is compacted: of each group and each committed offset the latest record stays, so loading
-reads about as much as there is to know. Brokers before compaction was served made it with
-cleanup.policy=delete and retention.ms=-1, so that nothing was lost; `compact_topic` mends that.
+reads about as much as there is to know.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from strandline.broker.cluster import controller
-from strandline.broker.cluster.decisions import NewProperties, NewTopic, TopicDefaults
+from strandline.broker.cluster.decisions import NewTopic, TopicDefaults
 from strandline.broker.cluster.image import TopicImage
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.partition import Partition
@@ -54,8 +53,6 @@ log = logging.getLogger(__name__)
 
 # A partition that cannot be read is tried again after this.
 LOAD_RETRY_S = 30.0
-# What the topic was made with while compaction was not served.
-_FORMER_PROPERTIES = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class Slot:
@@ -215,26 +212,6 @@ class Slots:
             {"error": reason},
             now_s=self._clock.monotonic_s(),
         )
-
-    async def compact_topic(self) -> None:
-        """Turns a topic that was made to grow into a compacted one; others are left alone."""
-        topic = self._metadata.image.topics.get(OFFSETS_TOPIC)
-        if topic is None or not _FORMER_PROPERTIES.items() <= topic.properties.items():
-            return
-        properties = {
-            name: text for name, text in topic.properties.items() if name not in _FORMER_PROPERTIES
-        }
-        change = NewProperties(
-            name=OFFSETS_TOPIC, properties={**properties, "cleanup.policy": "compact"}
-        )
-        try:
-            await self._metadata.change(
-                lambda image: controller.set_topic_properties(
-                    image, [change], defaults=self._topic_defaults
-                )
-            )
-        except StorageError as error:
-            log.warning("offsets topic not compacted", extra={"fields": {"error": str(error)}})
 
     # --- loading -----------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ final case class ChunkRange(
 final case class ChunkChecksum(end: Long, crc32c: Int)
 
 object ChunkChecksum {
-  /** None of a segment of earlier releases. */
+  /** None where the `.meta` has none. */
   def of(end: Long, crc32c: JsonNode): Vector[ChunkChecksum] =
     if (crc32c == null) Vector.empty
     else Vector(ChunkChecksum(end, crc32c.longValue.toInt))

@@ -1,6 +1,6 @@
 package strandline.spark
 
-/** Rows outside are left out; both ends exclusive at the top. */
+/** Rows outside are left out: those from `endOffset` on, and those later than `lastMs`. */
 final case class RowLimits(startOffset: Long, endOffset: Long, startMs: Long, lastMs: Long)
 
 /** The records of one batch: `payload(start until end)`, and what its header says of them. */

@@ -68,7 +68,7 @@ class Section(Enum):
     TXN_INDEX = "txn_index"  # bytes of Kafka's .txnindex
     PRODUCER_SNAPSHOT = "producer_snapshot"  # bytes of Kafka's .snapshot at the end offset
     LEADER_EPOCHS = "leader_epochs"  # text of leader-epoch-checkpoint up to the end offset
-    KEY_FILTER = "key_filter"  # KeyFilter; segments of earlier releases have none
+    KEY_FILTER = "key_filter"  # KeyFilter; left out where it would spare nothing
     STATISTICS = "statistics"  # SegmentStatistics
 
 
@@ -81,7 +81,7 @@ class ChunkStatistics:
     record_count: int
     min_timestamp_ms: TimestampMs
     max_timestamp_ms: TimestampMs
-    # Of its bytes in the log; None in segments of earlier releases (docs/decisions, 55).
+    # Of its bytes in the log (docs/decisions, 55); None if nobody computed it.
     crc32c: int | None = None
 
 
@@ -101,7 +101,7 @@ class SegmentStatistics:
         return all(chunk.crc32c is not None for chunk in self.chunks)
 
     def without_checksums(self) -> SegmentStatistics:
-        """As an earlier release would have them."""
+        """The same facts with the checksum of no chunk."""
         return replace(self, chunks=tuple(replace(chunk, crc32c=None) for chunk in self.chunks))
 
     def encode(self) -> bytes:
@@ -125,7 +125,7 @@ class SegmentStatistics:
                     ]
                     for chunk in self.chunks
                 ],
-                # Beside the rows, whose width earlier releases check.
+                # All of them or none, so not in the rows.
                 **({_CHECKSUMS: [*checksums]} if self.has_checksums else {}),
             },
         )

@@ -70,7 +70,7 @@ def tail_fields(part: TailPart) -> dict[str, Json]:
 
 
 def tail_from(fields: Fields) -> TailPart:
-    """A part of a manifest; old ones lack the last two fields. Raises CorruptFile."""
+    """A part of a manifest, which may lack the last two fields. Raises CorruptFile."""
     return TailPart(
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),

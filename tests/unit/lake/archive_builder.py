@@ -129,7 +129,7 @@ class ArchiveBuilder:
     def add_piece(
         self, topic: str, batches: Sequence[bytes], *, partition: int = 0, is_told: bool = True
     ) -> TailPart:
-        """Appends a piece of the open segment; not `is_told`: as earlier releases wrote them."""
+        """Appends a piece of the open segment; not `is_told`: as of an old message format."""
         manifest = self.manifest(topic, partition)
         content = b"".join(batches)
         headers = [batch.header for batch in iter_batches(content)]

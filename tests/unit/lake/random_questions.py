@@ -253,7 +253,7 @@ class RandomArchive:
         epochs = (EpochStart(0, start),)
         made = sections_of(facts, leader_epochs=epochs, aborted=touching, producer_snapshot=None)
         if self.random.random() < 0.2:
-            made.pop(Section.KEY_FILTER, None)  # as earlier releases wrote them
+            made.pop(Section.KEY_FILTER, None)  # as where it would spare nothing
         meta = segment_meta.encode(made)
         manifest = self.archive.manifest(topic, partition)
         names = keys.segment_keys(

@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def archive(tmp_path: Path) -> ArchiveBuilder:
-    """Four segments of 150 records and 1.3 MiB; the third has no filter, as of an old release."""
+    """Four segments of 150 records and 1.3 MiB; the third has no filter."""
     archive = ArchiveBuilder(tmp_path)
     archive.add_topic("t")
     for number in range(4):

@@ -204,7 +204,7 @@ def test_a_reader_of_committed_records_sees_no_aborted_and_no_undecided_ones(
     assert offsets(archive) == [5, 6, 7, 13, 14, 15, 17]
 
 
-def test_pieces_of_earlier_releases_are_counted_by_reading_them(tmp_path: Path) -> None:
+def test_pieces_that_nobody_counted_are_counted_by_reading_them(tmp_path: Path) -> None:
     archive = ArchiveBuilder(tmp_path)
     archive.add_topic("t")
     archive.add_piece("t", plain(0, 20), is_told=False)

@@ -222,7 +222,7 @@ def test_the_first_batch_repeated_misses_what_retention_took_meanwhile(
 
 
 def test_a_stream_without_anything_new_stays_where_it_is(archive: ArchiveBuilder) -> None:
-    """Spark takes every other offset for rows: also in a checkpoint of an earlier release."""
+    """Spark takes every other offset for rows: also if a checkpoint says no beginning."""
     reader = opened(archive, startingOffsets="latest")
     first = through_json(reader.initialOffset())
     assert step(reader, first) == ([], first)

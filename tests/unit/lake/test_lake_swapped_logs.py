@@ -90,7 +90,7 @@ def test_not_one_row_of_it_is_shown_to_who_wants_a_few(tmp_path: Path) -> None:
             scan(archive.url, "t", filters=filters).read_next_batch()
 
 
-def test_segments_of_earlier_releases_have_no_checksums_of_chunks(tmp_path: Path) -> None:
+def test_a_segment_without_checksums_of_chunks_is_read(tmp_path: Path) -> None:
     archive = ArchiveBuilder(tmp_path)
     archive.add_topic("t")
     records = [

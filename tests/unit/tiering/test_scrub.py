@@ -69,7 +69,7 @@ def test_a_whole_archive_has_no_findings(
 
 
 @asynchronous
-async def test_an_archive_of_an_earlier_release_has_no_checksums_of_chunks_and_is_whole(
+async def test_an_archive_without_checksums_of_chunks_is_whole(
     tmp_path: Path,
 ) -> None:
     """`asynchronous` knows no fixtures."""
