@@ -70,7 +70,7 @@ from strandline.storage.tiering.lifecycle import SegmentVerdict
 from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.object_options import object_options
 from strandline.storage.tiering.recompressing import Recompression, nameless_file
-from strandline.storage.tiering.segment_sections import sections_of
+from strandline.storage.tiering.segment_sections import entry_of, sections_of
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.values import dataclass
 
@@ -243,33 +243,25 @@ class SegmentCopier:
         segment, keys = source.segment, source.keys
         self._check_wanted(source)
         meta = segment_meta.encode(_sections(source, facts))
-        meta_crc32c = crc32c.crc32c(meta)
         try:
             self._upload(source, facts, path, meta)  # 3, 4
             self._verify(source, keys.log_key, facts.size_bytes, facts.crc32c)  # 5
-            self._verify(source, keys.meta_key, len(meta), meta_crc32c)
+            self._verify(source, keys.meta_key, len(meta), crc32c.crc32c(meta))
         except StorageError as error:
             self._clean_up(keys, error)
             raise
         self._noted_kind = ""
-        return SegmentEntry(
+        return entry_of(
+            facts,
+            keys,
+            meta,
             base_offset=source.base_offset,
             end_offset=segment.end_offset,
-            leader_epochs=facts.leader_epochs,
-            size_bytes=facts.size_bytes,
-            record_count=facts.record_count,
-            min_timestamp_ms=facts.bounds.min_ms,
-            max_timestamp_ms=facts.bounds.max_ms,
-            log_key=keys.log_key,
-            meta_key=keys.meta_key,
-            log_crc32c=facts.crc32c,
-            meta_size_bytes=len(meta),
-            meta_crc32c=meta_crc32c,
             # Any transactional batch, committed or not: a reader that finds none here need not
             # look for aborts in later segments either.
             has_transactions=bool(facts.transactional_batch_count or facts.control_batch_count),
-            uploaded_ms=self._clock.now_ms(),
             recompressed_from_bytes=facts.recompressed_from_bytes,
+            uploaded_ms=self._clock.now_ms(),
         )
 
     def _upload(self, source: _Source, facts: SegmentFacts, path: Path, meta: bytes) -> None:

@@ -35,9 +35,9 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import DiskError, ObjectCorrupt
 from strandline.storage.local.producer_state import iter_snapshot
-from strandline.storage.model import AbortedTransaction, Epoch, Offset, TopicIdPartition
+from strandline.storage.model import AbortedTransaction, Epoch, TopicIdPartition
 from strandline.storage.remote import segment_meta
-from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
+from strandline.storage.remote.keys import new_unique, segment_keys
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import (
@@ -51,7 +51,7 @@ from strandline.storage.tiering.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.object_check import verify_object
 from strandline.storage.tiering.scratch import made
-from strandline.storage.tiering.segment_sections import sections_of
+from strandline.storage.tiering.segment_sections import entry_of, sections_of
 from strandline.storage.values import dataclass
 
 # So many objects into one are worth a rewrite, however small they are.
@@ -205,7 +205,16 @@ class SegmentMerger:
             self._store, keys.log_key, size_bytes=facts.size_bytes, crc32c=facts.crc32c
         )
         verify_object(self._store, keys.meta_key, size_bytes=len(meta), crc32c=checksum(meta))
-        return self._entry(run, keys, facts, meta)
+        return entry_of(
+            facts,
+            keys,
+            meta,
+            base_offset=run[0].base_offset,
+            end_offset=facts.end_offset,
+            has_transactions=any(entry.has_transactions for entry in run),
+            recompressed_from_bytes=_recompressed_from_bytes(run),
+            uploaded_ms=self._clock.now_ms(),
+        )
 
     def _aborted(self, run: Sequence[SegmentEntry]) -> set[AbortedTransaction]:
         aborted: set[AbortedTransaction] = set()
@@ -242,28 +251,6 @@ class SegmentMerger:
 
     def _reader(self, entry: SegmentEntry) -> MetaReader:
         return MetaReader(self._store, entry.meta_key, entry.meta_size_bytes)
-
-    def _entry(
-        self, run: Sequence[SegmentEntry], keys: SegmentKeys, facts: SegmentFacts, meta: bytes
-    ) -> SegmentEntry:
-        base_offset: Offset = run[0].base_offset
-        return SegmentEntry(
-            base_offset=base_offset,
-            end_offset=facts.end_offset,
-            leader_epochs=facts.leader_epochs,
-            size_bytes=facts.size_bytes,
-            record_count=facts.record_count,
-            min_timestamp_ms=facts.bounds.min_ms,
-            max_timestamp_ms=facts.bounds.max_ms,
-            log_key=keys.log_key,
-            meta_key=keys.meta_key,
-            log_crc32c=facts.crc32c,
-            meta_size_bytes=len(meta),
-            meta_crc32c=checksum(meta),
-            has_transactions=any(entry.has_transactions for entry in run),
-            uploaded_ms=self._clock.now_ms(),
-            recompressed_from_bytes=_recompressed_from_bytes(run),
-        )
 
 
 def _recompressed_from_bytes(run: Sequence[SegmentEntry]) -> int | None:

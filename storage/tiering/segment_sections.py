@@ -1,4 +1,4 @@
-"""What goes into a `.meta`, from what one pass over the segment found; and whether it is true.
+"""What a `.meta` and the manifest say of a segment, from what one pass over it found.
 
 The copier writes it, a merge and a repair make it again, a scrub compares it with the log.
 """
@@ -9,11 +9,14 @@ import struct
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
 
+from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile
 from strandline.storage.local.txn_index import encode_entries
-from strandline.storage.model import AbortedTransaction, Buffer, EpochStart, Offset
+from strandline.storage.model import AbortedTransaction, Buffer, EpochStart, Offset, TimestampMs
 from strandline.storage.records.any_batch import iter_batches
 from strandline.storage.remote import segment_meta
+from strandline.storage.remote.keys import SegmentKeys
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.segment_meta import ChunkStatistics, Section, SegmentStatistics
 from strandline.storage.tiering.inspection import SegmentFacts
 
@@ -46,6 +49,37 @@ def sections_of(
     if producer_snapshot is not None:
         sections[Section.PRODUCER_SNAPSHOT] = producer_snapshot
     return sections
+
+
+def entry_of(
+    facts: SegmentFacts,
+    keys: SegmentKeys,
+    meta: bytes,
+    *,
+    base_offset: Offset,
+    end_offset: Offset,
+    has_transactions: bool,
+    recompressed_from_bytes: int | None,
+    uploaded_ms: TimestampMs,
+) -> SegmentEntry:
+    """What the manifest says of a segment and of its `meta`, both uploaded under `keys`."""
+    return SegmentEntry(
+        base_offset=base_offset,
+        end_offset=end_offset,
+        leader_epochs=facts.leader_epochs,
+        size_bytes=facts.size_bytes,
+        record_count=facts.record_count,
+        min_timestamp_ms=facts.bounds.min_ms,
+        max_timestamp_ms=facts.bounds.max_ms,
+        log_key=keys.log_key,
+        meta_key=keys.meta_key,
+        log_crc32c=facts.crc32c,
+        meta_size_bytes=len(meta),
+        meta_crc32c=crc32c.crc32c(meta),
+        has_transactions=has_transactions,
+        uploaded_ms=uploaded_ms,
+        recompressed_from_bytes=recompressed_from_bytes,
+    )
 
 
 def statistics_of(facts: SegmentFacts) -> SegmentStatistics:

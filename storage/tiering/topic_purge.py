@@ -70,6 +70,7 @@ class TopicPurge:
         self._executor = executor
         self._clock = clock
         self._grace: GraceTimes[TopicId] = GraceTimes(clock, grace_ms=grace_ms)
+        # Long ago: the grace time of what came late was over before it came.
         self._deleted_ms: TimestampMs | None = 0 if is_second else None
         self._objects = TopicObjects(info, store)
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
