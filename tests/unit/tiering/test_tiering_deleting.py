@@ -19,6 +19,7 @@ from strandline.storage.errors import (
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.memory import Fault, Moment
 from strandline.storage.remote.topic_info import TopicInfo, load_topic_info
+from strandline.storage.tiering.partition_tiering import PartitionTiering
 from tests.unit.tiering.harness import (
     CONFIG,
     GRACE_MS,
@@ -167,6 +168,8 @@ async def test_deleting_a_topic_empties_its_folder(tmp_path: Path) -> None:
         rig.pass_ms(GRACE_MS)
         await rig.manager.run_once()
         assert rig.memory.keys() == []
+        folder = topic_folder(TOPIC, TOPIC_ID)
+        assert rig.memory.count_requests("abort_uploads", folder), "what is half uploaded goes too"
 
 
 async def empty(rig: Rig, ask: Callable[[TopicInfo], None]) -> None:
@@ -250,6 +253,37 @@ async def test_a_copy_under_way_when_its_topic_is_deleted_leaves_nothing(tmp_pat
         rig.pass_ms(1)
         await rig.manager.run_once()
         assert rig.memory.keys() == []
+
+
+@asynchronous
+async def test_a_topic_s_objects_go_only_when_its_last_copy_has_ended(tmp_path: Path) -> None:
+    """Else the end of the copy would lie in an empty folder, until that is looked at once more."""
+    waits = asyncio.Event()
+    wait_until_idle = PartitionTiering.wait_until_idle
+
+    async def noted(self: PartitionTiering) -> None:
+        waits.set()
+        await wait_until_idle(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionTiering, "wait_until_idle", noted)
+        async with Rig(tmp_path, grace_ms=0) as rig:
+            rig.produce_segments(1)
+            gate = threading.Event()
+            rig.memory.add_fault(Fault(operation="put", key_pattern=r"\.meta$", gate=gate))
+            copying = asyncio.ensure_future(rig.manager.run_once())
+            while not rig.memory.count_requests("put", r"\.meta$"):
+                await asyncio.sleep(0.001)
+            rig.manager.delete_topic(rig.topic_info)
+            purging = asyncio.ensure_future(rig.manager.run_once())
+            waiting = asyncio.ensure_future(waits.wait())
+            await asyncio.wait({purging, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            is_done = purging.done()
+            gate.set()
+            waiting.cancel()
+            await asyncio.gather(copying, purging)
+            assert not is_done, "the copy was under way"
+            assert rig.memory.keys() == []
 
 
 @asynchronous
