@@ -163,6 +163,8 @@ class ReplicaManager:
         for topic_id in tuple(self._by_id):
             if topic_id not in image.topics_by_id:
                 await self._remove_topic(topic_id)
+        for topic_name in self._told_uncreated.keys() - image.topics.keys():
+            del self._told_uncreated[topic_name]
         for unserved in (self._offline, self._uncreated):
             unserved -= {key for key in unserved if key.topic not in image.topics}
         for topic in image.topics.values():
