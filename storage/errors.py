@@ -142,8 +142,9 @@ class StorageError(StrandlineError):
 
 # The disk has no room for this process at present; what is there stays good.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 # This process, or the whole machine, is short of something that is not the disk.
-_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+_SHORT = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EINTR, errno.EAGAIN}
 
 
 class DiskError(StorageError):
@@ -153,6 +154,14 @@ class DiskError(StorageError):
     def is_full(self) -> bool:
         """Whether there is just no room: then nothing is broken, and room may be made."""
         return isinstance(self.__cause__, OSError) and self.__cause__.errno in _FULL
+
+    @property
+    def is_out_of_descriptors(self) -> bool:
+        """Whether a file could not even be opened, as this process has too many: nothing was done.
+
+        Clients can bring it about: each connection is a descriptor.
+        """
+        return isinstance(self.__cause__, OSError) and self.__cause__.errno in _TOO_MANY_OPEN
 
     @property
     def condemns_folder(self) -> bool:

@@ -7,7 +7,8 @@ that the client sees a refusal and not a silence. A client that connects more of
 `connection_creation_rate` is held unserved until it could connect again, and closed then: closed at
 once, it would only come again at once (KIP-612). When all of them together connect faster than
 `max.connection.creation.rate`, the one that was accepted waits, and the others in the system's
-queue behind it.
+queue behind it. They wait there too while a quarter of the descriptors that files have not taken is
+all that is left: who only connects is not to keep the logs from opening theirs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
+import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -42,6 +45,11 @@ ACCEPTS_PER_EVENT_MAX = 64
 # Out of descriptors or memory: until a connection ends, there is nothing to be had.
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_S = 0.5
+# What connections leave of the descriptors that they and nothing else could have: one in so many,
+# and no more than this. A log that rolls opens three, and 1,024 sealed segments may be open.
+DESCRIPTORS_LEFT_PART = 4
+DESCRIPTORS_LEFT_MAX = 2048
+TOO_FEW_LEFT = "few file descriptors are left, and logs need them (ulimit -n)"
 LISTEN_BACKLOG = 512
 # Sockets that are held because their client connects too often; further ones are closed at once.
 HELD_MAX = 1000
@@ -166,8 +174,7 @@ class Server:
                     continue  # That client went away again; others may wait behind it.
                 if error.errno not in OUT_OF_RESOURCES:
                     raise
-                log.warning("accepting paused", extra={"fields": {"error": error.strerror}})
-                self._pause_accepting(listening)
+                self._pause_accepting(listening, error.strerror)
                 return
             self._accepted_total += 1
             wait_ms = self._pace(self._names[listening])
@@ -177,6 +184,18 @@ class Server:
                 self._loop.call_later(wait_ms / 1000, self._end_wait, listening, connected, address)
                 return
             self._take_in(listening, connected, address)
+            if self._leaves_too_few(connected.fileno()):
+                self._pause_accepting(listening, TOO_FEW_LEFT)
+                return
+
+    def _leaves_too_few(self, descriptor: int) -> bool:
+        """Whether files could get too few descriptors, if `descriptor` is the latest one given.
+
+        The system gives the lowest that is free, so about as many as its number are in use.
+        """
+        left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 1 - descriptor
+        for_both = left + len(self._connections) + len(self._held)
+        return left < min(for_both // DESCRIPTORS_LEFT_PART, DESCRIPTORS_LEFT_MAX)
 
     def _end_wait(
         self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]
@@ -274,14 +293,35 @@ class Server:
                 # One entry per address that is connected, not per address that ever was.
                 del self._by_address[host]
 
-    def _pause_accepting(self, listening: socket.socket) -> None:
+    def _pause_accepting(self, listening: socket.socket, reason: str | None) -> None:
         """Leaves clients in the backlog for a while.
 
         The listening socket stays readable as long as one waits there, so trying on would be a
         busy loop, and each round of it a line in the log.
         """
+        self._failures.say(
+            logging.WARNING,
+            "accepting paused",
+            reason,
+            {"reason": reason, "connections": len(self._connections)},
+            now_s=self._clock.monotonic_s(),
+        )
         self._loop.remove_reader(listening.fileno())
-        self._loop.call_later(ACCEPT_PAUSE_S, self._resume_accepting, listening)
+        self._loop.call_later(ACCEPT_PAUSE_S, self._end_pause, listening)
+
+    def _end_pause(self, listening: socket.socket) -> None:
+        if listening not in self._listening:
+            return
+        try:
+            free = os.dup(listening.fileno())
+        except OSError as error:
+            self._pause_accepting(listening, error.strerror)
+            return
+        os.close(free)
+        if self._leaves_too_few(free):
+            self._pause_accepting(listening, TOO_FEW_LEFT)
+        else:
+            self._resume_accepting(listening)
 
     def _resume_accepting(self, listening: socket.socket) -> None:
         if listening in self._listening:

@@ -62,6 +62,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Why a checkpoint waits; said once.
+_FULL = "log folder full: appends are refused until there is room"
+_TOO_MANY_OPEN = "checkpoints wait: the process has too many open files"
+
 
 class LogDirs:
     """All log folders of one broker. `open`, `load`, `write_checkpoints` and `close` block."""
@@ -427,15 +431,16 @@ class LogDirs:
                     continue
                 try:
                     write_checkpoints(directory, log_starts, high_watermarks)
-                    directory.is_full = False
+                    directory.is_checkpoint_late = False
                 except DiskError as error:
                     failed.add(directory.path)
-                    if not error.is_full:
+                    if not (error.is_full or error.is_out_of_descriptors):
                         self._take_offline(directory, error)
-                    elif not directory.is_full:
-                        directory.is_full = True
+                    elif not directory.is_checkpoint_late:
+                        directory.is_checkpoint_late = True
+                        event = _FULL if error.is_full else _TOO_MANY_OPEN
                         log.error(
-                            "log folder full: appends are refused until there is room",
+                            event,
                             extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
                         )
         return frozenset(failed)

@@ -54,8 +54,8 @@ class LogDir:
         # Whether the checkpoint of them is as they are here.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
-        # Whether the last checkpoint found no room; only so that it is said once.
-        self.is_full = False
+        # Whether the last checkpoint found no room or no descriptor; only so that it is said once.
+        self.is_checkpoint_late = False
         # What meta.properties calls it; empty until that was read.
         self.directory_id = ""
         self._lock_descriptor = lock_descriptor

@@ -272,7 +272,8 @@ class SegmentedLog:
     def flush(self) -> None:
         """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
 
-        Raises DiskError: the recovery point stays, and the log takes no more appends.
+        Raises DiskError: the recovery point stays, and the log takes no more appends; it does if
+        the process had no descriptor left to sync with.
         """
         with self._flush_lock:
             # The end is read first: what is appended meanwhile may be synced but is not counted.
@@ -294,8 +295,9 @@ class SegmentedLog:
                 self._names_unsynced = True
                 # The kernel may have dropped the pages that it could not write and will call the
                 # next fsync a success, so nothing more may be acknowledged until a recovery has
-                # looked at what is really there.
-                self._fail(error)
+                # looked at what is really there. What could not be opened was not synced at all.
+                if not error.is_out_of_descriptors:
+                    self._fail(error)
                 raise
             with self._lock:
                 # A truncation may have come in between.
