@@ -157,8 +157,8 @@ class LocalLog(SegmentedLog):
         Raises CorruptRecords, InvalidRecords, InvalidTimestamp, UnsupportedCodec, MessageTooLarge,
         RecordListTooLarge, and for producers OutOfOrderSequence, InvalidProducerEpoch,
         InvalidTransactionState: nothing has changed then.
-        Raises DiskError: the batch is not in the log, and if the file could not be put right the
-        log refuses everything that follows.
+        Raises DiskError: the batch is not in the log, and if the file could not be put right, or
+        memory ran out, the log refuses everything that follows.
         """
         # The hot path. It is one long function because a batch of 16 KiB has 15 us in all, of which
         # the write takes most, and each call costs a hundredth of that.
@@ -258,25 +258,27 @@ class LocalLog(SegmentedLog):
             self.leader_epochs.assign(leader_epoch, base_offset)
         try:
             segment.append(records, last_offset, max_timestamp_ms)
+            self._end_offset = last_offset + 1
+            if producer_id >= 0:
+                if marker is None:
+                    self.producers.record_batch(
+                        producer_id,
+                        producer_epoch,
+                        base_sequence,
+                        last_offset,
+                        offset_delta,
+                        max_timestamp_ms,
+                        is_transactional,
+                    )
+                else:
+                    self._end_transaction(
+                        segment, producer_id, producer_epoch, marker, last_offset, max_timestamp_ms
+                    )
         except DiskError as error:
             self._note_failed_write(segment, error)
             raise
-        self._end_offset = last_offset + 1
-        if producer_id >= 0:
-            if marker is None:
-                self.producers.record_batch(
-                    producer_id,
-                    producer_epoch,
-                    base_sequence,
-                    last_offset,
-                    offset_delta,
-                    max_timestamp_ms,
-                    is_transactional,
-                )
-            else:
-                self._end_transaction(
-                    segment, producer_id, producer_epoch, marker, last_offset, max_timestamp_ms
-                )
+        except MemoryError as error:
+            raise self._half_appended() from error
         return AppendInfo(
             base_offset,
             last_offset,
@@ -355,6 +357,16 @@ class LocalLog(SegmentedLog):
             False,
             len(records),
         )
+
+    def _half_appended(self) -> DiskError:
+        """Stops the log after a batch that is in the file and not, or not wholly, accounted for.
+
+        What comes next would be written over its offsets, or it be taken twice from its producer.
+        The log is opened anew with its folder, by what is in the file.
+        """
+        failure = DiskError(f"{self.topic_partition}: no memory to account for a batch")
+        self._fail(failure)
+        return failure
 
     def _note_failed_write(self, segment: LogSegment, error: DiskError) -> None:
         """Stops the log if the file holds half a batch that could not be taken back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from strandline.storage import files
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
-from tests.unit.local.builders import TOPIC_ID, fill
+from strandline.storage.local.producer_state import ProducerState
+from strandline.storage.local.segment import LogSegment
+from tests.unit.local.builders import TOPIC_ID, append, assert_dense, batch, fill
 from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
 
 
@@ -132,3 +135,58 @@ def test_a_folder_without_room_for_its_clean_mark_keeps_the_others_from_nothing(
     assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
     again = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
     assert [opened.end_offset for opened in again.values()] == [50, 50]
+
+
+def test_clients_that_hold_every_descriptor_take_no_folder_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was written, and nothing is wrong with the disk: it is tried again and served."""
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 5)
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        cause = OSError(errno.EMFILE, "Too many open files")
+        raise DiskError(f"cannot open {path}: Too many open files") from cause
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_atomically", refuse)
+        patch.setattr(files, "sync_directory", refuse)
+        for _ in range(2):
+            assert dirs.write_checkpoints({}, {}) == {tmp_path}
+            with pytest.raises(DiskError, match="Too many open files"):
+                log.flush()
+    assert not dirs.has_failed
+    assert caplog.text.count("checkpoints wait: the process has too many open files") == 1
+    fill(log, 1)
+    log.flush()
+    assert log.recovery_point == log.end_offset == 60
+    assert dirs.write_checkpoints({}, {}) == frozenset()
+
+
+@pytest.mark.parametrize("step", ["record_batch", "note_batch"])
+def test_a_batch_that_memory_is_too_short_to_account_for_is_taken_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It is in the file; its producer is not told, sends it again, and learns where it lies."""
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    append(log, batch(10, producer_id=7, producer_epoch=0, base_sequence=0))
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    owner = ProducerState if step == "record_batch" else LogSegment
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, step, no_memory)
+        with pytest.raises(DiskError, match="no memory"):
+            append(log, batch(10, producer_id=7, producer_epoch=0, base_sequence=10))
+    # What is sent meanwhile is refused, and may be sent again.
+    with pytest.raises(DiskError):
+        fill(log, 1)
+    (revived,) = dirs.revive()
+    again = append(revived.new, batch(10, producer_id=7, producer_epoch=0, base_sequence=10))
+    assert (again.base_offset, again.duplicate) == (10, True)
+    fill(revived.new, 1)
+    assert_dense(revived.new)
+    assert revived.new.end_offset == 30
