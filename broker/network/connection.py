@@ -181,6 +181,12 @@ class Connection:
         except OSError as error:
             self.close(f"receive failed: {error.strerror}")
             return
+        except MemoryError:
+            # What it sent so far is given back. Its socket would stay readable: the loop would be
+            # here again at once, and as often as it can.
+            self._on_refused(self.peer, "no memory for its request")
+            self.close("no memory for its request")
+            return
         if byte_count == 0:
             self.close("closed by the client")
             return

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 
 from strandline.broker.answers import Answer, Deferred, ThrottledParts
+from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
 from strandline.broker.network.server import (
     HELD_MAX,
@@ -146,6 +147,37 @@ def test_who_does_not_go_on_is_dropped_after_its_time(sent: bytes, after_s: floa
         writer.close()
 
     run(test)
+
+
+def test_who_sends_more_than_there_is_memory_for_is_cut_off_and_others_are_served(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Left open, its socket would stay readable: a core for nothing, and a full log."""
+    room = FrameBuffer.free_space
+
+    def no_memory(buffer: FrameBuffer) -> memoryview:
+        if buffer.pending_bytes:
+            raise MemoryError
+        return room(buffer)
+
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        greedy, greedy_writer = await connect(port)
+        greedy_writer.write(struct.pack(">i", 900) + bytes(10))
+        reader, writer = await connect(port)
+        writer.write(frame(b"abc"))
+        assert await reader.readexactly(3) == b"abc"
+        greedy_writer.write(bytes(10))
+        async with asyncio.timeout(60):
+            assert await is_closed(greedy)
+        writer.write(frame(b"abc"))
+        assert await reader.readexactly(3) == b"abc"
+        assert server.statistics().connections == 1
+        writer.close()
+        greedy_writer.close()
+
+    monkeypatch.setattr(FrameBuffer, "free_space", no_memory)
+    run(test)
+    assert "client cut off for what it sent" in caplog.text
 
 
 def test_who_waits_for_an_answer_that_cannot_be_built_is_told_by_the_end(
