@@ -3,7 +3,8 @@
     submit --> waiting ──► at most `size` drains, each a job of the pool beneath, which makes
                            threads as they are needed and keeps them
 
-A pool that shrinks lets what runs end; no more than `size` jobs run from then on.
+A pool that shrinks lets what runs end; no more than `size` jobs run from then on. Where the system
+gives no thread, the drains that there are do the work; where there is none, the job is refused.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
+
+from strandline.storage.errors import OutOfResources
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,11 +26,21 @@ T = TypeVar("T")
 SIZE_MAX = 1000
 
 
+class _Drain:
+    """One that was asked for."""
+
+    __slots__ = ("is_given_up",)
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+
+
 class ResizablePool(Executor):
     """See the top of this file. Thread-safe."""
 
     def __init__(self, size: int, name: str) -> None:
         assert 1 <= size <= SIZE_MAX, size
+        self._name = name
         self._threads = ThreadPoolExecutor(SIZE_MAX, name)
         self._size = size
         self._drains = 0
@@ -55,27 +69,54 @@ class ResizablePool(Executor):
         with self._lock:
             self._size = size
             if not self._is_closed:
-                self._start_drains(len(self._waiting))
+                # What waits has a drain already: it is only slower.
+                with suppress(OutOfResources):
+                    self._start_drains(len(self._waiting))
 
     def submit(self, fn: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> Future[T]:
-        """As `Executor.submit`. Raises RuntimeError after `shutdown`."""
+        """As `Executor.submit`. Raises RuntimeError after `shutdown`, OutOfResources where there is
+        no thread for it.
+        """
         future: Future[T] = Future()
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._waiting.append((future, partial(fn, *arguments, **named)))
-            self._start_drains(1)
+            try:
+                self._start_drains(1)
+            except OutOfResources:
+                if self._drains == 0:
+                    self._waiting.pop()
+                    self._begin_anew()
+                    raise
         return future
 
     def _start_drains(self, count_max: int) -> None:
-        """With the lock held. One that finds nothing to do ends."""
+        """With the lock held. One that finds nothing to do ends. Raises OutOfResources."""
         for _ in range(min(count_max, self._size - self._drains)):
+            drain = _Drain()
+            try:
+                self._threads.submit(self._drain, drain)
+            except (RuntimeError, MemoryError) as error:
+                # It lies in the queue of the pool beneath nevertheless, until there is a thread.
+                drain.is_given_up = True
+                raise OutOfResources(f"cannot begin another thread: {error}") from error
             self._drains += 1
-            self._threads.submit(self._drain)
 
-    def _drain(self) -> None:
+    def _begin_anew(self) -> None:
+        """With the lock held and nothing running.
+
+        The pool beneath counts each that it could not begin as a thread that has no work, and would
+        not begin others for so many.
+        """
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = ThreadPoolExecutor(SIZE_MAX, self._name)
+
+    def _drain(self, drain: _Drain) -> None:
         while True:
             with self._lock:
+                if drain.is_given_up:
+                    return
                 if self._drains > self._size or not self._waiting:
                     self._drains -= 1
                     return

@@ -170,6 +170,10 @@ class DiskError(StorageError):
         return isinstance(cause, OSError) and cause.errno not in _FULL | _SHORT
 
 
+class OutOfResources(StorageError):
+    """This process has no memory left or may begin no other thread; what wants it waits."""
+
+
 class LogDirLocked(DiskError):
     """Another process holds the log folder."""
 

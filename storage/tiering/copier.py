@@ -44,6 +44,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import (
     CorruptFile,
     DiskError,
+    OutOfResources,
     StorageError,
     TierError,
     TierUnavailable,
@@ -220,8 +221,8 @@ class SegmentCopier:
             # It has cleaned up behind itself.
             return
         entry = outcome.result()
-        # A broker that stops leaves it to the search for orphans.
-        with suppress(RuntimeError):
+        # A broker that stops, or has no thread for it, leaves it to the search for orphans.
+        with suppress(RuntimeError, OutOfResources):
             self._executor.submit(self._delete, entry.log_key, entry.meta_key)
 
     def _copy(self, source: _Source) -> SegmentEntry:

@@ -25,7 +25,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
+from strandline.storage.errors import (
+    OutOfResources,
+    RecordsRejected,
+    StorageError,
+    TierUnavailable,
+)
 from strandline.storage.metrics import Counter
 from strandline.storage.model import Epoch
 from strandline.storage.tiering.compaction_steps import CompactionSteps
@@ -178,6 +183,10 @@ class PartitionTiering:
                 self.remote.load_error = error
             if isinstance(error, TierUnavailable):
                 self._tools.health.failed(error)
+            return False
+        except MemoryError:
+            errors.add()
+            state.failed(OutOfResources("no memory for it"))
             return False
         state.succeeded()
         return bool(more)

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 import pytest
 
 from strandline.broker.resizable_pool import ResizablePool
+from strandline.storage.errors import OutOfResources
 
 WAIT_S = 60.0
 
@@ -51,6 +52,37 @@ def pool() -> Iterator[ResizablePool]:
     made = ResizablePool(2, "tried")
     yield made
     made.shutdown(cancel_futures=True)
+
+
+def test_a_pool_that_was_refused_its_threads_works_on_as_soon_as_it_gets_one(
+    pool: ResizablePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ulimit -u` reached for a while: as often as the pool is large, and then once more."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ran: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        for number in range(3):
+            with pytest.raises(OutOfResources, match="can't start new thread"):
+                pool.submit(ran.append, number)
+    assert (pool.waiting_count, pool.idle_part) == (0, 1.0)
+    pool.submit(ran.append, 3).result(WAIT_S)
+    jobs = Jobs(pool)
+    futures = jobs.start(3)
+    jobs.await_running(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        # Those that run take it when they have time.
+        pool.resize(5)
+        futures += jobs.start(1)
+    jobs.end(4)
+    for future in futures:
+        future.result(WAIT_S)
+    # What was refused was not done behind the caller's back.
+    assert ran == [3]
 
 
 def test_no_more_jobs_run_than_the_pool_has_room_for(pool: ResizablePool) -> None:
