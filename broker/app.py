@@ -66,6 +66,7 @@ from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.quotas.rates import QuotaWindows
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.sasl_listeners import ConnectionHandlers, check_sasl
+from strandline.broker.standard_streams import say
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
@@ -299,10 +300,9 @@ class Broker:
                     tasks.create_task(keep_running(name, loop), name=name)
                 collector.start()
                 listener = self._config.listeners[0]
-                print(  # noqa: T201 (the one line on standard output)
+                say(
                     f"strandline ready: broker {self._config.node_id} at "
-                    f"{listener.host or '0.0.0.0'}:{listener.port}",
-                    flush=True,
+                    f"{listener.host or '0.0.0.0'}:{listener.port}"
                 )
                 await stopping.wait()
                 log.info("stopping")

@@ -191,7 +191,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve = commands.add_parser(
         "serve",
         help="run a broker",
-        description="Runs a broker until SIGTERM or SIGINT. Prints one line when it is ready.",
+        description="Runs a broker until SIGTERM, SIGINT or SIGHUP. Prints a line when ready.",
         epilog=_SERVE_EXAMPLES,
         formatter_class=_Help,
     )
@@ -268,7 +268,9 @@ def _serve(options: argparse.Namespace) -> int:
     from strandline.broker.folder_marks import check_no_replica
     from strandline.broker.logs import set_up_logging
     from strandline.broker.serving import serve
+    from strandline.broker.standard_streams import occupy_closed
 
+    occupy_closed()
     set_up_logging(options.log_level)
     config = BrokerConfig.load(options.config, options.overrides)
     clock = SystemClock()
@@ -314,9 +316,10 @@ def _leave_if_hanging(code: int) -> None:
         if thread is not threading.current_thread():
             thread.join(max(0.0, deadline_s - SystemClock().monotonic_s()))
     if threading.active_count() > 1:
+        from strandline.broker.standard_streams import flush
+
         logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush()
         os._exit(code)
 
 

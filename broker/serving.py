@@ -16,7 +16,9 @@ AFTER_START_S = 1.0
 
 
 async def serve(make_broker: Callable[[], Broker]) -> int:
-    """Runs the broker until SIGTERM or SIGINT; the exit code.
+    """Runs the broker until SIGTERM, SIGINT or SIGHUP; the exit code.
+
+    SIGHUP as in Java: a terminal that is closed stops the broker, and `nohup` keeps it.
 
     Raises StrandlineError if it cannot start.
     """
@@ -24,8 +26,9 @@ async def serve(make_broker: Callable[[], Broker]) -> int:
     _raise_descriptor_limit()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stopping.set)
     broker = make_broker()
     try:
         await broker.start()
