@@ -3,14 +3,17 @@
     both schemas    date, timestamp-millis, timestamp-micros, decimal    kept if the reader has any
                     uuid, time-*, local-timestamp-*, others              left out: plain values
     a row           a number where the reader has a time                 the time that it means
+                    text where the reader has bytes                      a default: a byte a letter
 
 fastavro makes a time of what was *written* as one. A field that became `timestamp-millis` later
-comes as the number it was then, and Arrow would take that for microseconds.
+comes as the number it was then, and Arrow would take that for microseconds. Defaults come as the
+schema has them, where bytes are the letters of the same numbers; Arrow would make UTF-8 of them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -68,7 +71,7 @@ def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
         inside = next((found for one in schema if (found := fixer(one, named))), None)
         return None if inside is None else _unless_null(inside)
     if isinstance(schema, str):
-        return named.get(schema)
+        return _if_text({}) if schema == "bytes" else named.get(schema)
     kind = schema["type"]
     if isinstance(kind, dict | list):
         return fixer(kind, named)
@@ -82,6 +85,11 @@ def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
         case "map":
             item = fixer(schema["values"], named)
             return None if item is None else _each_value(item)
+        case "bytes" | "fixed":
+            fix = _if_text(schema)
+            if "name" in schema:
+                named[schema["name"]] = fix
+            return fix
     time = _TIMES.get((kind, schema.get("logicalType", "")))
     return None if time is None else _if_number(time)
 
@@ -105,6 +113,19 @@ def _unless_null(fix: Callable[[Any], Any]) -> Fix:
 
 def _if_number(time: Callable[[int], Any]) -> Fix:
     return lambda value: time(value) if type(value) is int else value
+
+
+def _if_text(schema: Mapping[str, Any]) -> Fix:
+    def fixed(value: Any) -> Any:
+        if type(value) is not str:
+            return value
+        content = value.encode("latin-1")
+        if schema.get("logicalType") != "decimal":
+            return content
+        digits = int.from_bytes(content, "big", signed=True)
+        return decimal.Decimal(digits).scaleb(-int(schema.get("scale", 0)))
+
+    return fixed
 
 
 def _each(fix: Callable[[Any], Any]) -> Fix:

@@ -5,8 +5,8 @@ Values that were written with the reader's schema become columns in one compiled
 reader's schema (Avro's own resolution: defaults, promotions, other orders), row by row.
 
 fastavro takes logical types from the writer's schema, and the columns have those of the reader's.
-So those that make no column of their own are taken off both (`avro_logical`), and a number that was
-written before its field became a time is made one afterwards.
+So those that make no column of their own are taken off both (`avro_logical`). A number that was
+written before its field became a time is made one afterwards, and so are the bytes of a default.
 """
 
 from __future__ import annotations
@@ -122,6 +122,9 @@ class AvroValues:
             found = self._registry.by_id(schema_id)
         except InvalidConfig:
             return UnparsableValue(f"its schema {schema_id} is not in the registry")
+        if found.kind.upper() != "AVRO":
+            # {"type": "string"} is a schema of JSON too, and of other bytes.
+            return UnparsableValue(f"its schema {schema_id} is {found.kind.lower()}")
         try:
             parsed = _parsed(without_logical(json.loads(found.text), self._logical))
         except BAD_SCHEMA as error:

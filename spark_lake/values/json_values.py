@@ -75,6 +75,8 @@ class JsonValues:
                 raise UnparsableValue("it holds more than one JSON object")
             columns = [column.combine_chunks() for column in table.columns]
             rows = pa.StructArray.from_arrays(columns, fields=list(self._schema))
+            # Of decimals Arrow's reader checks the scale, and lets them have too many digits.
+            rows.validate(full=True)
             return rows if self._parsed_type == self._type else rows.cast(self._type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise UnparsableValue(str(error)) from error

@@ -47,9 +47,7 @@ class ValuePlan:
             case ValueFormat.AVRO:
                 return AvroValues(self.schema, self.registry)
             case ValueFormat.PROTOBUF:
-                return ProtobufValues(
-                    self.descriptors, self.message, framed=self.registry is not None
-                )
+                return ProtobufValues(self.descriptors, self.message, self.registry)
             case ValueFormat.RAW:
                 raise AssertionError(self)
 

@@ -3,9 +3,8 @@
 Messages become columns in one compiled loop (`protobuf_columns`); what the loop leaves alone is
 read by Protobuf's own parser, row by row. Columns are mapped as Spark's from_protobuf does: enums
 become their names, a message that is not set is null, `google.protobuf.Timestamp` is a timestamp.
-With a registry, a frame stands in front of the message: schema id, then the indexes of the message
-in its file. A value whose indexes name another message does not parse: it would make a row, and
-almost any bytes would, of fields that mean something else.
+With a registry, a frame stands in front of the message and says which one it is
+(`protobuf_frames`).
 """
 
 from __future__ import annotations
@@ -16,27 +15,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from strandline.spark_lake.values.avro_values import framed_id
 from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
 from strandline.spark_lake.values.decoder import UnparsableValue
 from strandline.spark_lake.values.protobuf_columns import ProtobufColumns
-from strandline.spark_lake.values.registry import FRAME_BYTES
+from strandline.spark_lake.values.protobuf_frames import ProtobufFrames
+from strandline.spark_lake.values.registry import Registry
 from strandline.storage.errors import InvalidConfig
 
 _TIMESTAMP = "google.protobuf.Timestamp"
-# Names between a file and a message in it.
-INDEXES_MAX = 64
 
 
 class ProtobufValues:
     """Messages of the type `message` in `descriptors`, the bytes of a FileDescriptorSet."""
 
-    def __init__(self, descriptors: bytes, message: str, *, framed: bool) -> None:
+    def __init__(self, descriptors: bytes, message: str, registry: Registry | None) -> None:
         """Raises InvalidConfig if the message is not in the set, or contains itself."""
         self._descriptor, self._make = _load(descriptors, message)
         self._type = _struct(self._descriptor, ())
-        self._framed = framed
-        self._indexes = _indexes_of(self._descriptor)
+        package = self._descriptor.file.package
+        names = message.removeprefix(f"{package}." if package else "").split(".")
+        self._frames = None if registry is None else ProtobufFrames(registry, names)
         self._columns = ProtobufColumns.of(self._descriptor, self._type)
 
     @property
@@ -46,7 +44,7 @@ class ProtobufValues:
     def decode(self, values: Any) -> Any:
         import pyarrow as pa
 
-        skip = _frame_bytes(values, self._indexes) if self._framed else 0
+        skip = 0 if self._frames is None else self._frames.common_bytes(values)
         if self._columns is not None and skip is not None:
             decoded = self._columns.decode(values, skip=skip)
             if decoded is not None:
@@ -59,22 +57,12 @@ class ProtobufValues:
 
     def _row(self, value: bytes) -> Any:
         message = self._make()
+        content = value if self._frames is None else self._frames.unframed(value)
         try:
-            message.ParseFromString(self._unframed(value) if self._framed else value)
+            message.ParseFromString(content)
             return _row(message)
-        except UnparsableValue:
-            raise
         except Exception as error:  # its DecodeError, a time beyond its own bounds, anything
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
-
-    def _unframed(self, value: bytes) -> bytes:
-        indexes, content = _unframed(value)
-        if indexes != self._indexes:
-            raise UnparsableValue(
-                f"it is message {'.'.join(map(str, indexes))} of its file, and"
-                f" {self._descriptor.full_name} is {'.'.join(map(str, self._indexes))}"
-            )
-        return content
 
 
 def read_descriptors(text: str) -> bytes:
@@ -218,62 +206,3 @@ def _one(value: Any, of: Any) -> Any:
         known = of.enum_type.values_by_number.get(value)
         return known.name if known is not None else str(value)
     return value
-
-
-def _indexes_of(descriptor: Any) -> tuple[int, ...]:
-    """The message among those of its file, and those it lies in."""
-    outside = descriptor.containing_type
-    if outside is not None:
-        names = [one.name for one in outside.nested_types]
-        return (*_indexes_of(outside), names.index(descriptor.name))
-    file = _protobuf().FileDescriptorProto()
-    descriptor.file.CopyToProto(file)
-    return ([one.name for one in file.message_type].index(descriptor.name),)
-
-
-def _frame_bytes(values: Any, indexes: tuple[int, ...]) -> int | None:
-    """What stands in front of each message; None unless all name the one that is wanted."""
-    import pyarrow.compute as pc
-
-    # One of its own is the first, and count and index are written as one 0.
-    wanted = b"\0" if indexes == (0,) else b"".join(map(_zigzag, (len(indexes), *indexes)))
-    size = FRAME_BYTES + len(wanted)
-    frames = pc.unique(pc.binary_slice(values, 0, size)).drop_null().to_pylist()
-    if all(one[:1] == b"\0" and one[FRAME_BYTES:] == wanted for one in frames):
-        return size
-    return None
-
-
-def _unframed(value: bytes) -> tuple[tuple[int, ...], bytes]:
-    """The message indexes behind the schema id (zigzag varints, count first), and the rest."""
-    framed_id(value)
-    count, position = _varint(value, FRAME_BYTES)
-    if not 0 <= count <= INDEXES_MAX:
-        raise UnparsableValue(f"it names {count} message indexes")
-    indexes: list[int] = []
-    for _ in range(count):
-        index, position = _varint(value, position)
-        indexes.append(index)
-    return tuple(indexes or [0]), value[position:]
-
-
-def _zigzag(number: int) -> bytes:
-    """A count or an index, which are not negative."""
-    left = number << 1
-    written = bytearray()
-    while left > 0x7F:
-        written.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*written, left])
-
-
-def _varint(value: bytes, position: int) -> tuple[int, int]:
-    result = shift = 0
-    while position < len(value) and shift < 35:
-        byte = value[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), position
-        shift += 7
-    raise UnparsableValue("it ends inside its message indexes")

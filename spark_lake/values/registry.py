@@ -54,13 +54,13 @@ class Registry:
         answer = self._get(f"/subjects/{name}/versions/latest", serialized=serialized)
         return _registered(answer)
 
-    def by_id(self, schema_id: int) -> RegisteredSchema:
+    def by_id(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
         """The same by id; raises the same."""
-        key = (self.url, schema_id)
+        key = (self.url, schema_id, serialized)
         with _LOCK:
             known = _KNOWN.get(key)
         if known is None:
-            known = _registered(self._get(f"/schemas/ids/{schema_id}", serialized=False))
+            known = _registered(self._get(f"/schemas/ids/{schema_id}", serialized=serialized))
             with _LOCK:
                 if len(_KNOWN) >= _KNOWN_MAX:
                     _KNOWN.clear()
@@ -153,5 +153,5 @@ def _registered(answer: Mapping[str, str]) -> RegisteredSchema:
 
 # Schemas are few and small; a registry with more of them in one query is asked again.
 _KNOWN_MAX = 1000
-_KNOWN: dict[tuple[str, int], RegisteredSchema] = {}
+_KNOWN: dict[tuple[str, int, bool], RegisteredSchema] = {}
 _LOCK = threading.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,58 @@ def test_a_frame_of_an_older_schema_says_that_there_is_a_newer_one(
 def record_of(**types: Any) -> dict[str, Any]:
     fields = [{"name": name, "type": kind} for name, kind in types.items()]
     return {"type": "record", "name": "R", "namespace": "a.b", "fields": fields}
+
+
+def test_bytes_of_a_default_are_those_of_its_letters(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    """In a schema a byte is the letter of its number, which Arrow would write as UTF-8."""
+    cents = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    stamp = {"type": "fixed", "name": "Stamp", "size": 2}
+    newer = record_of(a="int")
+    newer["fields"] = [
+        newer["fields"][0],
+        {"name": "raw", "type": "bytes", "default": "\u00ff\u0000a"},
+        {"name": "either", "type": ["bytes", "null"], "default": "\u00e9"},
+        {"name": "none", "type": ["null", "bytes"], "default": None},
+        {"name": "fixed", "type": stamp, "default": "\u0080\u0001"},
+        {"name": "again", "type": "Stamp", "default": "\u0081\u0002"},
+        {"name": "fare", "type": cents, "default": "\u00ff\u0085"},
+        {"name": "inside", "type": {**record_of(x="bytes"), "name": "In"}, "default": {"x": "ÿ"}},
+    ]
+    older = record_of(a="int")
+    registry.answers["/subjects/t-value/versions/latest"] = {"schema": json.dumps(newer)}
+    registry.answers["/schemas/ids/1"] = {"schema": json.dumps(older)}
+    registry.answers["/schemas/ids/2"] = {"schema": json.dumps(record_of(a="int", raw="string"))}
+    archive = archive_of(tmp_path, [framed(1, b"\x02"), framed(2, b"\x04\x04\xc3\xa9")])
+    expected = {
+        "a": 1,
+        "raw": b"\xff\x00a",
+        "either": b"\xe9",
+        "none": None,
+        "fixed": b"\x80\x01",
+        "again": b"\x81\x02",
+        "fare": Decimal("-1.23"),
+        "inside": {"x": b"\xff"},
+    }
+    assert values_of(archive, valueFormat="avro", registryurl=registry.url) == [
+        expected,
+        # What was written as text are the bytes of that.
+        {**expected, "a": 2, "raw": b"\xc3\xa9"},
+    ]
+
+
+def test_a_value_with_a_schema_of_another_kind_is_no_avro(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    """`{"type": "string"}` is a schema of both; these bytes would be 17 letters in Avro."""
+    registry.answers["/subjects/t-value/versions/latest"] = {"schema": '"string"'}
+    registry.answers["/schemas/ids/1"] = {"schemaType": "JSON", "schema": '{"type": "string"}'}
+    archive = archive_of(tmp_path, [framed(1, b'"0123456789abcdef"')])
+    options = {"valueFormat": "avro", "registryurl": registry.url}
+    assert values_of(archive, **options, valueErrors="null") == [None]
+    with pytest.raises(ObjectCorrupt, match="its schema 1 is json"):
+        values_of(archive, **options)
 
 
 MILLIS = {"type": "long", "logicalType": "timestamp-millis"}

@@ -79,9 +79,9 @@ DESCRIPTORS = descriptor_pb2.FileDescriptorSet(file=[wide_file()]).SerializeToSt
 
 def decoders() -> tuple[ProtobufValues, ProtobufValues]:
     """One with the loop, one without."""
-    slow = ProtobufValues(DESCRIPTORS, "shop.Wide", framed=False)
+    slow = ProtobufValues(DESCRIPTORS, "shop.Wide", None)
     slow._columns = None
-    return ProtobufValues(DESCRIPTORS, "shop.Wide", framed=False), slow
+    return ProtobufValues(DESCRIPTORS, "shop.Wide", None), slow
 
 
 def scalar(source: random.Random, name: str) -> Any:

@@ -14,6 +14,7 @@ from tests.unit.lake.fake_registry import FakeRegistry
 from tests.unit.lake.test_lake_values import archive_of, framed, values_of
 
 LATEST = "/subjects/t-value/versions/latest?format=serialized"
+BY_ID = "/schemas/ids/{}?format=serialized"
 
 
 def shop() -> descriptor_pb2.FileDescriptorProto:
@@ -57,7 +58,8 @@ def test_only_the_message_that_is_wanted_makes_rows(
     together: bool,
 ) -> None:
     content = base64.b64encode(shop().SerializeToString()).decode()
-    registry.answers[LATEST] = {"schemaType": "PROTOBUF", "schema": content}
+    answer = {"schemaType": "PROTOBUF", "schema": content}
+    registry.answers = {LATEST: answer, BY_ID.format(4): answer}
     options: dict[str, Any] = {
         "valueFormat": "protobuf",
         "valueMessage": wanted,
@@ -73,8 +75,50 @@ def test_only_the_message_that_is_wanted_makes_rows(
         assert rows[0] == (row if name == wanted else None)
         assert rows[1:] == [FRAMES[wanted][1]] * together
         if name != wanted:
-            with pytest.raises(ObjectCorrupt, match=f"of its file, and {wanted} is"):
+            with pytest.raises(ObjectCorrupt, match=f"of its file, and {wanted[5:]} is"):
                 values_of(archive, **options)
+
+
+def test_a_value_is_the_message_that_its_writers_schema_says(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    """A newer file has another order of messages; older values have the indexes of theirs."""
+    older, newer = shop(), shop()
+    newer.message_type.reverse()
+    lacking = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop")
+    for number, file in enumerate((older, newer, lacking), 1):
+        content = base64.b64encode(file.SerializeToString()).decode()
+        answer = {"schemaType": "PROTOBUF", "schema": content}
+        registry.answers[BY_ID.format(number)] = answer
+        if file is newer:
+            registry.answers[LATEST] = answer
+    registry.answers[BY_ID.format(4)] = {"schema": '"string"'}
+    registry.answers[BY_ID.format(5)] = {"schemaType": "PROTOBUF", "schema": "no base64!"}
+    order, refund = message_of("shop.Order", 3), message_of("shop.Refund", 5)
+    values = [
+        framed(1, b"\x00" + order),
+        framed(1, b"\x02\x02" + refund),
+        framed(2, b"\x02\x02" + order),
+        framed(2, b"\x00" + refund),
+        *(framed(number, b"\x00" + order) for number in (3, 4, 5, 6)),
+        None,
+    ]
+    options: dict[str, Any] = {"valueFormat": "protobuf", "registryurl": registry.url}
+    archive = archive_of(tmp_path / "all", values)
+    rows = values_of(archive, **options, valueMessage="shop.Order", valueErrors="null")
+    assert rows == [{"amount": 3}, None, {"amount": 3}, *[None] * 6]
+    rows = values_of(archive, **options, valueMessage="shop.Refund", valueErrors="null")
+    assert rows == [None, {"back": 5}, None, {"back": 5}, *[None] * 5]
+    for number, says in (
+        (1, r"message 1 of its file, and Order is 0 there \(schema 1\)"),
+        (4, "schema 3 has no message Order"),
+        (5, "schema 4 is avro"),
+        (6, "schema 5 in the registry is no Protobuf file"),
+        (7, "schema 6 is not in the registry"),
+    ):
+        alone = archive_of(tmp_path / str(number), [values[number]])
+        with pytest.raises(ObjectCorrupt, match=says):
+            values_of(alone, **options, valueMessage="shop.Order")
 
 
 @pytest.mark.parametrize("schema", ["no base64!", base64.b64encode(b"\xff\xff").decode(), ""])

@@ -101,6 +101,17 @@ def test_values_never_melt_into_each_other() -> None:
             decoder.decode(pa.array([first, second], pa.binary()))
 
 
+def test_decimals_of_too_many_digits_do_not_parse(tmp_path: Path) -> None:
+    """Arrow reads them, and Spark would take them for a number of its own."""
+    texts = ['"1234.50"', '"123.45"', "123.4", '"123.456"', '"-999.99"', '"1e3"']
+    archive = archive_of(tmp_path, [f'{{"a": [{text}]}}'.encode() for text in texts])
+    rows = values_of(
+        archive, valueFormat="json", valueSchema="a ARRAY<DECIMAL(5,2)>", valueErrors="null"
+    )
+    kept = [None, "123.45", "123.40", None, "-999.99", None]
+    assert rows == [one and {"a": [decimal.Decimal(one)]} for one in kept]
+
+
 @pytest.mark.parametrize("errors", ["null", "corrupt"])
 def test_what_does_not_parse_costs_only_itself(tmp_path: Path, errors: str) -> None:
     values: list[bytes | None] = [json.dumps({"a": n}).encode() for n in range(40)]
@@ -448,11 +459,9 @@ def test_protobuf_messages_become_columns(tmp_path: Path, order: bytes) -> None:
 
 def test_protobuf_from_a_registry(tmp_path: Path, order: bytes, registry: FakeRegistry) -> None:
     serialized = base64.b64encode(order_file().SerializeToString()).decode()
-    registry.answers["/subjects/t-value/versions/latest?format=serialized"] = {
-        "id": 4,
-        "schemaType": "PROTOBUF",
-        "schema": serialized,
-    }
+    answer = {"id": 4, "schemaType": "PROTOBUF", "schema": serialized}
+    for path in ("/subjects/t-value/versions/latest", "/schemas/ids/4"):
+        registry.answers[f"{path}?format=serialized"] = answer
     values = [framed(4, b"\x00" + order), framed(4, b"\x02\x00" + order), framed(4, b"\xff")]
     archive = archive_of(tmp_path, values)
     rows = values_of(archive, valueFormat="protobuf", registryurl=registry.url, valueErrors="null")
