@@ -142,6 +142,24 @@ def test_an_index_entry_that_names_a_batch_inside_a_record_cuts_no_batch(tmp_pat
     assert (found.range.length, found.next_offset) == (15 * batch_bytes, 15)
 
 
+def test_a_client_that_reads_before_a_wrong_index_entry_again_and_again_does_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=0))
+    fill(log, 40)
+    segment = log.segments[0]
+    segment.offset_index.columns()[0][20] += 1
+    segment.time_index.columns()[1][20] += 1
+    times = segment.time_index.columns()[0]
+    for _ in range(5):
+        assert log.read(0, bytes_max=log.size_bytes // 2 + 10).range is not None
+        assert log.find_timestamp(times[20]) is not None
+    assert sorted(record.message for record in caplog.records) == [
+        "index entry does not fit the log",
+        "time index entry does not fit the log",
+    ]
+
+
 def test_who_may_read_nothing_is_told_what_there_is_without_a_look_into_the_file(
     tmp_path: Path,
 ) -> None:

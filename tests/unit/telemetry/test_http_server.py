@@ -77,6 +77,31 @@ def test_a_client_that_sends_or_reads_nothing_is_let_go(sent: bytes) -> None:
     asyncio.run(wait())
 
 
+def broken_page(_wanted: Format) -> Iterator[str]:
+    yield "half of it"
+    raise ValueError("a mistake")
+
+
+def test_a_page_that_cannot_be_made_is_no_page_and_said_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scrape_often() -> None:
+        server = MetricsServer(broken_page, lambda: "")
+        port = await server.listen("127.0.0.1", 0)
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            with contextlib.suppress(ConnectionError):
+                content = await reader.read()
+                assert not content.endswith(b"0\r\n\r\n"), "it is not told as whole"
+            writer.close()
+        server.close()
+
+    asyncio.run(scrape_often())
+    assert [record.message for record in caplog.records] == ["metrics could not be collected"]
+    assert "a mistake" in caplog.text
+
+
 def test_a_client_that_reads_for_ever_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "CONNECTION_S_MAX", 3 * SILENCE_S)
 
