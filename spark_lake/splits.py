@@ -208,7 +208,7 @@ def _evenly(
     fine_bytes = max(1, split_bytes // 8)
     slices: list[SegmentSlice] = []
     for one in candidates:
-        # What is cut is asked for its statistics, and cannot be compared with its checksum.
+        # Who reads a part has to ask for the statistics.
         is_small = one.size_bytes <= 2 * fine_bytes
         slices += (one.whole(),) if is_small else _slices(one, fine_bytes)
     total_bytes = sum(piece.size_bytes for piece in slices)

@@ -25,7 +25,7 @@ from strandline.spark_lake.planner import (
     select,
     wanted_pages,
 )
-from strandline.spark_lake.splits import SplitSizes
+from strandline.spark_lake.splits import Candidate, ChunkRange, SplitSizes, cut
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import EpochStart, TopicPartition
 from strandline.storage.records.columns import RowLimits
@@ -175,6 +175,46 @@ def test_each_partition_is_cut_evenly_by_itself() -> None:
     made = suited(2, *(manifest_of(segments, partition=number) for number in range(3)))
     sizes = [split.size_bytes // MIB for split in made.splits]
     assert sizes == [80, 60, 80] * 3
+
+
+def test_a_small_partition_beside_large_ones_is_one_split() -> None:
+    large = [entry(base, size_bytes=20 * MIB) for base in range(0, 1100, 100)]
+    made = suited(2, manifest_of(large), manifest_of([entry(0, size_bytes=1)], partition=1))
+    assert [split.size_bytes for split in made.splits if split.topic_partition.partition] == [1]
+    assert sum(split.size_bytes for split in made.splits) == 220 * MIB + 1
+
+
+@pytest.mark.parametrize("split_bytes", [MIB, 7 * MIB, 40 * MIB, 1000 * MIB])
+@pytest.mark.parametrize("task_slots", [None, 2])
+def test_of_pruned_segments_each_wanted_chunk_is_read_once_and_in_order(
+    split_bytes: int, task_slots: int | None
+) -> None:
+    """The chunks are known, every other one is wanted."""
+    pruned = [
+        Candidate(entry=one, ranges=tuple(chunk_of(one, number) for number in range(0, 10, 2)))
+        for one in (entry(base, size_bytes=10 * MIB) for base in range(0, 1000, 100))
+    ]
+    sizes = SplitSizes(split_bytes=split_bytes, task_slots=task_slots)
+    made = list(cut(pruned, TopicPartition("t", 0), RowLimits(), sizes, first_index=0))
+    read = [
+        (piece.entry.base_offset, part.base_offset)
+        for split in made
+        for piece in split.slices
+        for part in piece.ranges or ()
+    ]
+    assert read == [(base, base + at) for base in range(0, 1000, 100) for at in range(0, 100, 20)]
+    assert sum(split.size_bytes for split in made) == 50 * MIB
+
+
+def chunk_of(one: SegmentEntry, number: int) -> ChunkRange:
+    """One of ten chunks of a segment of 10 MiB and 100 records."""
+    return ChunkRange(
+        start_position=number * MIB,
+        end_position=(number + 1) * MIB,
+        base_offset=one.base_offset + 10 * number,
+        end_offset=one.base_offset + 10 * number + 10,
+        record_count=10,
+    )
 
 
 def test_what_was_asked_for_is_more_than_what_suits_the_slots(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import crc32c
 import pytest
 
 from strandline.spark_lake import count, planner, pruning, scan
+from strandline.spark_lake.arrow_scan import make_query
+from strandline.spark_lake.segments import LogReader, SegmentMeta, chunk_ranges, joined
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.records.record import Record
 from strandline.storage.remote import segment_meta
@@ -88,6 +90,31 @@ def test_not_one_row_of_it_is_shown_to_who_wants_a_few(tmp_path: Path) -> None:
     for filters in ([], [("offset", "<", 20)]):
         with pytest.raises(ObjectCorrupt, match="checksum of the"):
             scan(archive.url, "t", filters=filters).read_next_batch()
+
+
+@pytest.mark.parametrize("window_bytes", [3_000, 8_000, 20_000, 1 << 20])
+def test_the_first_chunk_that_is_another_log_s_is_named_wherever_windows_end(
+    tmp_path: Path, window_bytes: int
+) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    (entry, other) = swapped(archive)
+    reader = make_query(archive.url, "t").open()
+    chunks = chunk_ranges(entry, SegmentMeta(reader, entry).statistics())
+    (whole,) = joined(chunks)
+    path = archive.object_path(entry.log_key)
+    theirs, ours = path.read_bytes(), archive.object_path(other.log_key).read_bytes()
+
+    def record_count() -> int:
+        log = LogReader(reader, entry, ahead=None, window_bytes=window_bytes)
+        return sum(row.record_count for block in log.blocks(whole) for row in block.batches)
+
+    path.write_bytes(ours)
+    assert record_count() == RECORDS
+    for chunk in (chunks[0], chunks[3], chunks[-1]):
+        border = chunk.start_position
+        path.write_bytes(ours[:border] + theirs[border:])
+        with pytest.raises(ObjectCorrupt, match=f"from byte {border}: checksum of the chunk"):
+            record_count()
 
 
 def test_a_segment_without_checksums_of_chunks_is_read(tmp_path: Path) -> None:
