@@ -13,6 +13,7 @@ import pytest
 from strandline.storage import files
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
+from strandline.storage.local.deleted_folders import DeletedFolders
 from strandline.storage.local.folder_names import partition_of
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -177,3 +178,26 @@ def test_names_of_partition_folders() -> None:
         "a-07",
     ):
         assert partition_of(name) is None
+
+
+def test_a_folder_that_cannot_be_removed_holds_no_other_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = DeletedFolders()
+    for name in ("t-0.a-delete", "t-1.b-delete"):
+        (tmp_path / name).mkdir()
+        folders.add(tmp_path / name, remove_at_ms=5)
+    remove_tree = files.remove_tree
+
+    def fail_for_the_first(path: Path) -> None:
+        if path.name == "t-0.a-delete":
+            raise DiskError("input/output error")
+        remove_tree(path)
+
+    assert folders.purge(4) == (0, None), "before their time"
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "remove_tree", fail_for_the_first)
+        count, error = folders.purge(5)
+    assert (count, str(error)) == (1, "input/output error")
+    assert [path.name for path in tmp_path.iterdir()] == ["t-0.a-delete"]
+    assert folders.purge(5) == (1, None)

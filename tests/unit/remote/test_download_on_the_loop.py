@@ -31,6 +31,7 @@ from strandline.storage.remote.download_messages import (
     receive_request,
 )
 from strandline.storage.remote.download_process import SOURCE_KNOWN_S, DownloadProcess, Lost
+from strandline.storage.remote.download_width import FEW, DownloadWidth
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.segment_index import ChunkKey
@@ -181,6 +182,23 @@ def test_a_check_beside_live_traffic_goes_at_the_rate_of_downloads(
         )
         assert isinstance(found, BatchIndex)
     assert sent == [100_000_000, 100_000_000, 0, 0]
+
+
+def test_downloads_that_we_hold_back_say_nothing_of_the_store_and_are_as_many_as_ever(
+    process: DownloadProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = shared_block()
+    fetch_by_child(process, block)
+    noted: list[int] = []
+    monkeypatch.setattr(
+        DownloadWidth, "note", lambda _self, size_bytes, _s: noted.append(size_bytes)
+    )
+    monkeypatch.setattr(DownloadWidth, "of", lambda _self, _most: FEW)
+    for bytes_per_s, width in ((100_000_000, 10), (0, FEW)):
+        process.bytes_per_s = bytes_per_s
+        assert isinstance(ask(process, into(block)), BatchIndex)
+        assert process.width(10) == width
+    assert noted == [len(LOG)], "only the second"
 
 
 def test_the_child_checks_at_the_rate_that_it_is_told(
