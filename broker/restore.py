@@ -1,7 +1,7 @@
 """`strandline restore`: empty log folders become a broker again, from the bucket alone.
 
     1 read the archive             metadata mirror, topic.json, manifests, groups; writes nothing
-    2 mark the folders             .strandline-restore        crash point restore.after-mark
+    2 lock and mark the folders    .strandline-restore        crash point restore.after-mark
     3 write the metadata log       mirror + corrections       crash point restore.after-metadata
     4 write the partitions         empty logs behind their archives   restore.after-partition
     5 write the groups' offsets                               crash point restore.after-groups
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -59,7 +60,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.checkpoint import META_PROPERTIES
 from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.local.log_folder import LOCK_FILE
+from strandline.storage.local.log_folder import LOCK_FILE, lock_directory
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
 from strandline.storage.remote.cluster_info import load_cluster_info
@@ -145,7 +146,7 @@ class Restore:
         self._defaults = config.topic_defaults()
 
     def run(self) -> RestoreSummary:
-        """Raises RestoreRefused, and StorageError if disk or bucket fail."""
+        """Raises RestoreRefused, LogDirLocked, and StorageError if disk or bucket fail."""
         self._check_folders()
         archive = self._read_archive()  # 1
         self._mark(archive.cluster_id)  # 2
@@ -300,15 +301,20 @@ class Restore:
         content = encode_document(
             MARK_FORMAT, MARK_VERSIONS.start, {"cluster_id": cluster_id, "url": self._store.url}
         )
-        for folder in self._config.log_dirs:
-            files.make_directory(folder)
-            mark = folder / RESTORE_MARK
-            if mark.exists():
-                self._empty(folder, mark, cluster_id)
-            else:
-                files.write_atomically(mark, content)
-                if files.is_there(folder, META_PROPERTIES):
-                    files.remove(folder / META_PROPERTIES)
+        with ExitStack() as locks:
+            # What lies there may be another restore's, and a broker's by now: reading the archive
+            # took its time. Who opens the folders next has them locked again, or is refused.
+            for folder in self._config.log_dirs:
+                locks.callback(lock_directory(folder).unlock)
+            self._check_folders()
+            for folder in self._config.log_dirs:
+                mark = folder / RESTORE_MARK
+                if mark.exists():
+                    self._empty(folder, mark, cluster_id)
+                else:
+                    files.write_atomically(mark, content)
+                    if files.is_there(folder, META_PROPERTIES):
+                        files.remove(folder / META_PROPERTIES)
 
     def _empty(self, folder: Path, mark: Path, cluster_id: str) -> None:
         """Takes away what an interrupted restore of the same archive left."""
