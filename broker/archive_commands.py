@@ -262,15 +262,16 @@ class _State:
     """The partitions that an earlier, interrupted run has looked at."""
 
     def __init__(self, options: VerifyOptions, url: str) -> None:
-        """Raises InvalidConfig if the file belongs to another run, or is damaged."""
+        """Raises InvalidConfig if the file belongs to another run or is damaged, and DiskError."""
         self._path = options.state
         self._about = {"url": url, "depth": options.depth.value, "topic": options.topic or ""}
         self._done: set[str] = set()
         self.skipped = 0
-        if self._path is not None and self._path.exists():
+        content = None if self._path is None else files.read_if_there(self._path)
+        if content is not None:
             try:
                 fields = decode_document(
-                    self._path.read_bytes(),
+                    content,
                     format_name=STATE_FORMAT,
                     versions=STATE_VERSIONS,
                     source=str(self._path),

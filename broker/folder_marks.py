@@ -4,7 +4,7 @@
     .strandline-replica    a read-only replica lives here
 
 An ordinary broker starts on folders with neither. Who sets and takes them away is `restore.py` and
-`replica.py`.
+`replica.py`. A folder that cannot be looked into cannot be locked either: that is said there.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from strandline.storage import files
 from strandline.storage.errors import StrandlineError
 
 RESTORE_MARK = ".strandline-restore"
@@ -31,7 +32,7 @@ class WrongFolder(StrandlineError):
 def check_not_interrupted(folders: Iterable[Path]) -> None:
     """Raises RestoreRefused if a restore of these folders did not come to its end."""
     for folder in folders:
-        if (folder / RESTORE_MARK).exists():
+        if files.is_there(folder, RESTORE_MARK):
             raise RestoreRefused(
                 f"{folder}: a restore was interrupted; run the same `strandline restore` again"
             )
@@ -40,7 +41,7 @@ def check_not_interrupted(folders: Iterable[Path]) -> None:
 def check_no_replica(folders: Iterable[Path]) -> None:
     """Raises WrongFolder if a read-only replica lives here."""
     for folder in folders:
-        if (folder / REPLICA_MARK).exists():
+        if files.is_there(folder, REPLICA_MARK):
             raise WrongFolder(
                 f"{folder} belongs to a read-only replica: start it with --read-only, or choose"
                 " other folders"

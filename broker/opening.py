@@ -88,7 +88,7 @@ def load_metadata(
     try:
         metadata_log.load()
     except TierError as error:
-        if mirror is None:
+        if mirror is None or not metadata_log.is_unbegun:
             # It is the first log folder that failed.
             raise
         raise ArchiveUnknown(

@@ -61,6 +61,7 @@ from strandline.storage.errors import (
     ObjectNotFound,
     PreconditionFailed,
     StorageError,
+    TierError,
 )
 from strandline.storage.remote.keys import (
     METADATA_LOG_PREFIX,
@@ -150,6 +151,14 @@ class MetadataLog:
 
     def __repr__(self) -> str:
         return f"<MetadataLog {self.statistics()}>"
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Whether the log is known to be empty: only then its mirror is asked. Blocks."""
+        try:
+            return is_empty(self._store)
+        except TierError:
+            return False
 
     def load(self) -> MetadataImage:
         """Reads the log, creating it if neither it nor the mirror has anything yet.
