@@ -30,6 +30,7 @@ from strandline.storage.errors import (
     TierUnavailable,
     UnsupportedFormat,
 )
+from strandline.storage.remote.local_names import CONTINUATION, key_of, path_of
 
 # s3fs tries each call this often, botocore below it once. The defaults of both multiply to 125
 # attempts, which makes a server that is away look like a hanging query.
@@ -95,6 +96,7 @@ class ObjectReader:
         self.url = url
         self._s3 = s3
         self._root = url.removeprefix("s3://").removeprefix("file://")
+        self._is_local = url.startswith("file://")
         self._lock = threading.Lock()
         self._file_system: FileSystem | None = None
         self._ranged: RangedGets | None = None
@@ -119,22 +121,33 @@ class ObjectReader:
 
     def list_folders(self, prefix: str) -> list[str]:
         """Names of the folders and objects directly under `prefix`; a missing one is empty."""
-        path = f"{self._root}/{prefix}".rstrip("/")
+        path = self._place(prefix).rstrip("/")
+        try:
+            found = list(self._paths_below(path))
+        except Exception as error:
+            raise self._translated(prefix, "list", error) from error
+        self._count(0)
+        return sorted(map(key_of, found) if self._is_local else found)
+
+    def _paths_below(self, path: str) -> Iterator[str]:
         try:
             # A listing cached by fsspec would not know topics made since.
             found = self._open().ls(path, detail=False, refresh=True)
         except FileNotFoundError:
-            found = []
-        except Exception as error:
-            raise self._translated(prefix, "list", error) from error
-        self._count(0)
-        return sorted(name.rstrip("/").rsplit("/", 1)[-1] for name in found)
+            return
+        for one in found:
+            name = one.rstrip("/").rsplit("/", 1)[-1]
+            if self._is_local and name.endswith(CONTINUATION):
+                # One name in two folders or more.
+                yield from (f"{name}/{rest}" for rest in self._paths_below(one))
+            else:
+                yield name
 
     def filled_folders(self, prefix: str) -> list[str]:
         """As `list_folders`, without folders that hold no object; only disks have such."""
         found = self.list_folders(prefix)
-        if self.url.startswith("file://"):
-            found = [name for name in found if _holds_a_file(f"{self._root}/{prefix}{name}")]
+        if self._is_local:
+            found = [name for name in found if _holds_a_file(self._place(f"{prefix}{name}"))]
         return found
 
     def address(self, key: str, valid_s: int) -> str:
@@ -142,10 +155,10 @@ class ObjectReader:
 
         Raises a TierError if it cannot be signed.
         """
-        if self.url.startswith("file://"):
-            return f"{self._root}/{key}"
+        if self._is_local:
+            return self._place(key)
         try:
-            return self._open().url(f"{self._root}/{key}", expires=valid_s)
+            return self._open().url(self._place(key), expires=valid_s)
         except Exception as error:
             raise self._translated(key, "sign", error) from error
 
@@ -155,10 +168,10 @@ class ObjectReader:
         Raises a TierError if they cannot be signed.
         """
         wanted = list(dict.fromkeys(keys))
-        if not wanted or self.url.startswith("file://"):
+        if not wanted or self._is_local:
             return {key: self.address(key, valid_s) for key in wanted}
         try:
-            signed = _signed(self._open(), [f"{self._root}/{key}" for key in wanted], valid_s)
+            signed = _signed(self._open(), [self._place(key) for key in wanted], valid_s)
         except Exception as error:
             raise self._translated(wanted[0], "sign", error) from error
         return dict(zip(wanted, signed, strict=True))
@@ -167,19 +180,23 @@ class ObjectReader:
         with self._lock:
             return ReadStatistics(request_count=self._request_count, bytes_read=self._bytes_read)
 
+    def _place(self, key: str) -> str:
+        """Where an object lies; the broker's folders have other names for some."""
+        return f"{self._root}/{path_of(key) if self._is_local else key}"
+
     def _straight(self, key: str, start: int, end: int) -> bytearray | None:
         """The short way to bytes in a bucket; None where s3fs has to go."""
         self._open()
         if self._ranged is None:
             return None
-        content = self._ranged.get(f"{self._root}/{key}", start, end)
+        content = self._ranged.get(self._place(key), start, end)
         if content is not None:
             self._count(len(content))
         return content
 
     def _read(self, key: str, start: int, end: int | None) -> bytes:
         try:
-            content = bytes(self._open().cat_file(f"{self._root}/{key}", start=start, end=end))
+            content = bytes(self._open().cat_file(self._place(key), start=start, end=end))
         except Exception as error:  # fsspec, botocore and aiohttp have no common root
             raise self._translated(key, "read", error) from error
         self._count(len(content))

@@ -4,10 +4,8 @@
     <root>/%tmp/<unique>                            uploads under way
     <root>/%lock                                    flock'd while a name changes hands
 
-Key components are percent-encoded where a file system might object, and one longer than a file
-name may be is cut into nested folders whose names end in a lone `%` (a topic's folder can have 286
-characters). Our own names begin with `%` and two letters that are no hexadecimal number, so
-no key can be in their way.
+What no file may be called is written in another way (`local_names`). Our own names begin with `%`
+and two letters that are no hexadecimal number, so no key can be in their way.
 
 An object appears whole or not at all:
 
@@ -25,7 +23,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import urllib.parse
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +42,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import Buffer, TimestampMs
 from strandline.storage.remote.direct_read import DirectRead
+from strandline.storage.remote.local_names import CONTINUATION, key_of, path_of
 from strandline.storage.remote.object_store import (
     BucketMissing,
     FileBody,
@@ -59,10 +57,6 @@ from strandline.storage.remote.object_store import (
 
 _LOCK_NAME = "%lock"
 _TEMPORARY_FOLDER = "%tmp"
-_CONTINUATION = "%"
-
-# File names may have 255 bytes on every file system we know; encoded text is ASCII.
-_COMPONENT_CHARACTERS_MAX = 200
 
 _COPY_BYTES = 1024 * 1024
 
@@ -281,7 +275,7 @@ class LocalDirectoryStore:
     # --- names -------------------------------------------------------------------------------
 
     def _path(self, key: str) -> Path:
-        return self._root.joinpath(*(p for part in key.split("/") for p in _encode(part)))
+        return self._root / path_of(key)
 
     def _keys_below(self, prefix: str) -> Iterator[str]:
         folder = prefix.rpartition("/")[0]
@@ -300,15 +294,14 @@ class LocalDirectoryStore:
                     key = self._key(path)
                     if key is not None:
                         yield key
-                        if not entry.name.endswith(_CONTINUATION):
+                        if not entry.name.endswith(CONTINUATION):
                             break
 
     def _key(self, path: Path) -> str | None:
         parts = path.relative_to(self._root).parts
         if parts[0] in (_LOCK_NAME, _TEMPORARY_FOLDER):
             return None
-        joined = "/".join(parts).replace(_CONTINUATION + "/", "")
-        return urllib.parse.unquote(joined)
+        return key_of("/".join(parts))
 
     def _temporary_files(self) -> Sequence[Path]:
         return [Path(entry.path) for entry in _scan(self._root / _TEMPORARY_FOLDER)]
@@ -399,17 +392,6 @@ def _checked_blocks(key: str, body: FileBody, source: BinaryIO) -> Iterator[byte
         yield block
     if left or crc != body.crc32c:
         raise ObjectCorrupt(key, "put", f"{body.path} is not what it was said to be")
-
-
-def _encode(component: str) -> Iterator[str]:
-    encoded = urllib.parse.quote(component, safe="=+@,")
-    while len(encoded) > _COMPONENT_CHARACTERS_MAX:
-        cut = _COMPONENT_CHARACTERS_MAX
-        # An escape is not cut in two: its `%` would look like a continuation.
-        cut -= next((back for back in (1, 2) if encoded[cut - back] == "%"), 0)
-        yield encoded[:cut] + _CONTINUATION
-        encoded = encoded[cut:]
-    yield encoded
 
 
 def _make_parents(path: Path) -> None:

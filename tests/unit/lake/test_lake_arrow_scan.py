@@ -19,6 +19,7 @@ import pytest
 from strandline.spark_lake import count, scan
 from strandline.spark_lake.arrow_scan import QUEUE_BATCHES_MAX
 from strandline.spark_lake.objects import ObjectReader
+from strandline.spark_lake.options import S3Options
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig, ObjectCorrupt
@@ -300,3 +301,20 @@ def test_no_time_is_too_late_or_too_early_for_its_row(archive: ArchiveBuilder) -
     late = [("timestamp", ">=", dt.datetime(1970, 1, 1, tzinfo=dt.UTC))]
     assert count(archive.url, "u", filters=late) == 3
     assert scan(archive.url, "u", columns=["offset"], filters=late).read_all().num_rows == 3
+
+
+def test_topics_of_any_length_are_found_in_a_folder(tmp_path: Path) -> None:
+    """There the store cuts what is longer than a file's name may be."""
+    archive = ArchiveBuilder(tmp_path)
+    names = ["t", *(letter * 249 for letter in "ab"), "a" * 248 + "c", "a" * 163, "a" * 164]
+    for name in names:
+        archive.add_topic(name)
+        archive.add_segment(name, make_batches(make_records(3)))
+    archive.add_topic("a" * 200)
+    for name in names:
+        assert scan(archive.url, name).read_all().num_rows == 3
+    every = scan(archive.url, columns=["topic"], options={"subscribePattern": ".*"}).read_all()
+    assert set(every.column("topic").to_pylist()) == set(names)
+    log_key = archive.manifest("b" * 249).segments[0].log_key
+    address = ObjectReader(archive.url, S3Options()).address(log_key, 60)
+    assert Path(address).read_bytes() == archive.store.get(log_key)

@@ -1,0 +1,40 @@
+"""Where objects lie in a folder that is an object store: keys as paths, and back. Pure.
+
+    topics/orders-<uuid>/0/manifest.json    the same path
+    topics/<more than 200 letters>/...      topics/<200 letters>%/<the others>/...
+
+Key components are percent-encoded where a file system might object, and one longer than a file
+name may be is cut into nested folders whose names end in a lone `%` (a topic's folder can have 286
+characters).
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Iterator
+
+CONTINUATION = "%"
+
+# File names may have 255 bytes on every file system we know; encoded text is ASCII.
+_COMPONENT_CHARACTERS_MAX = 200
+
+
+def path_of(key: str) -> str:
+    """The path of an object below the root, or of a prefix that ends in `/`."""
+    return "/".join(part for component in key.split("/") for part in _encoded(component))
+
+
+def key_of(path: str) -> str:
+    """The key of the object that lies there."""
+    return urllib.parse.unquote(path.replace(CONTINUATION + "/", ""))
+
+
+def _encoded(component: str) -> Iterator[str]:
+    encoded = urllib.parse.quote(component, safe="=+@,")
+    while len(encoded) > _COMPONENT_CHARACTERS_MAX:
+        cut = _COMPONENT_CHARACTERS_MAX
+        # An escape is not cut in two: its `%` would look like a continuation.
+        cut -= next((back for back in (1, 2) if encoded[cut - back] == "%"), 0)
+        yield encoded[:cut] + CONTINUATION
+        encoded = encoded[cut:]
+    yield encoded
