@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.spark_lake.jvm_jar import NoJvmReader, jar_of
-from strandline.spark_lake.jvm_plan import encode_plan
+from strandline.spark_lake.jvm_plan import encode_plan, keys_read
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.old_segments import may_be_old, old_partitions
 from strandline.spark_lake.options import Engine, LakeOptions
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 SOURCE_CLASS = "strandline.spark.ArchiveSource"
-# Half a millisecond each: more would keep the driver busy for longer than the plan took.
+# A signature and hundreds of bytes of the plan each, which one option of a source has to hold.
 SIGNED_MAX = 10_000
 _DECODED = "values are decoded in Python (valueFormat)"
 # Sessions that have the jar, by what Spark calls them.
@@ -230,13 +230,12 @@ def signed_plan(
     signed_until_ms = 0
     if not query.options.url.startswith("file://"):
         signed_until_ms = SystemClock().now_ms() + expires_s * 1000
-    logs = (piece.entry.log_key for split in inside for piece in split.slices)
-    known = reader.addresses(logs, expires_s)
+    addresses = reader.addresses(keys_read(inside), expires_s)
     return encode_plan(
         query,
         plan,
         inside,
-        lambda key: known[key] if key in known else reader.address(key, expires_s),
+        addresses.__getitem__,
         columns=columns,
         signed_until_ms=signed_until_ms,
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from strandline.spark_lake.objects import (
     ATTEMPTS_MAX,
@@ -105,18 +105,33 @@ def _split(split: Split, addresses: Addresses) -> dict[str, object]:
     }
 
 
+def keys_read(splits: Sequence[Split]) -> Iterator[str]:
+    """The keys of all objects that the reader of these splits may ask for."""
+    for split in splits:
+        for piece in split.slices:
+            yield piece.entry.log_key
+            if _needs_meta(piece, split):
+                yield piece.entry.meta_key
+
+
+def _asks_statistics(piece: SegmentSlice, split: Split) -> bool:
+    """As `pruning.prune` decides it, of a query without keys."""
+    return piece.ranges is None and (
+        not piece.is_whole or is_worth_it(piece.entry, split.limits, keys=None)
+    )
+
+
+def _needs_meta(piece: SegmentSlice, split: Split) -> bool:
+    return _asks_statistics(piece, split) or piece.entry.has_transactions
+
+
 def _slice(piece: SegmentSlice, split: Split, addresses: Addresses) -> dict[str, object]:
     entry = piece.entry
-    # As `pruning.prune` decides it, of a query without keys.
-    asks = piece.ranges is None and (
-        not piece.is_whole or is_worth_it(entry, split.limits, keys=None)
-    )
-    needs_meta = asks or entry.has_transactions
     return {
         "log": [entry.log_key, addresses(entry.log_key), entry.size_bytes],
         "meta": [
             entry.meta_key,
-            addresses(entry.meta_key) if needs_meta else "",
+            addresses(entry.meta_key) if _needs_meta(piece, split) else "",
             entry.meta_size_bytes,
         ],
         "base_offset": entry.base_offset,
@@ -127,7 +142,7 @@ def _slice(piece: SegmentSlice, split: Split, addresses: Addresses) -> dict[str,
         "has_transactions": entry.has_transactions,
         "start": piece.start_position,
         "end": piece.end_position,
-        "asks_statistics": asks,
+        "asks_statistics": _asks_statistics(piece, split),
         "ranges": [
             [
                 part.start_position,

@@ -6,9 +6,11 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import boto3
 import pytest
+import s3fs
 from moto.server import ThreadedMotoServer
 
 from strandline.spark_lake.objects import ObjectReader
@@ -21,6 +23,7 @@ from strandline.storage.errors import (
     StrandlineError,
     TierUnavailable,
 )
+from strandline.storage.remote.s3_signing import UrlSigner
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = pytest.mark.slow
@@ -144,6 +147,57 @@ def test_addresses_read_their_objects_without_credentials(options: dict[str, str
         # Signing has the time in it, which may be another second.
         assert url.partition("?")[0] == reader.address(key, 600).partition("?")[0]
     assert reader.addresses([], 600) == {}
+
+
+def signed_s(url: str) -> str:
+    return parse_qs(urlsplit(url).query)["X-Amz-Date"][0]
+
+
+def test_addresses_are_what_the_sdk_signs_to_the_last_byte(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With odd names too; and the SDK is asked for one of them alone."""
+    keys = ["cluster.json", *(f"topics/a+b=c~d_é-{n}/0 &?#.log" for n in range(20))]
+    for secrets in ({"key": "test"}, {"key": "ASIA", "token": "tok/en+with==signs&more"}):
+        s3 = S3Options(endpoint_url=options["s3.endpoint.url"], secret="se/cret", **secrets)
+        reader = ObjectReader(options["path"], s3)
+        # A second may end in between.
+        for _ in range(10):
+            theirs = {key: reader.address(key, 600) for key in keys}
+            with monkeypatch.context() as patch:
+                asked = counting_signatures(patch)
+                made = reader.addresses(keys, 600)
+            if len({signed_s(url) for url in (*made.values(), *theirs.values())}) == 1:
+                break
+        assert made == theirs
+        assert len(asked) == 1
+
+
+def test_what_cannot_be_signed_as_the_sdk_does_is_signed_by_it(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UrlSigner, "like", lambda *_: None)
+    asked = counting_signatures(monkeypatch)
+    s3 = S3Options(endpoint_url=options["s3.endpoint.url"], key="test", secret="test")
+    reader = ObjectReader(options["path"], s3)
+    made = reader.addresses(["cluster.json", "b", "c"], 600)
+    assert [path.rsplit("/", 1)[-1] for path in asked] == list(made)
+    with urllib.request.urlopen(made["cluster.json"]) as answer:
+        assert answer.read() == reader.get("cluster.json")
+
+
+def counting_signatures(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that s3fs is asked to sign from now on."""
+    asked: list[str] = []
+    sign = s3fs.S3FileSystem._url
+
+    async def counted(self: object, path: str, **more: object) -> str:
+        asked.append(path)
+        url: str = await sign(self, path, **more)
+        return url
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_url", counted)
+    return asked
 
 
 def test_addresses_need_credentials_to_be_signed(
