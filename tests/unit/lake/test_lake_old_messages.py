@@ -118,3 +118,20 @@ def test_a_first_segment_that_is_gone_is_left_to_the_task_that_reads_it(tmp_path
     assert old_partitions(plan.splits, reader) == frozenset()
     archive.object_path(entry.log_key).unlink()
     assert old_partitions(plan.splits, reader) == frozenset()
+
+
+def test_what_an_object_begins_with_is_asked_for_once(tmp_path: Path) -> None:
+    """Objects are never written again; a segment of another name is asked for anew."""
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    archive.add_topic("u")
+    archive.add_segment("t", [encode_batch(records(0))])
+    for topic, asked in (("t", 1), ("t", 0), ("u", 1), ("u", 0)):
+        if topic == "u" and asked:
+            archive.add_segment("u", [encode_batch(records(0))])
+        query = make_query(archive.url, topic)
+        reader = query.open()
+        plan = query.plan(reader)
+        before = reader.statistics().request_count
+        assert old_partitions(plan.splits, reader) == frozenset()
+        assert reader.statistics().request_count - before == asked
