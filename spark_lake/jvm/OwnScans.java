@@ -15,10 +15,11 @@ import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.Scan;
-import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
@@ -181,26 +182,27 @@ public class OwnScans extends Rule {
         }
         WITH_JAR.add(session.sessionUUID() + jar);
       }
-      DataSourceV2Relation relation = relation(session, given[1]);
-      SupportsRead table = (SupportsRead) relation.table();
-      Batch inside = table.newScanBuilder(relation.options()).build().toBatch();
+      Batch inside = inside(session, given[1]);
       if (all.length == 1) {
         return inside;
       }
       return beside(inside, inPython, (InputPartition[]) Arrays.copyOfRange(all, 1, all.length));
     }
 
-    private static DataSourceV2Relation relation(SparkSession session, String plan) {
-      Thread thread = Thread.currentThread();
-      ClassLoader before = thread.getContextClassLoader();
-      // Spark looks for sources where the thread does, which may be older than the jar.
-      thread.setContextClassLoader(session.sharedState().jarClassLoader());
+    /** Without Spark's reader of sources, which looks for them in all that there are, each time. */
+    private static Batch inside(SparkSession session, String plan) {
+      CaseInsensitiveStringMap options =
+          new CaseInsensitiveStringMap(Collections.singletonMap("plan", plan));
+      TableProvider source;
       try {
-        return (DataSourceV2Relation)
-            session.read().format(SOURCE).option("plan", plan).load().queryExecution().analyzed();
-      } finally {
-        thread.setContextClassLoader(before);
+        Class found = session.sharedState().jarClassLoader().loadClass(SOURCE);
+        source = (TableProvider) found.getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+      } catch (ReflectiveOperationException error) {
+        throw new IllegalStateException(error);
       }
+      SupportsRead table =
+          (SupportsRead) source.getTable(source.inferSchema(options), new Transform[0], options);
+      return table.newScanBuilder(options).build().toBatch();
     }
 
     /** Of classes that only the session knows. */
