@@ -21,6 +21,7 @@ from typing import Any
 from strandline.spark_lake.arrow import schema_of
 from strandline.spark_lake.bounds import BoundsResolver
 from strandline.spark_lake.catalog import ArchivedPartition, Catalog
+from strandline.spark_lake.kept_workers import leave_out_what_is_loaded
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import CORRUPT_COLUMN, SPLIT_BYTES, LakeOptions
 from strandline.spark_lake.plain_errors import plain
@@ -97,6 +98,8 @@ class Query:
                 return self._planned(reader)
         except StrandlineError as error:
             raise plain(error) from None
+        finally:
+            leave_out_what_is_loaded()
 
     def _planned(self, reader: ObjectReader) -> ScanPlan:
         catalog = Catalog(reader)
@@ -166,6 +169,7 @@ class Query:
         except StrandlineError as error:
             raise plain(error) from None
         finally:
+            leave_out_what_is_loaded()
             # Also when the caller has enough rows (LIMIT) and does not ask for the rest.
             after, counts = reader.statistics(), scan.counts
             self._tell_task(

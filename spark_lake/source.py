@@ -45,6 +45,7 @@ from pyspark.sql.types import (
 from strandline.spark_lake.filters import push_down
 from strandline.spark_lake.jvm_engine import ruled_out
 from strandline.spark_lake.jvm_partitions import partition_values
+from strandline.spark_lake.kept_workers import leave_out_what_is_loaded
 from strandline.spark_lake.options import (
     COLUMNS,
     CORRUPT_COLUMN,
@@ -200,6 +201,7 @@ class PlannedDataSource(_RuledDataSource):
         slots = [text for name, text in options.items() if name.lower() == SLOTS_OPTION]
         super().__init__({n: text for n, text in options.items() if n.lower() != SLOTS_OPTION})
         self._task_slots = int(slots[0]) if slots else None
+        leave_out_what_is_loaded()
 
     @classmethod
     def name(cls) -> str:
