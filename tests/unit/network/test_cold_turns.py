@@ -107,6 +107,7 @@ class Bench:
                 frame_bytes_max=1000,
                 on_close=lambda _connection: None,
                 on_refused=lambda _peer, _reason: None,
+                on_failed=lambda _peer, _error: None,
                 cold_turns=turns or self.turns,
             )
         )

@@ -119,6 +119,7 @@ def connection_with(
         frame_bytes_max=1000,
         on_close=lambda _connection: None,
         on_refused=lambda _peer, _reason: None,
+        on_failed=lambda _peer, _error: None,
     )
     try:
         yield connection, client
