@@ -13,8 +13,9 @@ appends go on: files are replaced, never changed. Before a group is swapped in t
 again: if retention took one of its segments meanwhile, or the log is gone, the round ends there and
 a later one finds what is left to do.
 
-A log whose records are damaged, or whose cleaning makes the child die, is uncleanable until the
-next start; the others go on. A full disk is none of the log's fault: it is tried again later.
+A log whose records are damaged, or whose cleaning makes the child die time after time, is
+uncleanable until the next start; the others go on. A full disk is none of the log's fault, and a
+child that dies once may be the machine's, which had no memory for it: it is tried again later.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from strandline.storage import files
+from strandline.storage.child_process import ChildFailed
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
     CLEAN_AFTER_CHECKPOINT,
@@ -62,7 +64,11 @@ from strandline.storage.values import dataclass
 log = logging.getLogger(__name__)
 
 # After a disk error a log is left alone for this long: space does not come back in an instant.
-RETRY_MS = 60_000
+RETRY_S = 60.0
+
+# A child that died so often over one log, with a pause of RETRY_S and twice as long each time, is
+# not there for the machine's sake any more.
+CHILD_DEATHS_MAX = 5
 
 T = TypeVar("T")
 
@@ -131,7 +137,10 @@ class LogCleaner:
         # Logs whose cleaning was ended in the middle because somebody asked to leave them alone.
         self._abandoned: set[TopicPartition] = set()
         self._uncleanable: dict[TopicPartition, TopicId] = {}
-        self._retry_at_ms: dict[TopicPartition, int] = {}
+        # By a clock that nobody can set.
+        self._retry_at_s: dict[TopicPartition, float] = {}
+        # How often in a row the child died over a log, or could not be started for it.
+        self._child_deaths: dict[TopicPartition, int] = {}
 
     # --- running -----------------------------------------------------------------------------
 
@@ -202,13 +211,15 @@ class LogCleaner:
                 uncleanable_bytes += plan.dirty_bytes
                 continue
             dirty_ratio_max = max(dirty_ratio_max, plan.dirty_ratio)
-            if self._may_clean(opened.topic_partition, now_ms) and plan.is_due(opened.config):
+            if self._may_clean(opened.topic_partition) and plan.is_due(opened.config):
                 candidates.append(_Candidate(log=opened, plan=plan))
         self._uncleanable = {
             key: topic_id
             for key, topic_id in self._uncleanable.items()
             if served.get(key) == topic_id
         }
+        for key in self._child_deaths.keys() - served.keys():
+            del self._child_deaths[key]
         figures = self.figures
         figures.last_look_ms = now_ms
         figures.dirty_ratio_max = dirty_ratio_max
@@ -217,11 +228,11 @@ class LogCleaner:
         figures.delay_ms_max = max((candidate.plan.delay_ms for candidate in candidates), default=0)
         return max(candidates, key=lambda candidate: candidate.plan.dirty_ratio, default=None)
 
-    def _may_clean(self, key: TopicPartition, now_ms: int) -> bool:
+    def _may_clean(self, key: TopicPartition) -> bool:
         return (
             key not in self._busy
             and key not in self._paused
-            and self._retry_at_ms.get(key, 0) <= now_ms
+            and self._retry_at_s.get(key, 0.0) <= self._clock.monotonic_s()
         )
 
     def _plan(self, opened: LocalLog, now_ms: int) -> CleaningPlan:
@@ -237,6 +248,15 @@ class LogCleaner:
                 error,
             )
 
+    def _note_death(self, opened: LocalLog, error: Exception) -> None:
+        key = opened.topic_partition
+        deaths = self._child_deaths[key] = self._child_deaths.get(key, 0) + 1
+        if deaths >= CHILD_DEATHS_MAX:
+            self._give_up(opened, error)
+            return
+        self._retry_at_s[key] = self._clock.monotonic_s() + RETRY_S * 2 ** (deaths - 1)
+        _warn("log not compacted, will be tried again", key, error)
+
     # --- cleaning ----------------------------------------------------------------------------
 
     async def _clean_dirtiest(self, process: CleanerProcess) -> bool:
@@ -249,13 +269,19 @@ class LogCleaner:
         self._busy[key] = process
         try:
             await self._clean(process, candidate)
+            self._child_deaths.pop(key, None)
         except _RoundEnded:
             await self._stop(process, opened)
         except DiskError as error:
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:
-                self._retry_at_ms[key] = self._clock.now_ms() + RETRY_MS
+                self._retry_at_s[key] = self._clock.monotonic_s() + RETRY_S
                 _warn("log not compacted, will be tried again", key, error)
+        # Of the machine: the child died, or there was no thread or no memory to work with.
+        except (ChildFailed, RuntimeError, MemoryError) as error:
+            await self._stop(process, opened)
+            if self._is_wanted(opened) and key not in self._abandoned:
+                self._note_death(opened, error)
         except Exception as error:  # whatever it is, the other logs go on
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.child_process import ChildFailed
 from strandline.storage.crash_points import (
     CLEAN_AFTER_INDEXES,
     SimulatedCrash,
@@ -16,6 +17,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import DiskError
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedSegment
+from strandline.storage.local.cleaner import CHILD_DEATHS_MAX
 from strandline.storage.local.cleaner_plan import LogFacts, SegmentFacts, plan_cleaning
 from strandline.storage.local.cleaner_transactions import CleanedTransactions
 from strandline.storage.local.cleaning_messages import CleaningRequest
@@ -275,6 +277,39 @@ def test_retention_may_take_a_segment_while_it_is_cleaned(tmp_path: Path) -> Non
     assert log.log.start_offset == 1
     assert [r.offset for r in log.records()] == [1, 2, 3]
     assert not [p for p in log.directory.iterdir() if p.suffix in (".cleaned", ".swap")]
+
+
+@pytest.mark.parametrize("death", [ChildFailed("died"), RuntimeError("no thread"), MemoryError()])
+def test_a_child_that_dies_is_tried_again_with_pauses_but_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, death: Exception
+) -> None:
+    """The machine may have had no memory for it; or it is the log, which kills it each time."""
+    log = CompactedLog(tmp_path)
+    log.append((b"a", b"1"))
+    log.append((b"a", b"2"))
+    log.seal()
+
+    def die() -> None:
+        raise death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.process, "next", die)
+        assert log.clean() == 1
+        assert log.clean() == 0, "not at once"
+    assert log.cleaner.uncleanable() == frozenset()
+    log.clock.advance_ms(60_000)
+    assert log.clean() == 1
+    assert len(log.records()) == 1
+
+    log.append((b"a", b"3"))
+    log.seal()
+    monkeypatch.setattr(log.process, "next", die)
+    tried = 0
+    for _ in range(60):
+        tried += log.clean()
+        log.clock.advance_ms(60_000)
+    assert tried == CHILD_DEATHS_MAX
+    assert log.cleaner.uncleanable() == {log.log.topic_partition}
 
 
 def test_a_full_disk_is_tried_again_later_and_is_no_fault_of_the_log(
