@@ -95,16 +95,17 @@ def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
 
 
 def _record(schema: Any, named: dict[str, Fix]) -> Fix:
-    fixes = {
-        one["name"]: fix
-        for one in _fields(schema)
-        if (fix := fixer(one["type"], named)) is not None
-    }
+    fields = _fields(schema)
+    fixes = {one["name"]: fix for one in fields if (fix := fixer(one["type"], named)) is not None}
+    defaults = {one["name"]: one["default"] for one in fields if "default" in one}
 
     def fixed(row: Any) -> Any:
+        # A record that is itself a default may leave out what has one of its own.
+        if len(row) < len(fields):
+            row = {**defaults, **row}
         return {**row, **{name: fix(row[name]) for name, fix in fixes.items()}}
 
-    return fixed if fixes else None
+    return fixed if fixes or defaults else None
 
 
 def _unless_null(fix: Callable[[Any], Any]) -> Fix:

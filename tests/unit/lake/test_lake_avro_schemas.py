@@ -114,6 +114,21 @@ def test_bytes_of_a_default_are_those_of_its_letters(
     ]
 
 
+def test_a_default_that_leaves_fields_out_has_their_defaults(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    inner = {**record_of(x="int", y="bytes", z="int"), "name": "In"}
+    for field, default in zip(inner["fields"], (5, "\u00ff", 7), strict=True):
+        field["default"] = default
+    newer = record_of(a="int", inside=inner)
+    newer["fields"][1]["default"] = {"z": 8}
+    registry.answers["/subjects/t-value/versions/latest"] = {"schema": json.dumps(newer)}
+    registry.answers["/schemas/ids/1"] = {"schema": json.dumps(record_of(a="int"))}
+    archive = archive_of(tmp_path, [framed(1, b"\x02")])
+    (row,) = values_of(archive, valueFormat="avro", registryurl=registry.url)
+    assert row == {"a": 1, "inside": {"x": 5, "y": b"\xff", "z": 8}}
+
+
 def test_a_value_with_a_schema_of_another_kind_is_no_avro(
     tmp_path: Path, registry: FakeRegistry
 ) -> None:
