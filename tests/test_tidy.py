@@ -125,6 +125,17 @@ def test_only_storage_files_syncs_renames_and_removes() -> None:
     assert callers_outside(("storage/files.py",), calls_of_the_owner) == []
 
 
+def test_what_a_request_can_cause_is_said_by_a_quiet_log() -> None:
+    """A client that repeats it would fill the disk. These say something once, or once a pause."""
+    seldom = (
+        "broker/handlers/wiring.py",
+        "broker/network/cold_turns.py",
+        "broker/network/server.py",
+    )
+    loud = callers_outside(seldom, r"log\.(warning|error|exception|critical)")
+    assert [one for one in loud if one.startswith(("broker/handlers/", "broker/network/"))] == []
+
+
 def test_only_the_clock_asks_what_time_it_is() -> None:
     """Turning a given time into text is no question; `time.sleep` waits by a clock nobody moves."""
     asks = (

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cluster.image import MetadataImage
-from strandline.broker.cluster.metadata_documents import encode_entry, entry_checksum
+from strandline.broker.cluster.metadata_documents import (
+    NO_ENTRY_CHECKSUM,
+    decode_snapshot,
+    encode_entry,
+    encode_snapshot,
+    entry_checksum,
+)
 from strandline.broker.cluster.metadata_log import (
     MetadataLog,
     MetadataRaced,
@@ -292,6 +298,14 @@ def test_an_entry_of_a_newer_release_is_refused_as_such() -> None:
     store.put(metadata_log_key(2), newer, condition=IfAbsent())
     with pytest.raises(UnsupportedFormat, match="version 2"):
         opened(store)
+
+
+@pytest.mark.parametrize("version", [2, 4])
+def test_a_snapshot_of_another_version_is_refused_as_such(version: int) -> None:
+    content = encode_snapshot(MetadataImage(), head_checksum=NO_ENTRY_CHECKSUM)
+    other = content.replace(b'"version":3', b'"version":%d' % version)
+    with pytest.raises(UnsupportedFormat, match=f"version {version}"):
+        decode_snapshot(other, key=metadata_snapshot_key(0), index=0)
 
 
 def test_an_entry_without_records_is_refused() -> None:
