@@ -54,20 +54,33 @@ PRODUCER_CHECK_S = 600.0
 
 
 async def keep_running(name: str, begin: Callable[[], Awaitable[None]]) -> None:
-    """Runs a loop, and begins it again if it fails."""
+    """Runs a loop, and begins it again if it fails.
+
+    One that ran for RESTART_S_MAX before is begun again as soon as at its first failure: those of
+    last week are no reason to leave a log folder offline for a minute.
+    """
+    loop = asyncio.get_running_loop()
     wait_s = RESTART_S
     while True:
+        begun_s = loop.time()
         try:
             await begin()
         except StrandlineError as error:
+            wait_s = _wait_s(wait_s, ran_s=loop.time() - begun_s)
             log.warning(
                 "background task failed, will be begun again",
                 extra={"fields": {"task": name, "wait_s": wait_s, "error": str(error)}},
             )
         except Exception:
+            wait_s = _wait_s(wait_s, ran_s=loop.time() - begun_s)
             log.exception("background task failed", extra={"fields": {"task": name}})
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, RESTART_S_MAX)
+
+
+def _wait_s(next_s: float, *, ran_s: float) -> float:
+    """How long a loop rests that failed after so long, if the next rest was to be `next_s`."""
+    return RESTART_S if ran_s >= RESTART_S_MAX else next_s
 
 
 def delayed(delay_ms: int, begin: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:

@@ -37,6 +37,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 CHECKPOINT_VERSION = 0
 OFFSET_MAX = 2**63 - 1
+# Of a line that is none: after a power cut a file may be full of zeros.
+SHOWN_CHARACTERS_MAX = 40
 # Later Kafkas put a broker epoch in here; -1 is their word for "unknown".
 CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 META_PROPERTIES_VERSION = 1
@@ -164,7 +166,10 @@ def read_topic_id(folder: Path) -> TopicId | None:
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise CorruptFile(f"{path} has no version 0 and topic_id")
-    topic_id = decode_id(fields["topic_id"])
+    try:
+        topic_id = decode_id(fields["topic_id"])
+    except CorruptFile as error:
+        raise CorruptFile(f"{path}: {error}") from error
     if topic_id == ZERO_TOPIC_ID:
         # To Kafka, too, it is damage: the folder would count for one of a topic without an id.
         raise CorruptFile(f"{path} has the topic_id of no topic")
@@ -191,7 +196,7 @@ def read_properties(path: Path) -> dict[str, str] | None:
             continue
         key, separator, value = stripped.partition("=")
         if not separator:
-            raise CorruptFile(f"{path}: {stripped!r} is no key=value")
+            raise CorruptFile(f"{path}: {stripped[:SHOWN_CHARACTERS_MAX]!r} is no key=value")
         properties[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
     return properties
 

@@ -167,8 +167,10 @@ def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: s
         if properties is None:
             continue
         file = path / checkpoint.META_PROPERTIES
-        if properties.get("version") not in ("0", "1"):
-            raise UnsupportedFormat(f"{file} has version {properties.get('version')}")
+        if "version" not in properties:
+            raise CorruptFile(f"{file} has no version")
+        if properties["version"] not in ("0", "1"):
+            raise UnsupportedFormat(f"{file} has version {properties['version']}")
         # Version 0, of Kafka with ZooKeeper, has broker.id instead.
         owner = properties.get("node.id", properties.get("broker.id"))
         if owner != str(node_id):

@@ -9,12 +9,18 @@ from typing import cast
 import pytest
 
 from strandline.broker import background
-from strandline.broker.background import UNCREATED_RETRY_S, LogUpkeep
+from strandline.broker.background import (
+    RESTART_S_MAX,
+    UNCREATED_RETRY_S,
+    LogUpkeep,
+    keep_running,
+)
 from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.workers import Workers
 from strandline.storage.clock import ManualClock
+from strandline.storage.errors import StrandlineError
 from strandline.storage.local.log_dir import LogDirs
 
 
@@ -54,3 +60,32 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
         task.cancel()
 
     asyncio.run(some_turns())
+
+
+def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran_s = [0.0, 0.0, 0.0, RESTART_S_MAX, 0.0]
+    waits_s: list[float] = []
+
+    async def some_failures() -> None:
+        now_s = 0.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+
+        async def fail() -> None:
+            nonlocal now_s
+            if not ran_s:
+                raise asyncio.CancelledError
+            now_s += ran_s.pop(0)
+            raise StrandlineError("again")
+
+        async def wait(seconds: float) -> None:
+            waits_s.append(seconds)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", wait)
+            with pytest.raises(asyncio.CancelledError):
+                await keep_running("loop", fail)
+
+    asyncio.run(some_failures())
+    assert waits_s == [1, 2, 4, 1, 2]

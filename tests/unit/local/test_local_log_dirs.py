@@ -369,3 +369,18 @@ def test_a_partition_in_two_folders_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "t-0").mkdir(exist_ok=True)
     with pytest.raises(CorruptFile, match="t-0 lies in"):
         load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"), [(b"", "has no version"), (bytes(5000), "is no key=value")]
+)
+def test_a_properties_file_that_a_power_cut_emptied_is_damage_and_named_in_one_line(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    """The error says where to read what to do; a later version would not."""
+    file = tmp_path / "meta.properties"
+    file.write_bytes(content)
+    with pytest.raises(CorruptFile, match=reason) as refused:
+        open_dirs(tmp_path)
+    assert str(file) in str(refused.value)
+    assert len(str(refused.value)) < 500
