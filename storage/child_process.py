@@ -45,10 +45,14 @@ class ChildProcess:
 
         The child finds the numbers of `descriptors`, which it has too, behind that of its socket.
         """
-        # Not before there is a child: most brokers start none for hours.
-        from multiprocessing.connection import Pipe
+        try:
+            # Not before there is a child: most brokers start none for hours.
+            from multiprocessing.connection import Pipe
 
-        self.connection, theirs = Pipe(duplex=True)
+            self.connection, theirs = Pipe(duplex=True)
+        # Of the import, too: a library that there are no descriptors or no memory for.
+        except (OSError, ImportError, MemoryError) as error:
+            raise ChildFailed(f"cannot start a child process: {error}") from error
         # The child must find the same code, also where the package is on a path of the caller's.
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
         try:
@@ -59,7 +63,7 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self.connection.close()
             raise ChildFailed(f"cannot start a child process: {error}") from error
         finally:
