@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -129,4 +130,19 @@ def test_a_state_that_cannot_be_read_is_to_be_removed(
     told = capsys.readouterr()
     assert f"{state}: no JSON" in told.err
     assert "remove the file" in told.err
+    assert "whole" not in told.out
+
+
+def test_a_state_that_is_no_file_is_named_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, state = tmp_path / "archive", tmp_path / "state"
+    archive.mkdir()
+    state.mkdir()
+    with closing(open_store(f"file://{archive}")) as store:
+        create_cluster_info(store, ClusterInfo(cluster_id="cluster-of-the-tests00"))
+    words = ["archive", "verify", "--remote", f"file://{archive}", "--state", str(state)]
+    assert main(words) == 1
+    told = capsys.readouterr()
+    assert f"strandline: cannot read {state}: Is a directory" in told.err
     assert "whole" not in told.out
