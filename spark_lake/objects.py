@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +41,11 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 30
 # Connections of one process; the planner reads manifests sixteen at a time.
 CONNECTIONS_MAX = 32
+
+# Buckets whose region a process keeps in mind.
+REGIONS_MAX = 1000
+# By endpoint and bucket; None where the server told none.
+_regions: dict[tuple[str | None, str], str | None] = {}
 
 # Only signing needs a region on servers that have none; it is the one S3 began with.
 DEFAULT_REGION = "us-east-1"
@@ -101,6 +106,7 @@ class ObjectReader:
         self._lock = threading.Lock()
         self._file_system: FileSystem | None = None
         self._ranged: RangedGets | None = None
+        self._signer: FileSystem | None = None
         self._request_count = 0
         self._bytes_read = 0
 
@@ -159,7 +165,7 @@ class ObjectReader:
         if self._is_local:
             return self._place(key)
         try:
-            return self._open().url(self._place(key), expires=valid_s)
+            return self._signing().url(self._place(key), expires=valid_s)
         except Exception as error:
             raise self._translated(key, "sign", error) from error
 
@@ -172,7 +178,7 @@ class ObjectReader:
         if not wanted or self._is_local:
             return {key: self.address(key, valid_s) for key in wanted}
         try:
-            signed = signed_urls(self._open(), [self._place(key) for key in wanted], valid_s)
+            signed = signed_urls(self._signing(), [self._place(key) for key in wanted], valid_s)
         except Exception as error:
             raise self._translated(wanted[0], "sign", error) from error
         return dict(zip(wanted, signed, strict=True))
@@ -214,6 +220,24 @@ class ObjectReader:
                 self._file_system = _open_file_system(self.url, self._s3)
                 self._ranged = _ranged_gets(self.url, self._s3, self._file_system)
             return self._file_system
+
+    def _signing(self) -> FileSystem:
+        """What signs for the region that the bucket is in: nobody follows a signature elsewhere.
+
+        Requests of s3fs itself are led there by botocore.
+        """
+        file_system = self._open()
+        with self._lock:
+            if self._signer is None:
+                region = _region_of(
+                    file_system, self._root.partition("/")[0], self._s3.endpoint_url
+                )
+                self._signer = (
+                    file_system
+                    if region in (None, _region_in_use(file_system))
+                    else _open_file_system(self.url, replace(self._s3, region=region))
+                )
+            return self._signer
 
     def _translated(self, key: str, operation: str, error: Exception) -> StrandlineError:
         name = f"{self.url}/{key}"
@@ -299,6 +323,34 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
     remote.retries = ATTEMPTS_MAX
     file_system: FileSystem = remote
     return file_system
+
+
+def _region_of(file_system: Any, bucket: str, endpoint_url: str | None) -> str | None:
+    """Where a bucket is, which S3 also tells those whom it refuses; None if nothing is told.
+
+    Each process asks once: a bucket stays where it is.
+    """
+    place = (endpoint_url, bucket)
+    if place in _regions:
+        return _regions[place]
+    is_answered = True
+    try:
+        answer = file_system.call_s3("head_bucket", Bucket=bucket)
+    except Exception as error:  # who is refused, or not answered, signs as before
+        is_answered = False
+        answer = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    metadata = answer.get("ResponseMetadata", {}) if isinstance(answer, dict) else {}
+    region: str | None = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region")
+    if region is not None or is_answered:
+        if len(_regions) >= REGIONS_MAX:
+            _regions.clear()
+        _regions[place] = region
+    return region
+
+
+def _region_in_use(file_system: Any) -> str | None:
+    region: str | None = file_system.s3.meta.region_name
+    return region
 
 
 def _ranged_gets(url: str, s3: S3Options, file_system: FileSystem) -> RangedGets | None:

@@ -24,6 +24,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.remote.s3_signing import UrlSigner
+from tests.conftest import S3Bucket
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = pytest.mark.slow
@@ -221,3 +222,23 @@ def test_a_range_beyond_the_object_is_corrupt(options: dict[str, str]) -> None:
     statistics = reader.statistics()
     assert statistics.request_count >= 3
     assert statistics.bytes_read >= 2 * size_bytes - 1
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("region", [None, "eu-central-1", "ap-south-1"])
+def test_addresses_are_signed_for_the_region_of_the_bucket(
+    s3_bucket: S3Bucket, region: str | None
+) -> None:
+    """Whatever region is given: a signature for another is refused, and nobody follows it."""
+    client = boto3.client("s3", endpoint_url=s3_bucket.endpoint_url, region_name="eu-central-1")
+    bucket = f"{s3_bucket.name}-eu"
+    client.create_bucket(
+        Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
+    )
+    client.put_object(Bucket=bucket, Key="lake/a", Body=b"all of it")
+    s3 = S3Options(endpoint_url=s3_bucket.endpoint_url, region=region)
+    reader = ObjectReader(f"s3://{bucket}/lake", s3)
+    assert reader.get("a") == b"all of it"
+    for address in (reader.address("a", 60), *reader.addresses(["a"], 60).values()):
+        with urllib.request.urlopen(address) as answer:
+            assert answer.read() == b"all of it"
