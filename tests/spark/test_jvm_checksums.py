@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 from strandline.spark_lake import load, pruning
 from strandline.storage.records.record import Record
 from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN
+from strandline.storage.remote import segment_meta
+from strandline.storage.remote.segment_meta import Section, SegmentStatistics
 from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches
 from tests.unit.lake.test_lake_swapped_logs import RECORDS, swapped
 
@@ -24,7 +26,7 @@ def test_a_log_of_the_same_shape_is_refused_though_a_part_of_it_is_read(
     monkeypatch.setattr(pruning, "PRUNED_SEGMENT_BYTES_MIN", 1)
     monkeypatch.setattr(pruning, "PLANNED_METAS_MAX", metas_max)
     archive = ArchiveBuilder(tmp_path)
-    swapped(archive)
+    entry, _ = swapped(archive)
     options = {"engine": "jvm"}
     for filters in ([("offset", "==", 77)], []):
         frame = load(spark, archive.url, "t", filters=filters, options=options)
@@ -39,6 +41,16 @@ def test_a_log_of_the_same_shape_is_refused_though_a_part_of_it_is_read(
     for filters in ([("offset", ">=", 77)], []):
         frame = load(spark, archive.url, "t", filters=filters, options=options)
         assert frame.count() == 2 * (RECORDS - 77 if filters else RECORDS)
+    # Another's from a chunk in the middle on.
+    path = archive.object_path(entry.log_key)
+    theirs = next(log for log in logs if log != path.read_bytes())
+    sections = segment_meta.decode(archive.object_path(entry.meta_key).read_bytes())
+    chunks = SegmentStatistics.decode(sections[Section.STATISTICS]).chunks
+    border = next(chunk.position for chunk in chunks if chunk.base_offset > RECORDS // 2)
+    path.write_bytes(path.read_bytes()[:border] + theirs[border:])
+    frame = load(spark, archive.url, "t", filters=[("offset", ">=", 77)], options=options)
+    with pytest.raises(Py4JJavaError, match=f"from byte {border}: checksum of the chunk"):
+        frame.collect()
 
 
 def test_no_time_is_too_late_or_too_early_for_its_row(spark: SparkSession, tmp_path: Path) -> None:
