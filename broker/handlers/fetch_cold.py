@@ -31,7 +31,8 @@ from strandline.storage.tiering.cold_read import RemoteRead
 
 log = logging.getLogger(__name__)
 
-
+# A store may be away for days, and every partition that is read has its line.
+FAILURE_TOLD_AGAIN_S = 600.0
 # As good as at once; long enough for what is just about to come.
 HELD_WAIT_MS = 20
 
@@ -62,7 +63,7 @@ class ColdFetches:
         self._bytes_max = bytes_max
         self._waits = waits
         self._clock = clock
-        self._quiet_log = QuietLog(log)
+        self._quiet_log = QuietLog(log, quiet_s=FAILURE_TOLD_AGAIN_S)
 
     def read_from_memory(self, plan: FetchPlan, found: FetchPass) -> None:
         """Answers the cold partitions whose records were read ahead; the others stay noted."""
@@ -173,7 +174,7 @@ class ColdFetches:
         found.answers[position] = (wanted, answer)
 
     def _note_failure(self, partition: Partition, offset: Offset, error: StorageError) -> None:
-        """Says why, once a minute per kind of reason: consumers ask several times a second."""
+        """Says why, once for a while per kind of reason: consumers ask several times a second."""
         where = partition.topic_partition
         self._quiet_log.say(
             logging.WARNING,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.handlers.fetch_answers import error_answer
@@ -13,6 +16,8 @@ from strandline.broker.handlers.fetch_plan import FetchPass
 from strandline.broker.handlers.fetch_sessions import WantedPartition
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import ManualClock
+from strandline.storage.errors import AccessDenied, ObjectNotFound
+from strandline.storage.model import TopicPartition
 from tests.unit.handlers.fetch_plans import plan_of_nothing
 
 # Longer than any test: who waits for it fails.
@@ -107,3 +112,28 @@ def test_a_held_answer_is_bounded_with_what_it_has_already() -> None:
     _fetches(held_bytes_max=1000).read_from_memory(plan_of_nothing(), found)
     _fetches(held_bytes_max=None).read_from_memory(plan_of_nothing(), found)
     assert asked == [600, (1 << 20) - 400]
+
+
+def test_reads_that_fail_in_turns_for_two_reasons_are_told_once_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two consumers, of which one stands before an object that is gone."""
+    errors = itertools.cycle(
+        [ObjectNotFound("a.log", "get", "404"), AccessDenied("b.log", "get", "403")]
+    )
+
+    async def fail(*_: object, **__: object) -> None:
+        raise next(errors)
+
+    partition = SimpleNamespace(
+        log=SimpleNamespace(read_remote=fail, log_start_offset=0),
+        traffic=SimpleNamespace(remote_fetch_errors=0),
+        topic_partition=TopicPartition("t", 0),
+    )
+    fetches = _fetches(held_bytes_max=None)
+    for _ in range(6):
+        found = _found(total_bytes=0)
+        found.remote[0] = (0, cast(Partition, partition), 0)
+        assert _ends(fetches, found)
+    assert partition.traffic.remote_fetch_errors == 6
+    assert [record.message for record in caplog.records] == ["cold read failed"] * 2
