@@ -311,6 +311,23 @@ async def test_an_older_image_of_the_disk_goes_on_with_what_the_bucket_has_of_th
 
 
 @asynchronous
+async def test_parts_that_begin_inside_the_archive_or_end_below_the_log_start_do_not_come_back(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce_segments(2)
+        rig.produce(10)
+        await pass_and_settle(rig)
+        manifest = rig.manifest
+        assert manifest is not None
+        assert [(part.base_offset, part.end_offset) for part in manifest.tail] == [(20, 30)]
+        assert tail_copy.usable_tail(manifest) == manifest.tail
+        overlapping = (replace(manifest.tail[0], base_offset=10),)
+        assert tail_copy.usable_tail(replace(manifest, tail=overlapping)) == ()
+        assert tail_copy.usable_tail(replace(manifest, log_start_offset=30)) == ()
+
+
+@asynchronous
 async def test_a_log_start_inside_the_open_segment_is_no_obstacle(tmp_path: Path) -> None:
     async with Rig(tmp_path, config=CONFIGURED) as rig:
         for _ in range(3):
