@@ -270,18 +270,21 @@ class ConsumerGroups:
         image: MetadataImage,
         now: Moment,
     ) -> ConsumerDecision:
-        """LeaveGroup, of a member of either protocol; a result for each of them in order."""
+        """LeaveGroup, of a member of either protocol.
+
+        A result for each of them, in order and named as it was: Java's admin finds its members in
+        the answer by what it called them, and calls static ones by their instance alone.
+        """
         results, gone = [], []
         for member in leaving:
-            member_id, code = member.member_id, ErrorCode.NONE
+            code = ErrorCode.NONE
             try:
-                member_id = classic.leaving_member_id(group.roster, member)
-                gone.append(member_id)
+                gone.append(classic.leaving_member_id(group.roster, member))
             except CoordinatorFault as fault:
                 code = fault.error_code
             results.append(
                 LeaveResult(
-                    member_id=member_id,
+                    member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
                     error_code=code,
                 )

@@ -258,3 +258,20 @@ def test_an_administrator_takes_members_of_the_new_protocol_out_with_leave_group
     assert take_out("m", None, version=0) == 0
     assert beat(client, group_id, "m", 1).error_code == UNKNOWN_MEMBER_ID
     assert describe_consumers(client, group_id).group_state == "Empty"
+
+
+def test_a_member_that_was_taken_out_is_named_in_the_answer_as_in_the_request(
+    client: WireClient, topic: str, group_id: str
+) -> None:
+    """Java's admin looks its members up by both fields: a found id is one it never asked for."""
+    join(client, group_id, [topic], member_id="s", instance_id="i")
+    named = [
+        MemberIdentity(member_id="", group_instance_id="i"),
+        MemberIdentity(member_id="", group_instance_id="j"),
+    ]
+    request = LeaveGroupRequest(group_id=group_id, members=named)
+    taken_out, unknown = client.ask(request, LeaveGroupResponse, 5).members
+    assert (taken_out.member_id, taken_out.group_instance_id) == ("", "i")
+    assert taken_out.error_code == 0
+    assert (unknown.member_id, unknown.group_instance_id) == ("", "j")
+    assert unknown.error_code == UNKNOWN_MEMBER_ID
