@@ -37,7 +37,8 @@ broker there is.
 
 Not served yet: transactions, ACLs, delegation tokens and TLS. Of SASL there are PLAIN and SCRAM.
 What asks for ACLs is answered with SECURITY_DISABLED, as by a Kafka without an authorizer.
-Transactional ids are refused at once with INVALID_REQUEST.
+Transactional ids are refused at once with INVALID_REQUEST; in FindCoordinator 1 and 2 with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as librdkafka asks again for ever after anything else.
 
 ## Where answers differ from Apache Kafka's
 

@@ -58,6 +58,7 @@ ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 COORDINATOR_GROUP = 0
 COORDINATOR_TRANSACTION = 1
+FIRST_FLEXIBLE_FIND_COORDINATOR = 3
 FIRST_BATCHED_FIND_COORDINATOR = 4
 FIRST_VERSION_BY_TOPIC_ID = 12
 # Enough to see whose they are.
@@ -224,7 +225,7 @@ class MetadataHandlers:
         batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
         keys = request.coordinator_keys if batched else (request.key,)
         refuse_flood(len(keys))
-        coordinators = [self._coordinator(key, request.key_type, context.listener) for key in keys]
+        coordinators = [self._coordinator(key, request.key_type, context) for key in keys]
         if batched:
             return FindCoordinatorResponse(coordinators=coordinators)
         coordinator = coordinators[0]
@@ -236,18 +237,23 @@ class MetadataHandlers:
             port=coordinator.port,
         )
 
-    def _coordinator(self, key: str, key_type: int, listener: str) -> Coordinator:
+    def _coordinator(self, key: str, key_type: int, context: RequestContext) -> Coordinator:
         if key_type == COORDINATOR_GROUP:
             # The empty group id too: consumers without a group.id used to commit under it.
-            address = self._advertised(listener)
+            address = self._advertised(context.listener)
             return Coordinator(
                 key=key, node_id=self._config.node_id, host=address.host, port=address.port
             )
         if key_type == COORDINATOR_TRANSACTION:
-            # A retriable code would let clients ask for ever; this one they report.
-            return _no_coordinator(
-                key, ErrorCode.INVALID_REQUEST, "transactions are not served by this version"
+            # A retriable code would let clients ask for ever. librdkafka, which speaks no version
+            # from 3 on, does so after any code but that of a refused id; Java reports every code,
+            # and tells its user the message after any but that one.
+            code = (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                if context.api_version < FIRST_FLEXIBLE_FIND_COORDINATOR
+                else ErrorCode.INVALID_REQUEST
             )
+            return _no_coordinator(key, code, "transactions are not served by this version")
         return _no_coordinator(
             key, ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is not served"
         )
