@@ -394,7 +394,8 @@ def by_hand() -> Sequence[str]:
         "",
         "Run once against a broker with `num.partitions=2` and"
         " `group.initial.rebalance.delay.ms=0`,",
-        "and found to work:",
+        "and found to work. A topic is cold when its local copies are gone, and S3 or a folder has",
+        "its segments.",
         "",
         "| client | what it did |",
         "| --- | --- |",
