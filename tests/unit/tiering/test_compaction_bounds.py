@@ -174,6 +174,25 @@ def test_one_segment_is_compacted_again_if_a_merge_put_new_records_into_it(tmp_p
     rig.executors.shutdown()
 
 
+def test_the_archive_is_compacted_when_enough_of_it_came_after_the_last_round(
+    tmp_path: Path,
+) -> None:
+    rig = make_rig(tmp_path)
+    log = encode_batch([Record(offset=0, timestamp_ms=0, key=b"1", value=b"x")])
+    first = archive_segment(rig.memory, ID_PARTITION, log).entry
+    four = tuple(replace(first, base_offset=n * 10, end_offset=n * 10 + 10) for n in range(4))
+    manifest = Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=four)
+
+    def is_worth(cleaned_offset: int, ratio: float) -> bool:
+        mark = CompactionMark(cleaned_offset=cleaned_offset, horizon_offset=0, horizon_ms=0)
+        config = replace(rig.config, min_cleanable_dirty_ratio=ratio)
+        return is_worth_compacting(manifest.with_compaction(mark), config)
+
+    assert [is_worth(clean, 0.5) for clean in (0, 10, 20, 30, 40)] == [True, True] + 3 * [False]
+    assert [is_worth(clean, 0.0) for clean in (30, 40)] == [True, False]
+    rig.executors.shutdown()
+
+
 @asynchronous
 async def test_without_room_for_its_files_a_round_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

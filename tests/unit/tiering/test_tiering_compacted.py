@@ -34,6 +34,9 @@ from tests.unit.tiering.harness import (
     keys_of,
 )
 
+# The last of the leader epoch of a log's first batch.
+EPOCH_BYTE = 15
+
 
 async def compacted_once(rig: CompactedRig) -> None:
     """Segments with gaps at the ends, batches without records, and one segment without batches."""
@@ -214,6 +217,29 @@ async def test_the_archive_is_compacted_when_newer_keys_came(tmp_path: Path) -> 
         assert set(rig.data_keys()) == keys_of(rig.manifest)
         await rig.lose_disk()
         assert [(r.offset, r.key) for r in await rig.records()] == records
+
+
+@asynchronous
+async def test_damage_in_the_bucket_is_not_compacted_into_new_segments(tmp_path: Path) -> None:
+    """Offsets and epochs lie outside of the batches' CRCs; the manifest has that of all."""
+    async with CompactedRig(tmp_path) as rig:
+        rig.configure(min_cleanable_dirty_ratio=1.0)
+        for value in (b"1", b"2", b"3"):
+            rig.put((b"a", value), (b"only-" + value, value))
+            rig.seal()
+            await rig.clean()
+            await rig.settle()
+        manifest = rig.manifest
+        assert manifest is not None
+        assert len(manifest.segments) > 1
+        key = manifest.segments[0].log_key
+        content = bytearray(rig.memory.get(key))
+        content[EPOCH_BYTE] ^= 1
+        rig.memory.put(key, bytes(content))
+        rig.configure(min_cleanable_dirty_ratio=0.0)
+        await rig.settle()
+        assert rig.manifest is not None
+        assert rig.manifest.segments == manifest.segments
 
 
 @asynchronous
