@@ -22,6 +22,7 @@ from strandline.storage.errors import (
     ObjectNotFound,
     TierUnavailable,
 )
+from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote.memory import Fault
 from tests.unit.tiering.harness import (
     GRACE_MS,
@@ -145,6 +146,41 @@ async def test_a_lost_disk_is_replaced_by_the_archive(tmp_path: Path) -> None:
         rig.roll()
         await rig.settle()
         assert rig.archived[-1] == (30, 40)
+
+
+@asynchronous
+async def test_a_lost_disk_gives_no_offset_that_was_deleted_though_it_was_never_archived(
+    tmp_path: Path,
+) -> None:
+    """Nobody could read what is written below the log start."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.produce(20)
+        rig.log.delete_records(25)
+        with simulated_crash(DELETE_AFTER_LOG_START), pytest.raises(SimulatedCrash):
+            await rig.manager.run_once()
+        assert rig.archived == [(0, 10)], "what lies below the log start is still named"
+        await rig.lose_disk()
+        assert (rig.log.log_start_offset, rig.log.end_offset) == (25, 25)
+        rig.produce()
+        assert await rig.read_all() == rig.sent[-1]
+
+
+@asynchronous
+async def test_a_producer_goes_on_where_it_was_when_the_disk_is_lost(tmp_path: Path) -> None:
+    """What it sends once more is answered with the offset that it has in the archive."""
+    async with Rig(tmp_path) as rig:
+        rig.produce()
+        record = Record(offset=0, timestamp_ms=rig.clock.now_ms(), key=None, value=b"once")
+        batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
+        sent = rig.log.append(memoryview(bytearray(batch)), leader_epoch=rig.leader_epoch)
+        rig.roll()
+        await rig.settle()
+        await rig.lose_disk()
+        again = rig.log.append(memoryview(bytearray(batch)), leader_epoch=rig.leader_epoch)
+        assert (again.duplicate, again.base_offset) == (True, sent.base_offset)
+        assert rig.log.end_offset == 11
 
 
 @asynchronous
