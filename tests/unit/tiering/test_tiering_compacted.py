@@ -443,3 +443,23 @@ async def test_a_round_ends_when_copying_is_turned_off(tmp_path: Path) -> None:
         await rig.manager.run_once()
         assert rig.manifest is not None
         assert rig.manifest.compaction is not None
+
+
+@asynchronous
+async def test_no_round_begins_while_copying_is_turned_off(tmp_path: Path) -> None:
+    """It would download and give up at once, turn after turn."""
+    async with CompactedRig(tmp_path) as rig:
+        rig.configure(min_cleanable_dirty_ratio=1.0)
+        for value in (b"1", b"2"):
+            rig.put((b"a", value), (b"only-" + value, value))
+            rig.seal()
+        rig.cleaned_offset = rig.log.local.cleaned_offset = rig.log.end_offset
+        await rig.settle()
+        assert rig.archived == [(0, 2), (2, 4)]
+        rig.configure(min_cleanable_dirty_ratio=0.0, remote_log_copy_disable=True)
+        reads = rig.memory.count_requests("get")
+        await rig.settle()
+        assert rig.memory.count_requests("get") == reads
+        rig.configure(remote_log_copy_disable=False)
+        await rig.settle()
+        assert rig.archived == [(0, 4)]
