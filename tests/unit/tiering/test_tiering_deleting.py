@@ -19,6 +19,7 @@ from strandline.storage.errors import (
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.memory import Fault, Moment
 from strandline.storage.remote.topic_info import TopicInfo, load_topic_info
+from strandline.storage.tiering import expiration_steps
 from strandline.storage.tiering.partition_tiering import PartitionTiering
 from tests.unit.tiering.harness import (
     CONFIG,
@@ -59,6 +60,26 @@ async def test_objects_go_only_after_the_log_start_moved_and_the_grace_time(
             rig.log.read(14, bytes_max=1000)
         cold = await rig.log.read_remote(15, bytes_max=1000)
         assert bytes(cold.buffers[0]) == rig.sent[1]
+
+
+@asynchronous
+async def test_one_step_deletes_no_more_than_one_request_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiration_steps, "SEGMENTS_PER_DELETE_MAX", 2)
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(5)
+        await rig.settle()
+        rig.log.delete_records(50)
+        await rig.settle()
+        rig.pass_ms(GRACE_MS)
+        deleted = [rig.memory.count_requests("delete")]
+        for _ in range(4):
+            await rig.manager.step_each()
+            deleted.append(rig.memory.count_requests("delete"))
+        # Two objects for each segment.
+        assert deleted == [0, 4, 8, 10, 10]
+        assert rig.data_keys() == []
 
 
 @asynchronous
