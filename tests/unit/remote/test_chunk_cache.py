@@ -219,6 +219,7 @@ def test_chunks_in_use_stay_and_no_memory_is_promised_that_is_not_free() -> None
     filled = FilledMemory()
     views = []
     while (chunk := filled.add(len(views))) is not None:
+        assert filled.memory.live_bytes <= 5000
         run = chunk.find_run(0, bytes_max=10**6, end_offset=None, at_least_one=True)
         assert run is not None
         views.append(chunk.take(run))
