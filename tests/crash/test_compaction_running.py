@@ -127,7 +127,7 @@ def test_committed_offsets_outlive_the_compaction_of_their_topic(tmp_path: Path)
                     assert commit(client, group, {("t", 0): 299}) == [0]
 
 
-def test_a_cleaner_that_dies_leaves_one_log_alone_and_cleans_the_others(tmp_path: Path) -> None:
+def test_a_cleaner_that_dies_leaves_one_log_for_later_and_cleans_the_others(tmp_path: Path) -> None:
     # So slow that the child is met while it works on the first topic.
     settings = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": "4000"}
     with BrokerProcess(tmp_path, settings=settings) as broker:
@@ -143,11 +143,10 @@ def test_a_cleaner_that_dies_leaves_one_log_alone_and_cleans_the_others(tmp_path
         pid = eventually(child)
         assert isinstance(pid, int)
         os.kill(pid, signal.SIGKILL)
-        assert eventually(lambda: "log cannot be compacted" in broker.log_text())
+        assert eventually(lambda: "log not compacted, will be tried again" in broker.log_text())
         create(broker, "other", **COMPACTED)
         produce(broker, "other")
         assert eventually(lambda: is_compacted(broker, "other"), timeout_s=60)
-        assert len(consume(broker, "victim")) > len(KEYS)
         assert last_values(consume(broker, "victim")) == expected(ROUNDS - 1)
 
 

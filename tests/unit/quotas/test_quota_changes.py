@@ -18,7 +18,6 @@ from strandline.broker.quotas.changes import (
     alter,
     describe,
 )
-from strandline.storage.remote.json_document import encode_document
 from strandline.storage.remote.keys import metadata_snapshot_key
 
 
@@ -189,20 +188,3 @@ def test_quotas_and_altered_keys_are_in_snapshots() -> None:
     key = metadata_snapshot_key(1)
     content = encode_snapshot(image, head_checksum="0")
     assert decode_snapshot(content, key=key, index=1).image == image
-
-
-def test_a_snapshot_of_the_release_before_has_neither() -> None:
-    content = encode_document(
-        "strandline-metadata-snapshot",
-        1,
-        {
-            "cluster_id": "c",
-            "index": 1,
-            "previous": "0",
-            "topics": [],
-            "pending_purges": [],
-            "next_producer_id": 0,
-        },
-    )
-    image = decode_snapshot(content, key=metadata_snapshot_key(1), index=1).image
-    assert (dict(image.client_quotas), dict(image.broker_properties)) == ({}, {})
