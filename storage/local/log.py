@@ -51,6 +51,7 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import (
     NO_TIMESTAMP,
     AbortedTransaction,
+    Offset,
     TimestampOffset,
     TimestampType,
     TopicId,
@@ -275,7 +276,7 @@ class LocalLog(SegmentedLog):
                         segment, producer_id, producer_epoch, marker, last_offset, max_timestamp_ms
                     )
         except DiskError as error:
-            self._note_failed_write(segment, error)
+            self._note_failed_write(segment, error, base_offset)
             raise
         except MemoryError as error:
             raise self._half_appended() from error
@@ -340,13 +341,17 @@ class LocalLog(SegmentedLog):
                     header.last_offset,
                     header.max_timestamp_ms,
                 )
+                self._end_offset = header.next_offset
+                completed = self.producers.replay(header, marker)
+                if completed is not None and completed.aborted:
+                    segment.txn_index.append(
+                        aborted_entry(completed, self.producers.first_open_offset)
+                    )
             except DiskError as error:
-                self._note_failed_write(segment, error)
+                self._note_failed_write(segment, error, header.base_offset)
                 raise
-            self._end_offset = header.next_offset
-            completed = self.producers.replay(header, marker)
-            if completed is not None and completed.aborted:
-                segment.txn_index.append(aborted_entry(completed, self.producers.first_open_offset))
+            except MemoryError as error:
+                raise self._half_appended() from error
         first, last = batches[0].header, batches[-1].header
         return AppendInfo(
             first.base_offset,
@@ -368,10 +373,14 @@ class LocalLog(SegmentedLog):
         self._fail(failure)
         return failure
 
-    def _note_failed_write(self, segment: LogSegment, error: DiskError) -> None:
-        """Stops the log if the file holds half a batch that could not be taken back."""
+    def _note_failed_write(
+        self, segment: LogSegment, error: DiskError, base_offset: Offset
+    ) -> None:
+        """Stops the log if it holds half of the batch at `base_offset`: of its bytes, which could
+        not be taken back, or of what is to be known of it.
+        """
         try:
-            is_torn = segment.is_torn
+            is_torn = segment.is_torn or self._end_offset > base_offset
         except OSError:
             is_torn = True
         if is_torn or error.condemns_folder:
@@ -385,7 +394,6 @@ class LocalLog(SegmentedLog):
                 "reason": str(error),
                 "stopped": self.failure is not None,
             },
-            now_s=self._clock.monotonic_s(),
         )
 
     # --- read ------------------------------------------------------------------------------------

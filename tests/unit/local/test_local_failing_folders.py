@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
+import struct
 from pathlib import Path
 
 import pytest
 
 from strandline.storage import files
 from strandline.storage.errors import DiskError
-from strandline.storage.local.log import LocalLog
-from strandline.storage.local.producer_state import ProducerState
+from strandline.storage.local.log import AppendOrigin, LocalLog
+from strandline.storage.local.producer_state import MarkerType, ProducerState
 from strandline.storage.local.segment import LogSegment
-from tests.unit.local.builders import TOPIC_ID, append, assert_dense, batch, fill
+from strandline.storage.local.txn_index import TxnIndex
+from tests.unit.local.builders import TOPIC_ID, append, assert_dense, batch, fill, marker
 from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
 
 
@@ -190,3 +192,31 @@ def test_a_batch_that_memory_is_too_short_to_account_for_is_taken_once(
     fill(revived.new, 1)
     assert_dense(revived.new)
     assert revived.new.end_offset == 30
+
+
+@pytest.mark.parametrize("origin", [AppendOrigin.COORDINATOR, AppendOrigin.REPLICATION])
+def test_a_marker_that_the_disk_has_no_room_to_index_is_taken_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: AppendOrigin
+) -> None:
+    """It is in the file: what comes next lies behind it, and its transaction is aborted."""
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    append(log, batch(10, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))
+
+    def no_room(*_: object) -> None:
+        cause = OSError(errno.ENOSPC, "No space left on device")
+        raise DiskError("No space left on device") from cause
+
+    content = marker(MarkerType.ABORT, producer_id=7)
+    struct.pack_into(">q", content, 0, log.end_offset)
+    with monkeypatch.context() as patch:
+        patch.setattr(TxnIndex, "append", no_room)
+        with pytest.raises(DiskError, match="No space left"):
+            log.append(content, leader_epoch=0, origin=origin)
+    with pytest.raises(DiskError):
+        fill(log, 1)
+    (revived,) = dirs.revive()
+    assert revived.new.end_offset == 11
+    assert [one.producer_id for one in revived.new.aborted_transactions(0, 11)] == [7]
+    fill(revived.new, 1)
+    assert_dense(revived.new)
