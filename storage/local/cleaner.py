@@ -218,8 +218,9 @@ class LogCleaner:
             for key, topic_id in self._uncleanable.items()
             if served.get(key) == topic_id
         }
-        for key in self._child_deaths.keys() - served.keys():
-            del self._child_deaths[key]
+        for key in (self._child_deaths.keys() | self._retry_at_s.keys()) - served.keys():
+            self._child_deaths.pop(key, None)
+            self._retry_at_s.pop(key, None)
         figures = self.figures
         figures.last_look_ms = now_ms
         figures.dirty_ratio_max = dirty_ratio_max
