@@ -119,7 +119,7 @@ class LogUpkeep:
         And writes the leader epochs that began since the last turn.
         """
         loop = asyncio.get_running_loop()
-        quiet_log = QuietLog(log)
+        quiet_log = QuietLog(log, self._clock)
         while True:
             await asyncio.sleep(FLUSH_CHECK_S)
             now_ms = self._clock.now_ms()
@@ -131,7 +131,7 @@ class LogUpkeep:
             while due:
                 # Taken out: nobody here is to hold a partition that is deleted later.
                 together = [due.pop() for _ in due[:SYNC_THREADS]]
-                await asyncio.gather(*(_flush(one, self._clock, quiet_log) for one in together))
+                await asyncio.gather(*(_flush(one, quiet_log) for one in together))
                 together.clear()
             unwritten = [
                 partition
@@ -139,9 +139,7 @@ class LogUpkeep:
                 if partition.log.local.leader_epochs.is_unwritten
             ]
             if unwritten:
-                await loop.run_in_executor(
-                    self._workers.disk, _write_epochs, unwritten, self._clock, quiet_log
-                )
+                await loop.run_in_executor(self._workers.disk, _write_epochs, unwritten, quiet_log)
                 unwritten.clear()
 
     async def checkpoint_forever(self) -> None:
@@ -186,7 +184,7 @@ class LogUpkeep:
                 await asyncio.sleep(0)
 
 
-async def _flush(partition: Partition, clock: Clock, quiet_log: QuietLog) -> None:
+async def _flush(partition: Partition, quiet_log: QuietLog) -> None:
     try:
         await partition.flush()
     except DiskError as error:
@@ -198,11 +196,10 @@ async def _flush(partition: Partition, clock: Clock, quiet_log: QuietLog) -> Non
             "flush failed",
             where,
             {"partition": str(where), "error": str(error)},
-            now_s=clock.monotonic_s(),
         )
 
 
-def _write_epochs(partitions: Sequence[Partition], clock: Clock, quiet_log: QuietLog) -> None:
+def _write_epochs(partitions: Sequence[Partition], quiet_log: QuietLog) -> None:
     """Blocks."""
     for partition in partitions:
         try:
@@ -215,7 +212,6 @@ def _write_epochs(partitions: Sequence[Partition], clock: Clock, quiet_log: Quie
                     "leader epochs not written",
                     where,
                     {"partition": str(where), "error": str(error)},
-                    now_s=clock.monotonic_s(),
                 )
 
 

@@ -12,6 +12,8 @@ import threading
 import traceback
 from collections.abc import Hashable, Mapping
 
+from strandline.storage.clock import Clock, SystemClock
+
 QUIET_S = 60.0
 # Things are partitions or files mostly. Beyond so many the one that was silent longest is
 # forgotten, and may be said anew.
@@ -24,11 +26,14 @@ class QuietLog:
     def __init__(
         self,
         log: logging.Logger,
+        clock: Clock | None = None,
         *,
         quiet_s: float = QUIET_S,
         subjects_max: int = SUBJECTS_MAX,
     ) -> None:
+        """Without a `clock` it goes by the machine's."""
         self._log = log
+        self._clock = clock or SystemClock()
         self._quiet_s = quiet_s
         self._subjects_max = subjects_max
         self._lock = threading.Lock()
@@ -42,23 +47,23 @@ class QuietLog:
         about: Hashable,
         fields: Mapping[str, object],
         *,
-        now_s: float,
         error: BaseException | None = None,
     ) -> None:
         """Writes the line, unless one of this event about this was written lately.
 
-        It is at DEBUG then. `now_s` is monotonic, of one clock for one thing. With an `error` its
-        traceback is written too. The field `not_logged` counts the lines that were left out.
+        It is at DEBUG then. With an `error` its traceback is written too. The field `not_logged`
+        counts the lines that were left out.
         """
-        unsaid_count = self._take_turn((event, about), now_s)
+        unsaid_count = self._take_turn((event, about))
         if unsaid_count is None:
             level, more = logging.DEBUG, {}
         else:
             more = {"not_logged": unsaid_count} if unsaid_count else {}
         self._log.log(level, event, extra={"fields": {**fields, **more}}, exc_info=error)
 
-    def _take_turn(self, subject: Hashable, now_s: float) -> int | None:
+    def _take_turn(self, subject: Hashable) -> int | None:
         """How often it was not said since it was; None if it is not to be said now."""
+        now_s = self._clock.monotonic_s()
         with self._lock:
             said_s, unsaid_count = self._said.pop(subject, (None, 0))
             if said_s is not None and now_s - said_s < self._quiet_s:

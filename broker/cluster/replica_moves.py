@@ -96,7 +96,7 @@ class ReplicaMoves:
         # What is noted by folder. One writer at a time, and none that waits behind a copy.
         self._noted: dict[Path, Mapping[TopicPartition, TopicId]] = {}
         self._noting = asyncio.Lock()
-        self._quiet_log = QuietLog(log)
+        self._quiet_log = QuietLog(log, clock)
         self._resume()
 
     def _resume(self) -> None:
@@ -159,7 +159,6 @@ class ReplicaMoves:
                         "move not noted",
                         folder,
                         {"reason": str(error)},
-                        now_s=self._clock.monotonic_s(),
                     )
                     failed.add(folder)
                 else:

@@ -164,7 +164,6 @@ class Group(RebalancingGroup):
                 "all_groups_bytes": room.held_bytes,
                 "full": lack.name.lower(),
             },
-            now_s=self._now.monotonic_ms / 1000,
         )
         if lack is Lack.GROUP:
             self._turn_away(request.member_id)

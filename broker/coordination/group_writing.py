@@ -47,7 +47,7 @@ def carry_out(
         try:
             append(slot, (GroupRecord(group.group_id, write.snapshot),), written_at)
         except (RecordsRejected, StorageError) as error:
-            log_failed_write(slot, error, written_at)
+            log_failed_write(slot, error)
             code = member_code(error)
             if isinstance(write, CreationWrite):
                 for answers in _undo_creation(slot, group, effects, code, written_at):

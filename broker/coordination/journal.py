@@ -38,7 +38,7 @@ def write_offsets(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
     except (MessageTooLarge, RecordListTooLarge) as error:
         raise CoordinatorFault(ErrorCode.INVALID_COMMIT_OFFSET_SIZE) from error
     except (RecordsRejected, StorageError) as error:
-        log_failed_write(slot, error, now)
+        log_failed_write(slot, error)
         raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
     replay(slot, records, now)
 
@@ -48,7 +48,7 @@ def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
     try:
         append(slot, records, now)
     except (RecordsRejected, StorageError) as error:
-        log_failed_write(slot, error, now)
+        log_failed_write(slot, error)
         raise CoordinatorFault(member_code(error)) from error
     replay(slot, records, now)
 
@@ -65,7 +65,7 @@ def member_code(error: StrandlineError) -> ErrorCode:
     return ErrorCode.NOT_COORDINATOR
 
 
-def log_failed_write(slot: Slot, error: StrandlineError, now: Moment) -> None:
+def log_failed_write(slot: Slot, error: StrandlineError) -> None:
     """Says so once a minute: who was refused comes again at once."""
     where = slot.partition.topic_partition
     slot.quiet_log.say(
@@ -73,7 +73,6 @@ def log_failed_write(slot: Slot, error: StrandlineError, now: Moment) -> None:
         "group record not written",
         where,
         {"partition": str(where), "error": str(error)},
-        now_s=now.monotonic_ms / 1000,
     )
 
 

@@ -112,7 +112,7 @@ class Slots:
             classic_size_max=config.group_max_size,
         )
         self._slots: dict[int, Slot] = {}
-        self._quiet_log = QuietLog(log)
+        self._quiet_log = QuietLog(log, clock)
 
     # --- finding -----------------------------------------------------------------------------
 
@@ -210,7 +210,6 @@ class Slots:
             "offsets topic not created",
             OFFSETS_TOPIC,
             {"error": reason},
-            now_s=self._clock.monotonic_s(),
         )
 
     # --- loading -----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class FetchHandler:
         self._services = services
         self._plan = FetchPlanner(services).plan
         self._loop = asyncio.get_running_loop()
-        self._quiet_log = QuietLog(log)
+        self._quiet_log = QuietLog(log, services.clock)
         # Fetches that wait at present.
         self.parked_count = 0
         self._quotas = services.quotas
@@ -247,7 +247,6 @@ class FetchHandler:
                 "read failed",
                 where,
                 {"partition": str(where), "error": str(error)},
-                now_s=self._now_s(),
             )
             found.must_answer = True
             partition.traffic.failed_fetch += 1

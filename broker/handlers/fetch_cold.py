@@ -62,8 +62,7 @@ class ColdFetches:
         self._wait_ms_max = wait_ms_max
         self._bytes_max = bytes_max
         self._waits = waits
-        self._clock = clock
-        self._quiet_log = QuietLog(log, quiet_s=FAILURE_TOLD_AGAIN_S)
+        self._quiet_log = QuietLog(log, clock, quiet_s=FAILURE_TOLD_AGAIN_S)
 
     def read_from_memory(self, plan: FetchPlan, found: FetchPass) -> None:
         """Answers the cold partitions whose records were read ahead; the others stay noted."""
@@ -181,5 +180,4 @@ class ColdFetches:
             "cold read failed",
             (where, type(error).__name__),
             {"partition": str(where), "offset": offset, "error": str(error)},
-            now_s=self._clock.monotonic_s(),
         )

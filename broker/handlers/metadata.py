@@ -73,7 +73,7 @@ class MetadataHandlers:
         self._metadata = services.metadata
         self._services = services
         self._advertised = advertised
-        self._quiet_log = QuietLog(log)
+        self._quiet_log = QuietLog(log, services.clock)
 
     # --- Metadata ----------------------------------------------------------------------------
 
@@ -149,7 +149,6 @@ class MetadataHandlers:
                     "count": len(missing),
                     "error": str(error),
                 },
-                now_s=self._services.clock.monotonic_s(),
             )
         return self._metadata.image
 

@@ -113,7 +113,7 @@ class ProduceHandler:
         self._pace = services.cold_pace
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
-        self._quiet_log = QuietLog(log)
+        self._quiet_log = QuietLog(log, services.clock)
 
     def handle(
         self, request: ProduceRequest, header: RequestHeader, size_bytes: int, started_s: float
@@ -412,7 +412,6 @@ class ProduceHandler:
                 "append failed",
                 where,
                 {"partition": str(where), "error": str(error)},
-                now_s=self._clock.monotonic_s(),
             )
         return ProduceResponsePartition(
             index=index,
@@ -435,7 +434,7 @@ class ProduceHandler:
     async def _answer_later(
         self, response: ProduceResponse, later: list[Later], header: RequestHeader
     ) -> Parts:
-        await complete(later, self._workers, self._clock, self._quiet_log)
+        await complete(later, self._workers, now_ms=self._clock.now_ms(), quiet_log=self._quiet_log)
         return self._framed(response, header)
 
 

@@ -21,7 +21,6 @@ from strandline.broker.protocol.messages.produce import (
     ProduceRecordError,
     ProduceResponsePartition,
 )
-from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidTimestamp, RecordsRejected, StorageError
 from strandline.storage.local.append_rules import check_records
 from strandline.storage.quiet_log import QuietLog
@@ -51,17 +50,17 @@ Later: TypeAlias = ToFlush | ToBlame
 
 
 async def complete(
-    later: Sequence[Later], workers: Executor, clock: Clock, quiet_log: QuietLog
+    later: Sequence[Later], workers: Executor, *, now_ms: int, quiet_log: QuietLog
 ) -> None:
     """Does what the answers wait for, in order. Records are read by `workers`."""
     for entry in later:
         if isinstance(entry, ToFlush):
-            await _flush(entry, clock, quiet_log)
+            await _flush(entry, quiet_log)
         else:
-            await _blame(entry, workers, clock.now_ms())
+            await _blame(entry, workers, now_ms)
 
 
-async def _flush(entry: ToFlush, clock: Clock, quiet_log: QuietLog) -> None:
+async def _flush(entry: ToFlush, quiet_log: QuietLog) -> None:
     try:
         await entry.partition.flush()
     except StorageError as error:
@@ -71,7 +70,6 @@ async def _flush(entry: ToFlush, clock: Clock, quiet_log: QuietLog) -> None:
             "flush failed",
             where,
             {"partition": str(where), "error": str(error)},
-            now_s=clock.monotonic_s(),
         )
         entry.answers[entry.position] = ProduceResponsePartition(
             index=entry.answers[entry.position].index,

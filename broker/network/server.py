@@ -132,8 +132,8 @@ class Server:
         self._by_listener: Counter[str] = Counter()
         self._accepted_total = 0
         self._refused_total = 0
-        self._refusals = QuietLog(log, quiet_s=REFUSAL_LOG_S)
-        self._failures = QuietLog(log)
+        self._refusals = QuietLog(log, clock, quiet_s=REFUSAL_LOG_S)
+        self._failures = QuietLog(log, clock)
         self._closed_idle_total = 0
         self._closed_stalled_total = 0
 
@@ -257,7 +257,6 @@ class Server:
             "client cut off for what it sent",
             self,
             {"peer": peer, "reason": reason},
-            now_s=self._clock.monotonic_s(),
         )
 
     def _log_failure(self, peer: str, error: Exception) -> None:
@@ -267,7 +266,6 @@ class Server:
             "request failed",
             place_of(error),
             {"peer": peer},
-            now_s=self._clock.monotonic_s(),
             error=error,
         )
 
@@ -304,7 +302,6 @@ class Server:
             "accepting paused",
             reason,
             {"reason": reason, "connections": len(self._connections)},
-            now_s=self._clock.monotonic_s(),
         )
         self._loop.remove_reader(listening.fileno())
         self._loop.call_later(ACCEPT_PAUSE_S, self._end_pause, listening)

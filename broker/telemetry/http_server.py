@@ -184,7 +184,6 @@ class _Connection(asyncio.Protocol):
                 "metrics could not be collected",
                 place_of(error),
                 {},
-                now_s=asyncio.get_running_loop().time(),
                 error=error,
             )
             self.abort()

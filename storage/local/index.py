@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from strandline.storage import files
-from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
 from strandline.storage.files import OpenFile
 from strandline.storage.model import NO_TIMESTAMP
@@ -40,7 +39,6 @@ log = logging.getLogger(__name__)
 
 # Each lookup tries the file again. One for all indexes, of which few fail.
 _quiet_log = QuietLog(log)
-_CLOCK = SystemClock()
 
 # Entries kept back before they are written: one small write per 512 batches of the hot path.
 UNWRITTEN_ENTRIES_MAX = 512
@@ -246,7 +244,6 @@ class SparseIndex:
             event,
             str(self._path),
             {"reason": str(error)},
-            now_s=_CLOCK.monotonic_s(),
         )
 
     def _cut(self, entry_count: int) -> None:

@@ -20,7 +20,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from strandline.storage.clock import SystemClock
 from strandline.storage.errors import CorruptFile, CorruptRecords
 from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.local.index import OffsetEntry, OffsetIndex, TimeEntry, TimeIndex
@@ -54,7 +53,6 @@ log = logging.getLogger(__name__)
 # Who reads the place before a wrong entry reads it again. One for all segments, of which few
 # are wrong.
 _quiet_log = QuietLog(log)
-_CLOCK = SystemClock()
 
 # How much of the log one step of a walk reads: a default index interval, so mostly one read.
 WALK_BYTES = 4096
@@ -293,7 +291,6 @@ class SegmentReader:
                 "index entry does not fit the log",
                 path,
                 {"path": path, "position": entry.position},
-                now_s=_CLOCK.monotonic_s(),
             )
             return self._walk(position)
         return chain((first,), walk)
@@ -378,7 +375,6 @@ class SegmentReader:
                 "time index entry does not fit the log",
                 path,
                 {"path": path},
-                now_s=_CLOCK.monotonic_s(),
             )
             return 0
         return batch.position

@@ -24,8 +24,7 @@ class CorruptionLog:
     """Says which chunk was wrong, and where it was found so. May be used by several threads."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._quiet_log = QuietLog(log, quiet_s=TOLD_AGAIN_S, subjects_max=REMEMBERED)
+        self._quiet_log = QuietLog(log, clock, quiet_s=TOLD_AGAIN_S, subjects_max=REMEMBERED)
 
     def tell(self, key: ChunkKey, source: str, error: CorruptRecords) -> None:
         """A WARNING the first time in `TOLD_AGAIN_S`, DEBUG after that."""
@@ -40,7 +39,6 @@ class CorruptionLog:
                 "error": str(error),
                 "next": "`strandline archive verify` says what else is damaged",
             },
-            now_s=self._clock.monotonic_s(),
         )
 
 

@@ -14,14 +14,11 @@ from collections import OrderedDict
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.remote.segment_index import ChunkKey
 
 log = logging.getLogger(__name__)
-
-_CLOCK = SystemClock()
 
 _CHUNK_SUFFIX = ".chunk"
 
@@ -142,7 +139,6 @@ class DiskChunkCache:
             "chunk cache on disk failed",
             directory,
             {"directory": directory, "error": str(error)},
-            now_s=_CLOCK.monotonic_s(),
         )
 
 

@@ -428,13 +428,11 @@ class ChunkDownloads:
     def _disk_write_ended(self, done: asyncio.Future[None]) -> None:
         self._disk_writes -= 1
         if not done.cancelled() and (error := done.exception()) is not None:
-            assert self._loop is not None
             self._quiet_log.say(
                 logging.ERROR,
                 "chunk was not kept on disk",
                 place_of(error),
                 {"error": repr(error)},
-                now_s=self._loop.time(),
             )
 
 

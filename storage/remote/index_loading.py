@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 
 # Readers forget indexes that nobody used lately, and load them again.
 _quiet_log = QuietLog(log)
-_CLOCK = SystemClock()
 
 # Headers are walked in blocks of this size.
 WALK_BYTES = 8 * 1024 * 1024
@@ -68,7 +66,6 @@ def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> S
             "segment index unusable, walking the log object",
             entry.meta_key,
             {"key": entry.meta_key, "error": str(error)},
-            now_s=_CLOCK.monotonic_s(),
         )
     pieces = tuple(_walk(store, entry))
     try:

@@ -40,9 +40,8 @@ class WorkCrew(Generic[KeyT]):
         self._count = count
         self._queue = queue
         self._step = step
-        self._clock = clock
         # A mistake is met at every turn, by every key.
-        self._quiet_log = QuietLog(log)
+        self._quiet_log = QuietLog(log, clock)
         self._resized = asyncio.Event()
 
     @property
@@ -89,7 +88,6 @@ class WorkCrew(Generic[KeyT]):
                     "step failed",
                     place_of(error),
                     {"key": str(key)},
-                    now_s=self._clock.monotonic_s(),
                     error=error,
                 )
             finally:
