@@ -264,7 +264,7 @@ def broker_cpu_s(broker: BrokerProcess) -> float:
 
 
 def test_who_only_connects_leaves_the_logs_their_descriptors(tmp_path: Path) -> None:
-    """In the state before, the checkpoint found none, and every partition went offline."""
+    """Or the next checkpoint would find none, and every partition be offline for it."""
     with BrokerProcess(tmp_path) as broker, WireClient(broker.port) as client:
         create_topic(client, "t")
         used = max(int(entry.name) for entry in Path(f"/proc/{broker.pid}/fd").iterdir()) + 1
