@@ -33,6 +33,7 @@ from rich.table import Table
 
 from bench.lake_cpu import WHO
 from bench.lake_rates import (
+    APACHE_KAFKA,
     CPU_UNIT,
     KAFKA,
     PARQUET,
@@ -249,6 +250,7 @@ def report(figures: list[Figure], console: Console) -> None:
         "min - max",
         *WHO,
         "of Kafka's",
+        "Apache's",
         "of Parquet's",
         "goal",
     )
@@ -265,7 +267,7 @@ def report(figures: list[Figure], console: Console) -> None:
         median = medians[part, name]
         question = PER_HOUR if name.endswith(PER_HOUR) else ""
         cpu = [medians.get((part, f"{name}: {who}")) for who in WHO]
-        peers = [medians.get((part, peer + question)) for peer in (KAFKA, PARQUET)]
+        peers = [medians.get((part, peer + question)) for peer in (KAFKA, APACHE_KAFKA, PARQUET)]
         table.add_row(
             part,
             name,
@@ -305,6 +307,11 @@ def main() -> None:
     parser.add_argument(
         "--warm", type=int, default=1, help="rounds before these that do not count [1]"
     )
+    parser.add_argument(
+        "--apache-kafka",
+        action="store_true",
+        help="read the same records from Apache Kafka, too (`make kafka-jars` brings it)",
+    )
     parser.add_argument("--jars", type=Path, default=Path("bench-data/jars"))
     parser.add_argument("parts", nargs="*", default=["rate", "year", "plan", "memory"])
     options = parser.parse_args()
@@ -337,6 +344,7 @@ def main() -> None:
                     options.ways,
                     options.warm,
                     options.segment_mib * MIB,
+                    options.apache_kafka,
                 )
             )
     report(figures, Console(width=max(170, Console().width)))

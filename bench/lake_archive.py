@@ -23,6 +23,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from bench.peers import Kafka
 from bench.rdkafka import ProduceLoad, producers
 from bench.run import create_topic, null_s3, s3_client
 from demo.flights import FlightRecord, load_flights, to_records
@@ -103,6 +104,22 @@ def archived(
             _produce(broker.bootstrap, topic, total_bytes)
             ends = _closed(broker, topic, endpoint)
             yield Archived(topic=topic, endpoint=endpoint, broker=broker, end_offsets=ends)
+
+
+@contextmanager
+def in_apache_kafka(folder: Path, topic: str, total_bytes: int) -> Iterator[Kafka]:
+    """Apache Kafka with its defaults, to which the same records were sent.
+
+    Raises RuntimeError without its libraries.
+    """
+    kafka = Kafka(folder / "kafka")
+    kafka.start()
+    try:
+        create_topic(kafka, topic)
+        _produce(kafka.bootstrap, topic, total_bytes)
+        yield kafka
+    finally:
+        kafka.end()
 
 
 def _bucket(topic: str) -> str:

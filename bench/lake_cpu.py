@@ -3,7 +3,7 @@
     JVM       Spark's driver and executors, one process in local mode
     Python    its Python workers
     S3        the null S3 of the benchmark
-    broker    ours, which only Spark's Kafka source asks
+    broker    ours, and Apache Kafka where it takes part: only Spark's Kafka source asks them
 
 On a machine that others use these say more than a rate.
 """
@@ -23,7 +23,7 @@ class Payers:
     """The processes, by their ids."""
 
     jvm: int
-    broker: int
+    brokers: tuple[int, ...]
 
     def spent_s(self) -> Mapping[str, float]:
         """User and system seconds of each of WHO so far."""
@@ -55,7 +55,7 @@ class Payers:
                 for pid, spent in alone.items()
                 if parents[pid] == os.getpid() and _runs(pid, b"null_s3.py")
             ),
-            "broker": alone[self.broker],
+            "broker": sum(alone[pid] for pid in self.brokers),
         }
         return {who: spent / os.sysconf("SC_CLK_TCK") for who, spent in ticks.items()}
 

@@ -7,6 +7,7 @@
     ready-made, ...      the ceilings of both ways of Python: a source that yields one batch again
     Spark's Kafka source the same records from our broker, in as many tasks
     ..., large fetches   the same with a consumer that was set up for a long history
+    ..., Apache Kafka    with --apache-kafka: the same records from Apache Kafka with its defaults
     Spark over Parquet   the same rows through s3a from the same S3 server
     scan                 without Spark, two threads
     ..., per hour        not full rows, but how many records there are of each hour
@@ -15,7 +16,7 @@ Frames are made before, as a session makes them once; `load` plans its frame, so
 
 With each rate comes the CPU of all who take part (`bench/lake_cpu.py`). The broker of Spark's Kafka
 source is ours, its segments hot in the page cache: that source reads from it faster than from
-Apache Kafka (docs/decisions/0029), so another broker would only make the comparison easier.
+Apache Kafka (docs/decisions/0029), so that the goal, a multiple of its rate, is the harder one.
 
 Each topic has a broker and an S3 server of its own, so that disk and memory hold one topic, not
 all: for 2 GB of records, twice that in the server's memory (the archive, and Parquet) and, for a
@@ -32,19 +33,28 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.lake_archive import MIB, SEGMENT_BYTES, Archived, archived, readable
+from bench.lake_archive import (
+    MIB,
+    SEGMENT_BYTES,
+    Archived,
+    archived,
+    in_apache_kafka,
+    readable,
+)
 from bench.lake_cpu import WHO, Payers
+from bench.peers import Kafka
 from bench.run import s3_client
 
 TOPICS = "100-none,100-zstd,1000-none,1000-zstd,flights-none,flights-zstd"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
 KAFKA = "Spark's Kafka source"
 LARGE_FETCHES = f"{KAFKA}, large fetches"
+APACHE_KAFKA = f"{KAFKA}, Apache Kafka"
 PARQUET = "Spark over Parquet, s3a"
 # A question instead of full rows: how many records there are of each hour.
 PER_HOUR = ", per hour"
@@ -120,19 +130,27 @@ def run_rates(
     wanted: str = "",
     warm: int = 1,
     segment_bytes: int = SEGMENT_BYTES,
+    apache_kafka: bool = False,
 ) -> Iterator[Figure]:
     """`wanted` is a regular expression that the names of the ways to read must match.
 
-    Before `runs` that count, each way has `warm` that do not.
+    Before `runs` that count, each way has `warm` that do not. Raises RuntimeError if Apache Kafka
+    is to be read too, and its libraries are not there.
     """
     with spark_session(jars) as spark:
         for topic in topics:
-            with archived(folder / topic, topic, total_bytes, segment_bytes=segment_bytes) as found:
-                yield from _rates(spark, found, runs, wanted, warm)
+            other = in_apache_kafka(folder / topic, topic, total_bytes) if apache_kafka else None
+            with (
+                archived(folder / topic, topic, total_bytes, segment_bytes=segment_bytes) as found,
+                other or nullcontext() as kafka,
+            ):
+                yield from _rates(spark, found, kafka, runs, wanted, warm)
             shutil.rmtree(folder / topic, ignore_errors=True)
 
 
-def _rates(spark: Any, found: Archived, runs: int, wanted: str, warm: int) -> Iterator[Figure]:
+def _rates(
+    spark: Any, found: Archived, apache: Kafka | None, runs: int, wanted: str, warm: int
+) -> Iterator[Figure]:
     from strandline.spark_lake import load, scan
 
     topic, endpoint, count = found.topic, found.endpoint, found.count
@@ -159,6 +177,12 @@ def _rates(spark: Any, found: Archived, runs: int, wanted: str, warm: int) -> It
         .option("endingOffsets", ends)
     )
     kafka = from_kafka.load()
+    apache_kafka = None
+    if apache is not None:
+        # An option stays with its reader, so this comes behind the frame of our broker.
+        apache_kafka = from_kafka.option("kafka.bootstrap.servers", apache.bootstrap).load()
+        _check_same(kafka, apache_kafka, count, sent_again=True)
+        from_kafka.option("kafka.bootstrap.servers", broker.bootstrap)
     large_fetches = from_kafka.options(**LARGE_FETCH_OPTIONS).load()
     _check_same(lake(), kafka, count)
     hadoop = spark.sparkContext._jsc.hadoopConfiguration()
@@ -183,6 +207,7 @@ def _rates(spark: Any, found: Archived, runs: int, wanted: str, warm: int) -> It
         "ready-made, data source": lambda: _consume(ready.source()),
         KAFKA: lambda: _consume(kafka),
         LARGE_FETCHES: lambda: _consume(large_fetches),
+        **({} if apache_kafka is None else {APACHE_KAFKA: lambda: _consume(apache_kafka)}),
         PARQUET: lambda: _consume(parquet),
         "scan, no Spark": arrow,
         f"load{PER_HOUR}": lambda: _per_hour(
@@ -192,7 +217,8 @@ def _rates(spark: Any, found: Archived, runs: int, wanted: str, warm: int) -> It
         f"{PARQUET}{PER_HOUR}": lambda: _per_hour(parquet),
     }
     chosen = {name: read for name, read in ways.items() if re.search(wanted, name)}
-    payers = Payers(jvm=spark.sparkContext._gateway.proc.pid, broker=broker.pid)
+    brokers = (broker.pid,) if apache is None else (broker.pid, apache.pid)
+    payers = Payers(jvm=spark.sparkContext._gateway.proc.pid, brokers=brokers)
     for run in range(warm + runs):
         for name, read in chosen.items():
             begin_s, before = time.perf_counter(), payers.spent_s()
@@ -292,15 +318,15 @@ def _per_hour(frame: Any) -> None:
     assert frame.selectExpr("date_trunc('hour', timestamp) h").groupBy("h").count().collect()
 
 
-def _check_same(lake: Any, kafka: Any, count: int) -> None:
-    """The same columns, types and rows as Spark's Kafka source."""
+def _check_same(lake: Any, kafka: Any, count: int, *, sent_again: bool = False) -> None:
+    """The same columns, types and rows; but for their times where they were sent again."""
     assert lake.schema == kafka.schema, (lake.schema, kafka.schema)
     sums = (
         "count(*)",
         "sum(crc32(value))",
         "sum(crc32(coalesce(key, value)))",
         "sum(offset)",
-        "sum(unix_micros(timestamp) % 1000003)",
+        "count(timestamp)" if sent_again else "sum(unix_micros(timestamp) % 1000003)",
         "sum(timestampType)",
         "sum(partition)",
         "min(topic)",

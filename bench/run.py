@@ -36,6 +36,7 @@ from rich.table import Table
 
 from bench.compact import run_compaction
 from bench.measure import Measured, await_quiet, measuring, resident_mib
+from bench.peers import Peer
 from bench.rdkafka import ConsumeLoad, ProduceLoad, consumer, producers
 from bench.relay import WAYS, relay_rate
 from strandline.storage.remote.manifest import Manifest
@@ -74,7 +75,7 @@ class Figure:
     cpu_s_per_gb: float | None
 
 
-def create_topic(broker: BrokerProcess, topic: str, **config: str) -> None:
+def create_topic(broker: BrokerProcess | Peer, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(topic, num_partitions=1, replication_factor=1, config=config)
     admin.create_topics([new])[topic].result(10)
