@@ -5,6 +5,7 @@ from __future__ import annotations
 import boto3.session
 import pytest
 
+from tests.support.broker import eventually
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import end_of, make_batches
 from tests.tiers.tiered_broker import (
@@ -59,8 +60,10 @@ def test_a_frozen_segment_is_neither_missing_nor_corrupt(make_broker: MakeBroker
         client.produce(BATCHES)
         broker.wait_until_archived(client)
         border = broker.wait_until_freed(client)
-        # Retriable for every client: somebody may have it restored meanwhile.
-        assert client.fetch(0).error_code == KAFKA_STORAGE_ERROR
+        # Retriable for every client: somebody may have it restored meanwhile. An answer whose time
+        # ran out before the store's came has neither records nor an error.
+        refused = eventually(lambda: client.fetch(0).error_code)
+        assert refused == KAFKA_STORAGE_ERROR
         # The log says what can be done about it.
         (line,) = broker.warnings("InvalidObjectState")
         assert "have S3 restore it (RestoreObject)" in line
