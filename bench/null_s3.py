@@ -253,7 +253,8 @@ class Peer(asyncio.Protocol):
             extra["Content_Range"] = f"bytes {start}-{end - 1}/{len(content)}"
         extra["Content_Length"] = str(end - start)
         body = memoryview(content)[start:end]
-        if self._store.first_byte_s and not head_only:
+        is_slow = self._store.first_byte_s or self._store.connection_bytes_per_s
+        if is_slow and not head_only:
             self._reply_slowly(status, body, **extra)
         else:
             self._reply(status, body, head_only=head_only, **extra)

@@ -66,10 +66,14 @@ def cost_figure(part: str, name: str, measured: Measured, size_bytes: int) -> Fi
 
 
 @contextmanager
-def bucket(distance_ms: int = 0) -> Iterator[tuple[str, Any]]:
-    """The endpoint of a null S3 that far away, with the bucket in it, and a client of it."""
-    far = ["--first-byte-ms", str(distance_ms), "--connection-mb-per-s", CONNECTION_MB_PER_S]
-    with null_s3(far if distance_ms else ()) as endpoint:
+def bucket(distance_ms: int = 0, *, is_paced: bool = False) -> Iterator[tuple[str, Any]]:
+    """The endpoint of a null S3 that far away, with the bucket in it, and a client of it.
+
+    A connection brings CONNECTION_MB_PER_S, as from S3, where the store is away or `is_paced`; else
+    as much as the machine can copy, as from no S3.
+    """
+    paced = ["--first-byte-ms", str(distance_ms), "--connection-mb-per-s", CONNECTION_MB_PER_S]
+    with null_s3(paced if distance_ms or is_paced else ()) as endpoint:
         client: Any = s3_client(endpoint)
         client.create_bucket(Bucket=BUCKET)
         yield endpoint, client

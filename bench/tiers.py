@@ -2,8 +2,9 @@
 
     upload      a backlog of closed segments against raw PUTs of the same bytes, as many at a time
     rewind      cold sequential consumption against raw parallel ranged GETs, from stores 0, 30 and
-                150 ms away; GETs per 8 MiB and per segment; at 0 ms also beside a bare relay,
-                which is what the machine allows a broker (relay.py)
+                150 ms away whose connections bring what S3's do; GETs per 8 MiB and per segment;
+                and from one as quick as memory, also beside a bare relay, which is what the
+                machine allows a broker (relay.py)
     hot         p50 and p99 of hot produce to consume, alone and while 8 partitions are read cold,
                 from stores 0, 30 and 150 ms away; with cold reads that make way for it (in turns
                 with the same standing still), with such as do not, with another broker's, and with
@@ -76,7 +77,9 @@ def main() -> None:
     work = {
         "upload": [lambda path: run_upload(path, total_bytes)],
         "rewind": [
-            lambda path, far=far: run_rewind(path, total_bytes, far) for far in distances_ms
+            lambda path, far=far, paced=paced: run_rewind(path, total_bytes, far, is_paced=paced)
+            for far in distances_ms
+            for paced in ((True,) if far else (False, True))
         ],
         "hot": [lambda path, far=far: run_hot(path, total_bytes, far) for far in distances_ms],
         "manifest": [lambda _: run_manifest()],

@@ -19,6 +19,7 @@ from bench.run import DOWNLOAD_RANGE_BYTES, plain_download
 from bench.tiered import (
     BUCKET,
     COLD,
+    CONNECTION_MB_PER_S,
     TOPIC,
     Figure,
     bucket,
@@ -35,29 +36,39 @@ from tests.support.broker import BrokerProcess
 PARALLEL_GETS = 8
 
 
-def run_rewind(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Figure]:
+def run_rewind(
+    folder: Path, total_bytes: int, distance_ms: int, *, is_paced: bool = False
+) -> Iterator[Figure]:
     """Everything is in the store; a consumer reads it twice, and raw GETs after each.
+
+    A store 0 ms away is either as quick as memory, where reader and raw GETs are bound by the two
+    cores alone, or `is_paced`: each connection brings what one of S3's does, as from farther away.
 
     The second read is as cold as the first: the GETs are counted. What the broker does once after
     its start (a process, memory, indexes) is done by then, as is what the SDK of the raw GETs does.
     """
-    with bucket(distance_ms) as (endpoint, client), tiered_broker(folder, endpoint) as broker:
+    where = f"{distance_ms} ms away"
+    if is_paced and not distance_ms:
+        where += f", {CONNECTION_MB_PER_S} MB/s a connection"
+    with (
+        bucket(distance_ms, is_paced=is_paced) as (endpoint, client),
+        tiered_broker(folder, endpoint) as broker,
+    ):
         create_topic(broker, TOPIC, **COLD)
         produce(broker, TOPIC, total_bytes)
         wait_until_cold(client, broker, total_bytes, partitions=1)
         await_quiet(broker.pid)
         (manifest,) = wait_until_cold(client, broker, total_bytes, partitions=1)
         reads = [
-            _read(client, broker, endpoint, manifest, name)
-            for name in (f"{distance_ms} ms away", f"{distance_ms} ms away, again")
+            _read(client, broker, endpoint, manifest, name) for name in (where, f"{where}, again")
         ]
         relayed = {
             way: relay_rate(client, BUCKET, manifest, topic=TOPIC, way=way)
-            for way in (() if distance_ms else WAYS)
+            for way in (() if distance_ms or is_paced else WAYS)
         }
     for read in reads:
         yield from read.figures
-    name, cold_mb_per_s = f"{distance_ms} ms away, again", reads[-1].cold_mb_per_s
+    name, cold_mb_per_s = f"{where}, again", reads[-1].cold_mb_per_s
     raw_mb_per_s = reads[-1].raw_mb_per_s
     for way, (relay_mb_per_s, relay_cpu) in relayed.items():
         relay = f"{name}: bare relay that {way}"
