@@ -92,13 +92,16 @@ class ConfluentLibrary:
             messages = self._consumer.consume(500, POLL_S)
             for message in messages:
                 error = message.error()
+                if (message.topic(), message.partition()) != (partition.topic, partition.number):
+                    # What was said of the partition before, after it was done with.
+                    continue
                 if error is None:
                     yield int(message.offset() or 0), message.value(), message.key()
                 elif error.code() in (
                     KafkaError._AUTO_OFFSET_RESET,
                     KafkaError.OFFSET_OUT_OF_RANGE,
                 ):
-                    raise Moved(str(error))
+                    raise Moved(f"{message.topic()}-{message.partition()}: {error}")
             if not messages:
                 yield NOTHING_NEW
 
