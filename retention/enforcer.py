@@ -144,6 +144,9 @@ class RetentionEnforcer:
     # --- 2 move ------------------------------------------------------------------------------
 
     async def _move_log_start(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
+        if unified_log.is_restarting:
+            # The archive reaches beyond this disk, and so would the log start.
+            return
         verdict = await self._judge_total(unified_log, now_ms)
         offset = verdict.end_offset
         if offset is None or offset <= unified_log.log_start_offset:

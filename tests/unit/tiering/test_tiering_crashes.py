@@ -19,6 +19,7 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import (
+    AccessDenied,
     ObjectNotFound,
     TierUnavailable,
 )
@@ -146,6 +147,27 @@ async def test_a_lost_disk_is_replaced_by_the_archive(tmp_path: Path) -> None:
         rig.roll()
         await rig.settle()
         assert rig.archived[-1] == (30, 40)
+
+
+@asynchronous
+async def test_retention_waits_for_a_lost_disk_that_cannot_be_begun_anew_yet(
+    tmp_path: Path,
+) -> None:
+    """A log start beyond the end of the log would have ended the round of all other logs."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        unreadable = Fault(operation="get", key_pattern=r"\.meta$", error=AccessDenied, times=-1)
+        rig.memory.add_fault(unreadable)
+        await rig.lose_disk()
+        rig.configure(retention_ms=1000)
+        rig.pass_ms(GRACE_MS)
+        await rig.enforcer.run_once()
+        assert (rig.log.log_start_offset, rig.log.end_offset) == (0, 0)
+        rig.memory.clear_faults()
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        assert (rig.log.log_start_offset, rig.log.end_offset) == (30, 30)
 
 
 @asynchronous
