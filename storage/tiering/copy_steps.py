@@ -114,6 +114,10 @@ class CopySteps:
                 return True
             if self._owner.is_detached:
                 return False
+            # Retention or the cleaner may have taken what was wanted.
+            wanted = self._owner.log.judge().next_copies(COPIES_PER_PARTITION)
+            if head not in wanted:
+                return True
         self._begin_copies(wanted)
         copied = await self._copies.finish(head)
         # The world went on while the copy was made.

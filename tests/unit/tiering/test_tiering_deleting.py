@@ -136,6 +136,26 @@ async def test_a_segment_that_was_deleted_while_it_was_copied_is_not_committed(
 
 
 @asynchronous
+async def test_a_segment_that_is_freed_while_its_topic_is_registered_is_not_looked_for(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        gate = threading.Event()
+        hangs = rig.memory.add_fault(Fault(operation="put", key_pattern="topic.json", gate=gate))
+
+        async def free_meanwhile() -> None:
+            while not hangs.hit_count:
+                await asyncio.sleep(0.001)
+            rig.log.note_checkpointed(rig.log.delete_records(10))
+            assert rig.log.free_segments(10)
+            gate.set()
+
+        await asyncio.gather(rig.manager.run_once(), free_meanwhile())
+        assert rig.archived == [(10, 20)]
+
+
+@asynchronous
 async def test_local_segments_below_the_log_start_wait_for_its_checkpoint(tmp_path: Path) -> None:
     async with Rig(tmp_path, config=CONFIG) as rig:
         rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
