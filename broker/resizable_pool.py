@@ -47,6 +47,8 @@ class ResizablePool(Executor):
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._is_closed = False
         self._lock = threading.Lock()
+        # Told of each drain that ends.
+        self._ended = threading.Condition(self._lock)
 
     @property
     def size(self) -> int:
@@ -87,7 +89,6 @@ class ResizablePool(Executor):
             except OutOfResources:
                 if self._drains == 0:
                     self._waiting.pop()
-                    self._begin_anew()
                     raise
         return future
 
@@ -100,14 +101,15 @@ class ResizablePool(Executor):
             except (RuntimeError, MemoryError) as error:
                 # It lies in the queue of the pool beneath nevertheless, until there is a thread.
                 drain.is_given_up = True
+                self._begin_anew()
                 raise OutOfResources(f"cannot begin another thread: {error}") from error
             self._drains += 1
 
     def _begin_anew(self) -> None:
-        """With the lock held and nothing running.
+        """With the lock held.
 
         The pool beneath counts each that it could not begin as a thread that has no work, and would
-        not begin others for so many.
+        not begin others for so many. What runs in it goes on, and takes what waits.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._threads = ThreadPoolExecutor(SIZE_MAX, self._name)
@@ -119,6 +121,7 @@ class ResizablePool(Executor):
                     return
                 if self._drains > self._size or not self._waiting:
                     self._drains -= 1
+                    self._ended.notify_all()
                     return
                 future, call = self._waiting.popleft()
             if not future.set_running_or_notify_cancel():
@@ -142,6 +145,10 @@ class ResizablePool(Executor):
         for future, _ in cancelled:
             future.cancel()
         self._threads.shutdown(wait=wait)
+        if wait:
+            # Some may run in a pool that was given up.
+            with self._ended:
+                self._ended.wait_for(lambda: self._drains == 0)
 
     def __repr__(self) -> str:
         return f"<ResizablePool {self._drains} of {self._size} run, {len(self._waiting)} wait>"

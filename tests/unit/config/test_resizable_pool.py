@@ -85,6 +85,49 @@ def test_a_pool_that_was_refused_its_threads_works_on_as_soon_as_it_gets_one(
     assert ran == [3]
 
 
+def test_a_pool_that_was_refused_threads_while_it_worked_has_all_of_them_later(
+    pool: ResizablePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    jobs = Jobs(pool)
+    futures = jobs.start(1)
+    jobs.await_running(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        futures += jobs.start(3)
+    jobs.end(4)
+    for future in futures:
+        future.result(WAIT_S)
+    # It does with less as long as it must, and no longer.
+    futures = jobs.start(2)
+    jobs.await_running(2)
+    jobs.end(2)
+    for future in futures:
+        future.result(WAIT_S)
+
+
+def test_a_shutdown_that_waits_waits_for_what_began_before_threads_were_refused(
+    pool: ResizablePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    jobs = Jobs(pool)
+    (running,) = jobs.start(1)
+    jobs.await_running(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        (waiting,) = jobs.start(1)
+    ending = threading.Timer(0.05, jobs.end, (2,))
+    ending.start()
+    pool.shutdown(wait=True)
+    assert running.done()
+    assert waiting.done()
+    ending.join()
+
+
 def test_no_more_jobs_run_than_the_pool_has_room_for(pool: ResizablePool) -> None:
     jobs = Jobs(pool)
     futures = jobs.start(5)
