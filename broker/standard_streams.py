@@ -19,14 +19,15 @@ def occupy_closed() -> None:
     """Opens the null device where one of the three is closed.
 
     Else a log or a connection gets its number, and what some library writes to standard error goes
-    into that.
+    into that; in a child process too.
     """
     for number in STANDARD_DESCRIPTORS:
         try:
             os.fstat(number)
         except OSError:
-            # The system gives the lowest number that is free: this one.
-            os.open(os.devnull, os.O_RDWR)
+            # The system gives the lowest number that is free: this one. Child processes have it
+            # too, or the number would be free in them.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
 def say(line: str) -> None:

@@ -105,3 +105,16 @@ def test_a_terminal_that_is_closed_stops_the_broker_cleanly_unless_nohup_started
         broker.kill()
         broker.wait()
     assert (tmp_path / "data" / CLEAN_MARK).exists()
+
+
+def test_a_child_process_of_a_broker_without_standard_streams_has_all_three(tmp_path: Path) -> None:
+    """Else its first connection would have the number of standard error."""
+    looks = (
+        "import os, subprocess, sys\n"
+        "from strandline.broker.standard_streams import occupy_closed\n"
+        "os.closerange(0, 3)\n"
+        "occupy_closed()\n"
+        "child = 'import os, sys; [os.fstat(number) for number in range(3)]'\n"
+        "sys.exit(subprocess.call([sys.executable, '-c', child]))\n"
+    )
+    assert subprocess.call([sys.executable, "-c", looks], cwd=tmp_path) == 0
