@@ -246,14 +246,20 @@ class SegmentedLog:
             opened = LogSegment.create(
                 self.directory, self._end_offset, config=self.config, now_ms=self._clock.now_ms()
             )
+            # Only now, so that a full disk leaves the log as it was, with its active segment.
+            closed.seal()
+            self._names_unsynced = True
+            self._set_segments([*self._list.segments, opened])
         except DiskError as error:
             if error.condemns_folder:
                 self._fail(error)
             raise
-        # Only now, so that a full disk leaves the log as it was, with its active segment.
-        closed.seal()
-        self._names_unsynced = True
-        self._set_segments([*self._list.segments, opened])
+        except MemoryError as error:
+            # There may be a file where the next segment was to begin. To a start the one before
+            # ends there, so nothing may be appended to it any more.
+            failure = DiskError(f"{self.topic_partition}: no memory for a segment")
+            self._fail(failure)
+            raise failure from error
         if self.on_segment_closed is not None:
             self.on_segment_closed(closed)
         return opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -192,6 +193,34 @@ def test_a_batch_that_memory_is_too_short_to_account_for_is_taken_once(
     fill(revived.new, 1)
     assert_dense(revived.new)
     assert revived.new.end_offset == 30
+
+
+def test_a_segment_that_memory_is_too_short_to_begin_hides_nothing_that_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is there: for the next start the segment before ends where it begins."""
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 1)
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSegment, "seal", no_memory)
+        with pytest.raises((DiskError, MemoryError)):
+            log.roll()
+    with suppress(DiskError):
+        fill(log, 1)
+    for revived in dirs.revive():
+        log = revived.new
+        fill(log, 1)
+    log.flush()
+    end_offset = log.end_offset
+    dirs.close()
+    reopened = load_all(open_dirs(tmp_path))[T0]
+    assert_dense(reopened)
+    assert reopened.end_offset == end_offset
 
 
 @pytest.mark.parametrize("origin", [AppendOrigin.COORDINATOR, AppendOrigin.REPLICATION])
