@@ -279,9 +279,12 @@ class SegmentedLog:
         """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
 
         Raises DiskError: the recovery point stays, and the log takes no more appends; it does if
-        the process had no descriptor left to sync with.
+        the process had no descriptor left to sync with. A log that is stopped is not synced.
         """
         with self._flush_lock:
+            if self._failure is not None:
+                # The next fsync would be called a success, see below.
+                raise self._stopped()
             # The end is read first: what is appended meanwhile may be synced but is not counted.
             end_offset, recovery_point = self._end_offset, self._recovery_point
             names_unsynced, self._names_unsynced = self._names_unsynced, False
