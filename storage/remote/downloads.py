@@ -29,7 +29,12 @@ from pathlib import Path
 from threading import get_ident
 from typing import Protocol
 
-from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
+from strandline.storage.errors import (
+    ObjectCorrupt,
+    OutOfResources,
+    TierError,
+    TierUnavailable,
+)
 from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
@@ -52,6 +57,8 @@ WAITING_MAX = 100
 GUESSES_MAX = 64
 # Chunks on their way to the disk cache keep their memory; more than these are not written at all.
 DISK_WRITES_MAX = 4
+# By whoever is to begin a job and has no thread or no memory for it.
+REFUSALS = (OutOfResources, RuntimeError, MemoryError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -331,7 +338,14 @@ class ChunkDownloads:
             self._finish(download, error or fetching.result())
 
         assert self._loop is not None
-        self._loop.run_in_executor(self._executor, fetch).add_done_callback(done)
+        try:
+            fetching = self._loop.run_in_executor(self._executor, fetch)
+        except REFUSALS as error:
+            # Not from here: who starts it counts on its being under way.
+            refused = TierUnavailable(download.key.log_key, "get", f"no thread for it: {error}")
+            self._loop.call_soon(self._finish, download, refused)
+        else:
+            fetching.add_done_callback(done)
 
     def _finish(self, download: _Download, result: Fetched | BaseException) -> None:
         del self._running[download.key]
@@ -394,7 +408,12 @@ class ChunkDownloads:
             if has_files or (not done.cancelled() and done.result()):
                 look_again()
 
-        loop.run_in_executor(self._executor, self.process.end_if_idle).add_done_callback(looked)
+        try:
+            looking = loop.run_in_executor(self._executor, self.process.end_if_idle)
+        except REFUSALS:
+            look_again()
+        else:
+            looking.add_done_callback(looked)
 
     def _memory_became_free(self) -> None:
         """Called in whatever thread dropped a view, or the last trace of a block."""
@@ -421,8 +440,11 @@ class ChunkDownloads:
         if self._disk is None or self._disk_writes >= DISK_WRITES_MAX:
             return
         assert self._loop is not None
+        try:
+            writing = self._loop.run_in_executor(self._executor, self._disk.store, key, view)
+        except REFUSALS:
+            return
         self._disk_writes += 1
-        writing = self._loop.run_in_executor(self._executor, self._disk.store, key, view)
         writing.add_done_callback(self._disk_write_ended)
 
     def _disk_write_ended(self, done: asyncio.Future[None]) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from strandline.broker.resizable_pool import ResizablePool
+from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.chunk_cache import Chunk
+from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.downloads import ChunkDownloads
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.segment_index import ChunkKey
@@ -131,3 +136,38 @@ def test_a_near_store_is_asked_for_few_guesses_at_a_time_and_for_what_is_wanted_
         assert downloads.counters.downloads == 7
 
     _run(use, chunks_max=8, parallel_max=8)
+
+
+def test_who_was_refused_threads_is_told_and_downloads_again_when_there_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`ulimit -u` reached for a while: more often than there may be downloads at a time."""
+    store = MemoryStore()
+    for number in range(4):
+        store.put(_key(number).log_key, LOG)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        pool = ResizablePool(2, "tried")
+        downloads = ChunkDownloads(
+            store,
+            pool,
+            parallel_max=2,
+            memory_bytes_max=4 * len(LOG),
+            disk=DiskChunkCache(tmp_path, 4 * len(LOG)),
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            for _ in range(2):
+                refused = [_wanted(downloads, number) for number in range(3)]
+                for outcome in await asyncio.gather(*refused, return_exceptions=True):
+                    assert isinstance(outcome, TierUnavailable)
+        assert (downloads.running_count, downloads.waiting_count) == (0, 0)
+        for number in range(4):
+            await _wanted(downloads, number)
+        downloads.close()
+        pool.shutdown()
+
+    asyncio.run(main())
