@@ -44,6 +44,7 @@ from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.opening import (
+    archive_mark,
     load_logs,
     load_metadata,
     make_cold_reader,
@@ -146,7 +147,10 @@ class Broker:
             from strandline.broker.archive_upkeep import CLAIM_WAIT_S, ArchiveClaim
 
             self._claim = ArchiveClaim(
-                self._store, self._workers, cluster_id=self._log_dirs.cluster_id
+                self._store,
+                self._workers,
+                cluster_id=self._log_dirs.cluster_id,
+                mark=archive_mark(config, self._log_dirs, self._store),
             )
             await self._claim.attempt(wait_s=CLAIM_WAIT_S)
         self._metadata_log = make_metadata_log(config, self._log_dirs, clock, mirror=self._store)

@@ -6,8 +6,10 @@
               groups    the groups' offsets, every strandline.remote.groups.upload.ms
               tiering   segments and manifests
 
-Nothing is written before the claim. A bucket that cannot be asked at the start is asked again
-later, so that a broker starts, and serves what is on its disk, while the store is away.
+Nothing is written before the claim. A folder that is empty, and held this broker's archive before,
+is not claimed: its volume is not mounted, most likely (`archive_mark.py`). A bucket that cannot be
+asked at the start is asked again later, so that a broker starts, and serves what is on its disk,
+while the store is away.
 """
 
 from __future__ import annotations
@@ -19,14 +21,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from strandline.broker.archive_mark import ArchiveMark
 from strandline.broker.cluster.metadata_log import MetadataLog, MirrorTaken
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.coordination.group_archive import GroupArchive
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StorageError, StrandlineError, TierError, TierUnavailable
-from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.errors import (
+    DiskError,
+    StorageError,
+    StrandlineError,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote.cluster_info import (
+    ClusterInfo,
+    create_cluster_info,
+    load_cluster_info,
+)
+from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.object_store import ObjectStore, check_conditional_writes
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
@@ -52,8 +66,17 @@ class WrongArchive(StrandlineError):
 class ArchiveClaim:
     """Whether the bucket is known to be this cluster's."""
 
-    def __init__(self, store: ObjectStore, workers: Workers, *, cluster_id: str) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        workers: Workers,
+        *,
+        cluster_id: str,
+        mark: ArchiveMark | None = None,
+    ) -> None:
+        """`mark` says whether an earlier start has seen the archive; None if it cannot vanish."""
         self._store = store
+        self._mark = mark
         self._workers = workers
         self._ours = ClusterInfo(cluster_id=cluster_id)
         self._is_ours = False
@@ -76,7 +99,7 @@ class ArchiveClaim:
         if the store cannot keep manifests safe.
         """
         if self._asking is None:
-            claim = partial(_claim, self._store, self._ours)
+            claim = partial(_claim, self._store, self._ours, self._mark)
             # Not in the metadata thread: while the store hangs, topics can still be created.
             executor = self._workers.manifests
             self._asking = asyncio.get_running_loop().run_in_executor(executor, claim)
@@ -89,7 +112,7 @@ class ArchiveClaim:
         except TimeoutError:
             self._note_failure(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
             return False
-        except TierError as error:
+        except (DiskError, TierError) as error:
             self._asking = None
             self._note_failure(error)
             return False
@@ -112,7 +135,7 @@ class ArchiveClaim:
             wait_s = min(2 * wait_s, CLAIM_RETRY_S_MAX)
             await self.attempt()
 
-    def _note_failure(self, error: TierError) -> None:
+    def _note_failure(self, error: StorageError) -> None:
         """Says why the archive is not used yet, once per kind of reason."""
         kind = type(error).__name__
         log.log(
@@ -128,13 +151,28 @@ def _note_failure(asking: asyncio.Future[ClusterInfo]) -> None:
         asking.exception()
 
 
-def _claim(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
+def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> ClusterInfo:
     """Whose archive it is, ours if it was nobody's; blocks.
 
-    Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked.
+        1 an archive that was there before is there   2 the store keeps conditions
+        3 cluster.json                                4 this disk remembers the archive
+
+    Before 1 nothing is written there: it may be the mount point of a volume that is not mounted.
+    Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked,
+    DiskError if this disk cannot say what it remembers.
     """
-    check_conditional_writes(store)
-    return create_cluster_info(store, ours)
+    if mark is not None and mark.is_set and load_cluster_info(store) is None:  # 1
+        raise TierUnavailable(
+            CLUSTER_KEY,
+            "get",
+            f"{store.url} held this broker's archive, and is empty: is its volume mounted?"
+            f" To begin a new archive there, remove {mark.path}",
+        )
+    check_conditional_writes(store)  # 2
+    found = create_cluster_info(store, ours)  # 3
+    if mark is not None and found.cluster_id == ours.cluster_id:
+        mark.set()  # 4
+    return found
 
 
 async def start_tiering(

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from strandline.broker.archive_mark import ArchiveMark
 from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.tiers import is_tiered
@@ -56,6 +57,26 @@ def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
     return LogDirs.open(config.log_dirs, node_id=config.node_id, cluster_id=None, clock=clock)
 
 
+def archive_mark(config: BrokerConfig, log_dirs: LogDirs, store: ObjectStore) -> ArchiveMark | None:
+    """What this disk remembers of the archive; None for a bucket, which cannot be unmounted."""
+    if not isinstance(store, LocalDirectoryStore):
+        return None
+    return ArchiveMark(
+        config.log_dirs[0], store.url, check_present=_check_of_first_folder(config, log_dirs)
+    )
+
+
+def _check_of_first_folder(config: BrokerConfig, log_dirs: LogDirs) -> Callable[[], None]:
+    """Raises DiskError if the first log folder is another one by then."""
+
+    def check_present() -> None:
+        folder = log_dirs.directory_at(config.log_dirs[0])
+        if folder is not None:
+            folder.check_present()
+
+    return check_present
+
+
 def make_metadata_log(
     config: BrokerConfig,
     log_dirs: LogDirs,
@@ -67,17 +88,11 @@ def make_metadata_log(
 
     Asks nobody anything.
     """
-
-    def check_present() -> None:
-        folder = log_dirs.directory_at(config.log_dirs[0])
-        if folder is not None:
-            folder.check_present()
-
     return MetadataLog(
         LocalDirectoryStore(config.log_dirs[0] / METADATA_FOLDER, clock=clock),
         mirror,
         cluster_id=log_dirs.cluster_id,
-        check_store=check_present,
+        check_store=_check_of_first_folder(config, log_dirs),
     )
 
 

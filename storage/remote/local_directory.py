@@ -64,17 +64,19 @@ _COPY_BYTES = 1024 * 1024
 class LocalDirectoryStore:
     """See the top of this file.
 
-    The root folder is created with the first object, and never again: if it vanishes, its volume is
-    away, most likely. What would be written into the empty mount point would be lost with the
-    volume's return, and a log whose entries lie in two places is broken: TierUnavailable.
+    The root folder is created with the first object, and never again: if it vanishes, or is empty
+    all at once, its volume is away, most likely. What would be written into the empty mount point
+    would be lost with the volume's return, and a log whose entries lie in two places is broken:
+    TierUnavailable. `%tmp` tells an empty mount point from an archive without objects.
     """
 
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         self._root = root
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        # Whether the root was seen to be there.
+        # Whether the root was seen to be there, and the folder for uploads in it.
         self._was_there = False
+        self._had_folders = False
 
     @property
     def url(self) -> str:
@@ -313,11 +315,18 @@ class LocalDirectoryStore:
         if not folder.is_dir():
             self._check_root("", "write")
             files.make_directory(folder)
-        self._was_there = True
+        self._was_there = self._had_folders = True
+
+    def _note_presence(self) -> None:
+        """An object was found."""
+        if not self._was_there:
+            self._had_folders = (self._root / _TEMPORARY_FOLDER).is_dir()
+            self._was_there = True
 
     def _check_root(self, key: str, operation: str) -> None:
         """Raises TierUnavailable if the whole store is away."""
-        if self._was_there and not self._root.is_dir():
+        expected = self._root / _TEMPORARY_FOLDER if self._had_folders else self._root
+        if self._was_there and not expected.is_dir():
             raise TierUnavailable(
                 key, operation, f"folder {self._root} is gone: is its volume mounted?"
             )
@@ -338,7 +347,7 @@ class LocalDirectoryStore:
             except FileNotFoundError:
                 self._check_root(key, operation)
                 raise
-            self._was_there = True
+            self._note_presence()
             try:
                 yield descriptor
             finally:

@@ -6,12 +6,15 @@ import asyncio
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from strandline.broker.archive_mark import FILE_NAME, ArchiveMark
 from strandline.broker.archive_upkeep import ArchiveClaim
 from strandline.broker.workers import Workers
 from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.memory import Fault, MemoryStore
 
 
@@ -37,3 +40,33 @@ def test_an_answer_that_comes_after_a_start_was_given_up_leaves_no_traceback() -
     asyncio.run(start_and_give_up())
 
     assert never_retrieved == []
+
+
+def test_an_archive_folder_that_is_empty_all_at_once_is_away_and_stays_empty(
+    tmp_path: Path,
+) -> None:
+    """A start without the archive's volume finds its mount point, and must not begin one there."""
+    root, away, disk = tmp_path / "archive", tmp_path / "away", tmp_path / "disk"
+    disk.mkdir()
+
+    async def claim_once() -> bool:
+        store = LocalDirectoryStore(root)
+        mark = ArchiveMark(disk, store.url, check_present=lambda: None)
+        with ThreadPoolExecutor(1) as thread:
+            workers = cast(Workers, SimpleNamespace(manifests=thread))
+            return await ArchiveClaim(store, workers, cluster_id="c", mark=mark).attempt()
+
+    assert asyncio.run(claim_once())
+    root.rename(away)
+    assert not asyncio.run(claim_once())
+    assert not root.exists()
+    root.mkdir()
+    assert not asyncio.run(claim_once())
+    assert list(root.iterdir()) == []
+    away.rename(root)
+    assert asyncio.run(claim_once())
+    # Emptied on purpose: what the log says is to be removed is removed.
+    root.rename(away)
+    (disk / FILE_NAME).unlink()
+    assert asyncio.run(claim_once())
+    assert (root / "cluster.json").exists()

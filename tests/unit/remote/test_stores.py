@@ -344,12 +344,21 @@ def test_missing_credentials_are_a_matter_of_rights_and_say_where_they_come_from
 # --- a folder that vanishes ------------------------------------------------------------------
 
 
-def test_a_store_whose_folder_vanishes_is_away_and_not_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_mount_point", [False, True])
+@pytest.mark.parametrize("has_written", [False, True])
+def test_a_store_whose_folder_vanishes_is_away_and_not_empty(
+    tmp_path: Path, is_mount_point: bool, has_written: bool
+) -> None:
     """Its volume was unmounted: nothing is begun in its place, nothing is believed missing."""
     root, away = tmp_path / "root", tmp_path / "away"
     store = LocalDirectoryStore(root)
     store.put("a/b", b"1")
+    if not has_written:
+        store = LocalDirectoryStore(root)
+        assert store.get("a/b") == b"1"
     root.rename(away)
+    if is_mount_point:
+        root.mkdir()
     for use in (
         lambda: store.put("a/c", b"2"),
         lambda: store.delete(["a/b"]),
@@ -361,7 +370,7 @@ def test_a_store_whose_folder_vanishes_is_away_and_not_empty(tmp_path: Path) -> 
     ):
         with pytest.raises(TierUnavailable, match="mounted"):
             use()
-    assert not root.exists()
+    assert not root.exists() or list(root.iterdir()) == []
     away.rename(root)
     assert [found.key for found in store.list("")] == ["a/b"]
     store.put("a/c", b"2")
