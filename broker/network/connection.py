@@ -56,9 +56,14 @@ from strandline.broker.network.sending import (
 )
 from strandline.broker.protocol.schema import Part
 from strandline.storage.clock import Clock
+from strandline.storage.errors import DiskError
 from strandline.storage.files import FileRange
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
+
+# A consumer asks again at once. One for all connections, whatever file it is.
+_quiet_log = QuietLog(log)
 
 Spawn: TypeAlias = Callable[[Coroutine[object, object, None]], object]
 
@@ -359,6 +364,16 @@ class Connection:
             self._is_full = True
         except OSError as error:
             self.close(f"send failed: {error.strerror}")
+            return bytes_max - left
+        except DiskError as error:
+            # The head of the answer may have gone: as in Kafka, its client gets no other.
+            _quiet_log.say(
+                logging.WARNING,
+                "answer broken off",
+                str(error),
+                {"peer": self.peer, "error": str(error)},
+            )
+            self.close(str(error))
             return bytes_max - left
         if is_corked:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)

@@ -1,7 +1,8 @@
 """The parts of an answer go into a socket: buffers together, files by `sendfile`.
 
 Each call sends what stands at the head of the parts, takes away what the socket took, and says how
-many bytes it offered and how many were taken.
+many bytes it offered and how many were taken. A file that cannot be read is a DiskError; any other
+OSError is the socket's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 from collections import deque
 
 from strandline.broker.protocol.schema import Part
+from strandline.storage.errors import DiskError
 from strandline.storage.files import FileRange
 from strandline.storage.model import Buffer
 
@@ -22,12 +24,19 @@ SLACK_BYTES = 64 * 1024
 # Below this, joining buffers is cheaper than handing the kernel a vector, and reading a file than
 # letting the kernel send of it.
 JOIN_BYTES_MAX = 16 * 1024
+# What `sendfile` fails with for the file's sake: no socket of ours has these.
+_FAULTS_OF_FILES = frozenset(
+    {errno.EIO, errno.ENXIO, errno.ENODATA, errno.EBADMSG, errno.ESTALE, errno.EUCLEAN}
+)
 # In the place of (bytes offered, bytes sent): the turn is over, the socket was not asked.
 NO_TURN_LEFT = (1, 0)
 
 
 def send_bytes(connected: socket.socket, outgoing: deque[Part], bytes_max: int) -> tuple[int, int]:
-    """Sends the run of buffers at the head; how many bytes it offered and the socket took."""
+    """Sends the run of buffers at the head; how many bytes it offered and the socket took.
+
+    Raises DiskError, OSError.
+    """
     run: list[Buffer] = []
     run_bytes = 0
     file_follows = False
@@ -73,13 +82,18 @@ def _drop_sent(outgoing: deque[Part], run: list[Buffer], sent: int) -> None:
 def send_file(
     connected: socket.socket, outgoing: deque[Part], part: FileRange, bytes_max: int
 ) -> tuple[int, int]:
-    """Sends of a file; how many bytes it offered and the socket took."""
+    """Sends of a file; how many bytes it offered and the socket took. Raises DiskError, OSError."""
     asked = part.length if part.length <= bytes_max else bytes_max - SLACK_BYTES
     if asked <= 0:
         return NO_TURN_LEFT
-    sent = os.sendfile(connected.fileno(), part.file.fileno(), part.position, asked)
+    try:
+        sent = os.sendfile(connected.fileno(), part.file.fileno(), part.position, asked)
+    except OSError as error:
+        if error.errno in _FAULTS_OF_FILES:
+            raise DiskError(f"cannot read {part.file.path}: {error.strerror}") from error
+        raise
     if sent == 0:
-        raise _too_short()
+        raise _too_short(part)
     if sent == part.length:
         outgoing.popleft()
     else:
@@ -88,15 +102,15 @@ def send_file(
 
 
 def _read(part: FileRange) -> bytes:
-    """What `sendfile` would send. Raises OSError."""
-    content = os.pread(part.file.fileno(), part.length, part.position)
+    """What `sendfile` would send. Raises DiskError."""
+    content = part.read()
     if len(content) != part.length:
-        raise _too_short()
+        raise _too_short(part)
     return content
 
 
-def _too_short() -> OSError:
-    return OSError(errno.EIO, "segment file is shorter than its index says")
+def _too_short(part: FileRange) -> DiskError:
+    return DiskError(f"{part.file.path} ends before {part.position + part.length}")
 
 
 def _first_bytes(run: list[Buffer], byte_count: int) -> list[Buffer]:

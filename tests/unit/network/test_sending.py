@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import fcntl
+import os
 import random
 import socket
 import struct
@@ -16,10 +18,12 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.answers import Answer, Parts
+from strandline.broker.network import connection as connection_module
 from strandline.broker.network.connection import TURN_BYTES_MAX, Connection
 from strandline.broker.network.sending import JOIN_BYTES_MAX, SLACK_BYTES
 from strandline.storage.clock import SystemClock
 from strandline.storage.files import FileRange, OpenFile
+from strandline.storage.quiet_log import QuietLog
 
 # Room for every answer of these tests: what stops a connection is its turn and not its socket.
 BUFFER_BYTES = 4 * 1024 * 1024
@@ -295,3 +299,41 @@ def test_a_segment_that_is_cut_while_it_is_sent_ends_the_connection(tmp_path: Pa
             assert connection.closed
 
     asyncio.run(main())
+
+
+def _unreadable(_folder: Path, _patch: pytest.MonkeyPatch) -> FileRange:
+    """The kernel's own EIO, of a page that nothing is mapped to."""
+    return FileRange(OpenFile("/proc/self/mem", writable=False), 0, 1000)
+
+
+def _unreadable_by_sendfile(folder: Path, patch: pytest.MonkeyPatch) -> FileRange:
+    def fail(*_: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    patch.setattr(os, "sendfile", fail)
+    return _range(folder, 0, len(CONTENT))
+
+
+@pytest.mark.parametrize("make", [_unreadable, _unreadable_by_sendfile])
+def test_a_segment_that_the_disk_cannot_read_is_told_when_its_answer_breaks_off(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    make: Callable[[Path, pytest.MonkeyPatch], FileRange],
+) -> None:
+    """A consumer sees a connection that ends, over and over: only the broker knows why."""
+    broken = make(tmp_path, monkeypatch)
+    monkeypatch.setattr(connection_module, "_quiet_log", QuietLog(connection_module.log))
+
+    async def main() -> None:
+        for _ in range(3):
+            with connection_with([b"head", broken, b"next"]) as (connection, client):
+                client.send(REQUEST)
+                loop = asyncio.get_running_loop()
+                while await asyncio.wait_for(loop.sock_recv(client, 1), 60):
+                    pass
+                assert connection.closed
+
+    asyncio.run(main())
+    (line,) = [record for record in caplog.records if record.message == "answer broken off"]
+    assert f"cannot read {broken.file.path}: Input/output error" in str(line.__dict__["fields"])
