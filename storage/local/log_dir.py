@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 from strandline.storage import files
 from strandline.storage.clock import Clock
-from strandline.storage.errors import DiskError, LogDirLocked
+from strandline.storage.errors import DiskError
 from strandline.storage.local import checkpoint, closed_log
 from strandline.storage.local.closed_log import ClosedLog
 from strandline.storage.local.deleted_folders import DeletedFolders
@@ -47,8 +47,10 @@ from strandline.storage.local.log_folder import (
     SYNC_THREADS,
     LogDir,
     agree_on_identity,
+    drop_unreadable,
     forget,
-    lock_directory,
+    lock_usable,
+    read_identity,
     read_state,
     write_checkpoints,
     write_cleaned_offsets,
@@ -100,23 +102,10 @@ class LogDirs:
         directories: list[LogDir] = []
         failures: dict[Path, DiskError] = {}
         try:
-            for path in paths:
-                try:
-                    directories.append(lock_directory(path))
-                except LogDirLocked:
-                    raise
-                except DiskError as error:
-                    failures[path] = error
-                    log.error(
-                        "log folder offline",
-                        extra={"fields": {"folder": str(path), "reason": str(error)}},
-                    )
-            if not directories:
-                reasons = "; ".join(str(error) for error in failures.values())
-                raise DiskError(reasons) from next(iter(failures.values()))
+            lock_usable(paths, directories, failures)
+            drop_unreadable(directories, failures, read_identity)
             cluster_id = agree_on_identity(directories, node_id, cluster_id)
-            for directory in directories:
-                read_state(directory)
+            drop_unreadable(directories, failures, read_state)
         except BaseException:
             for directory in directories:
                 directory.unlock()
@@ -204,6 +193,7 @@ class LogDirs:
         """Stops all logs of a folder. May be called from any thread, and more than once."""
         if directory.failure is not None:
             return
+        directory.postpone_revival(self._clock.monotonic_s())
         directory.failure = error
         self.failures[directory.path] = error
         for opened in list(directory.logs.values()):
@@ -221,7 +211,8 @@ class LogDirs:
     def revive(self) -> list[RevivedLog]:
         """Opens the logs of offline folders that can be written again. Blocks.
 
-        What was not synced when the folder failed may be lost; every other record is there.
+        What was not synced when the folder failed may be lost; every other record is there. A
+        folder that keeps failing waits longer each time.
         """
         # Folders seldom fail: a start does without it.
         from strandline.storage.local.log_revival import reopen_logs
@@ -229,6 +220,8 @@ class LogDirs:
         revived: list[RevivedLog] = []
         for directory in self.directories:
             if directory.failure is None or not directory.is_loaded:
+                continue
+            if not directory.may_be_revived(self._clock.monotonic_s()):
                 continue
             try:
                 opened = reopen_logs(directory, clock=self._clock)
@@ -239,6 +232,7 @@ class LogDirs:
                 )
                 continue
             directory.failure = None
+            directory.revived_s = self._clock.monotonic_s()
             self.failures.pop(directory.path, None)
             for pair in opened:
                 pair.old.abandon()

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from strandline.storage import files
@@ -25,6 +26,11 @@ PROBE_FILE = ".strandline-probe"
 # Each log is synced by itself, and a file system writes what several threads wait for in one go:
 # creating or closing 2,000 logs takes a fraction of the time.
 SYNC_THREADS = 8
+# A folder that fails is tried again at once. One that had just come back waits before that, twice
+# as long each time up to the maximum: that it can be written does not mean that it can be read, and
+# each return costs the recovery of all its logs.
+REVIVAL_PAUSE_S = 2.0
+REVIVAL_PAUSE_S_MAX = 60.0
 ALL_CHECKPOINTS = (
     checkpoint.RECOVERY_POINTS,
     checkpoint.LOG_STARTS,
@@ -54,6 +60,10 @@ class LogDir:
         # Whether the checkpoint of them is as they are here.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
+        # When it came back last, how long it waits to come back, and from when on it may.
+        self.revived_s = -math.inf
+        self._revival_pause_s = 0.0
+        self._revival_due_s = -math.inf
         # Whether the last checkpoint found no room or no descriptor; only so that it is said once.
         self.is_checkpoint_late = False
         # What meta.properties calls it; empty until that was read.
@@ -74,6 +84,19 @@ class LogDir:
         for offsets in self._offsets:
             offsets.pop(key, None)
         self.forgotten.add(key)
+
+    def postpone_revival(self, now_s: float) -> None:
+        """It has failed, at a monotonic `now_s`."""
+        if now_s - self.revived_s >= REVIVAL_PAUSE_S_MAX:
+            self._revival_pause_s = 0.0
+        else:
+            longer_s = max(2 * self._revival_pause_s, REVIVAL_PAUSE_S)
+            self._revival_pause_s = min(longer_s, REVIVAL_PAUSE_S_MAX)
+        self._revival_due_s = now_s + self._revival_pause_s
+
+    def may_be_revived(self, now_s: float) -> bool:
+        """Whether it has waited long enough."""
+        return now_s >= self._revival_due_s
 
     def check_present(self) -> None:
         """Raises DiskError if this is not the folder that was locked at the start.
@@ -155,6 +178,63 @@ def _lock(path: Path) -> int:
             " every broker needs log.dirs of its own"
         ) from error
     return descriptor
+
+
+def lock_usable(
+    paths: Sequence[Path], directories: list[LogDir], failures: dict[Path, DiskError]
+) -> None:
+    """Locks each folder into `directories`; one that cannot be used is noted in `failures`.
+
+    Raises LogDirLocked, and DiskError if there is none left.
+    """
+    for path in paths:
+        try:
+            directories.append(lock_directory(path))
+        except LogDirLocked:
+            raise
+        except DiskError as error:
+            _note_unusable(path, error, failures)
+    _check_any(directories, failures)
+
+
+def drop_unreadable(
+    directories: list[LogDir],
+    failures: dict[Path, DiskError],
+    read: Callable[[LogDir], object],
+) -> None:
+    """Moves folders that `read` finds unreadable to `failures`, as Kafka does: the others serve.
+
+    Raises DiskError if there is none left, and what else `read` raises.
+    """
+    for directory in list(directories):
+        try:
+            read(directory)
+        except DiskError as error:
+            if not error.condemns_folder:
+                raise
+            directories.remove(directory)
+            directory.unlock()
+            _note_unusable(directory.path, error, failures)
+    _check_any(directories, failures)
+
+
+def _note_unusable(path: Path, error: DiskError, failures: dict[Path, DiskError]) -> None:
+    failures[path] = error
+    log.error("log folder offline", extra={"fields": {"folder": str(path), "reason": str(error)}})
+
+
+def _check_any(directories: Sequence[LogDir], failures: Mapping[Path, DiskError]) -> None:
+    if not directories:
+        reasons = "; ".join(str(error) for error in failures.values())
+        raise DiskError(reasons) from next(iter(failures.values()))
+
+
+def read_identity(directory: LogDir) -> Mapping[str, str] | None:
+    """meta.properties; None if there is none. Raises DiskError; a damaged one is told later."""
+    try:
+        return checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
+    except CorruptFile:
+        return None
 
 
 def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: str | None) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from strandline.storage import files
+from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.producer_state import MarkerType, ProducerState
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.txn_index import TxnIndex
-from tests.unit.local.builders import TOPIC_ID, append, assert_dense, batch, fill, marker
+from tests.unit.local.builders import NOW_MS, TOPIC_ID, append, assert_dense, batch, fill, marker
 from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
 
 
@@ -249,3 +250,65 @@ def test_a_marker_that_the_disk_has_no_room_to_index_is_taken_once(
     assert [one.producer_id for one in revived.new.aborted_transactions(0, 11)] == [7]
     fill(revived.new, 1)
     assert_dense(revived.new)
+
+
+@pytest.mark.parametrize("name", ["meta.properties", "recovery-point-offset-checkpoint"])
+def test_a_folder_whose_own_files_cannot_be_read_takes_only_itself_offline(
+    tmp_path: Path, name: str
+) -> None:
+    """LogManager does the same. Where there is no other folder, the start ends with the reason."""
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    dirs.close()
+    file = tmp_path / "a" / name
+    whole = file.read_bytes()
+    # The kernel's own EIO, of a page that nothing is mapped to.
+    file.unlink()
+    file.symlink_to("/proc/self/mem")
+    again = open_dirs(tmp_path / "a", tmp_path / "b")
+    assert list(load_all(again)) == [T1]
+    assert f"{file}: Input/output error" in str(again.failures[tmp_path / "a"])
+    again.close()
+    with pytest.raises(DiskError, match="Input/output error"):
+        open_dirs(tmp_path / "a")
+    file.unlink()
+    file.write_bytes(whole)
+    mended = load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
+    assert [opened.end_offset for opened in mended.values()] == [50, 50]
+
+
+def test_a_folder_that_can_be_written_and_not_read_comes_back_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bad sector and one consumer: each return recovers all logs, and is two lines of log."""
+    clock = ManualClock(NOW_MS)
+    dirs = open_dirs(tmp_path, clock=clock)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 5)
+
+    def read_at(file: files.OpenFile, _position: int, _length: int) -> bytes:
+        cause = OSError(errno.EIO, "Input/output error")
+        raise DiskError(f"cannot read {file.path}: Input/output error") from cause
+
+    def seconds_offline() -> int:
+        """Reads, which fails; then counts until the log is there again."""
+        nonlocal log
+        with monkeypatch.context() as patch:
+            patch.setattr(files.OpenFile, "read_at", read_at)
+            with pytest.raises(DiskError):
+                log.read(45, bytes_max=100)
+        for seconds in range(1, 100):
+            clock.advance_ms(1000)
+            revived = dirs.revive()
+            if revived:
+                log = revived[0].new
+                return seconds
+        raise AssertionError("never")
+
+    assert [seconds_offline() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
+    # It was well for a while: the next failure is the first one.
+    clock.advance_ms(60_000)
+    assert seconds_offline() == 1
+    assert caplog.text.count("log folder offline") == 9
+    assert_dense(log)
