@@ -44,6 +44,7 @@ from strandline.storage.model import Buffer, TimestampMs
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.local_names import CONTINUATION, key_of, path_of
 from strandline.storage.remote.object_store import (
+    BodyUnreadable,
     BucketMissing,
     FileBody,
     IfAbsent,
@@ -395,7 +396,7 @@ def _read_into(key: str, descriptor: int, target: memoryview, start: int) -> Non
 def _checked_blocks(key: str, body: FileBody, source: BinaryIO) -> Iterator[bytes]:
     """The file block by block; ObjectCorrupt at the end if it was not what `body` says."""
     crc, left = 0, body.size_bytes
-    while left and (block := source.read(min(left, _COPY_BYTES))):
+    while left and (block := body.read(source, min(left, _COPY_BYTES), body.size_bytes - left)):
         crc = crc32c.crc32c(block, crc)
         left -= len(block)
         yield block
@@ -435,7 +436,7 @@ def _translated(key: str, operation: str) -> Iterator[None]:
     """File system errors as tier errors."""
     try:
         yield
-    except TierError:
+    except (TierError, BodyUnreadable):
         raise
     except (OSError, DiskError) as error:
         cause = error.__cause__ if isinstance(error, DiskError) else error

@@ -323,7 +323,7 @@ def _content_of(key: str, body: PutBody) -> bytes:
     if not isinstance(body, FileBody):
         return bytes(body)
     with body.open() as file:
-        content = file.read(body.size_bytes)
+        content = body.read(file, body.size_bytes, 0)
     if len(content) != body.size_bytes or checksum(content) != body.crc32c:
         raise ObjectCorrupt(key, "put", f"{body.path} is not what it was said to be")
     return content

@@ -22,6 +22,7 @@ key is ever used twice, and why what must change in place (manifests) changes by
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,6 +106,10 @@ class ObjectOptions:
     tags: tuple[tuple[str, str], ...] = ()
 
 
+class BodyUnreadable(DiskError):
+    """The disk that a body comes from cannot read it: no fault of the store that it goes to."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBody:
     """The first `size_bytes` of a file, streamed from disk; the file must not change meanwhile.
@@ -124,6 +129,13 @@ class FileBody:
             return open(self.path, "rb")
         except OSError as error:
             raise DiskError(f"cannot open {self.path}: {error.strerror}") from error
+
+    def read(self, file: BinaryIO, byte_count: int, position: int) -> bytes:
+        """Up to so many bytes of the opened `file`, as `os.pread`. Raises BodyUnreadable."""
+        try:
+            return os.pread(file.fileno(), byte_count, position)
+        except OSError as error:
+            raise BodyUnreadable(f"cannot read {self.path}: {error.strerror}") from error
 
 
 PutBody: TypeAlias = Buffer | FileBody

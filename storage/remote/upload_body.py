@@ -14,13 +14,12 @@ has changed must not be archived with a fresh checksum.
 from __future__ import annotations
 
 import io
-import os
 
 from strandline.storage import crc32c
 from strandline.storage.clock import Clock
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.remote.attempts import TRANSFER_BYTES_PER_S_MIN, DeadlineError
-from strandline.storage.remote.object_store import FileBody, PutBody, checksum
+from strandline.storage.remote.object_store import BodyUnreadable, FileBody, PutBody, checksum
 from strandline.storage.values import dataclass
 
 _READ_BYTES = 1024 * 1024
@@ -47,7 +46,7 @@ def measure_body(key: str, body: PutBody, *, part_bytes: int) -> tuple[BodyPart,
     """The parts that `body` is sent in; one if it is not larger than `part_bytes`.
 
     Several need checksums of their own, so the file is read. Raises ObjectCorrupt if it is not what
-    its caller knows it to be, DiskError if it cannot be opened.
+    its caller knows it to be, DiskError if it cannot be opened or read.
     """
     if not isinstance(body, FileBody):
         return (BodyPart(position=0, size_bytes=len(body), crc32c=checksum(body)),)
@@ -59,7 +58,9 @@ def measure_body(key: str, body: PutBody, *, part_bytes: int) -> tuple[BodyPart,
         while position < body.size_bytes:
             size_bytes = min(part_bytes, body.size_bytes - position)
             part_crc, left = 0, size_bytes
-            while left and (block := file.read(min(left, _READ_BYTES))):
+            while left and (
+                block := body.read(file, min(left, _READ_BYTES), position + size_bytes - left)
+            ):
                 part_crc = crc32c.crc32c(block, part_crc)
                 whole_crc = crc32c.crc32c(block, whole_crc)
                 left -= len(block)
@@ -83,7 +84,8 @@ class BodyReader(io.RawIOBase):
 
     Reading raises DeadlineError after `deadline_s`, and StalledError when it was too slow for
     `progress_s`. The block ends in
-    ObjectCorrupt, whatever else it would end in, if the bytes that were read are not `part`'s.
+    ObjectCorrupt, whatever else it would end in, if the bytes that were read are not `part`'s, and
+    in BodyUnreadable if the disk could not read them: an SDK makes a failed request of either.
     """
 
     def __init__(
@@ -98,8 +100,8 @@ class BodyReader(io.RawIOBase):
     ) -> None:
         super().__init__()
         self._key = key
+        self._body = body
         self._file = body.open() if isinstance(body, FileBody) else None
-        self._view = None if isinstance(body, FileBody) else memoryview(body)
         self._part = part
         self._position = 0
         self._clock = clock
@@ -110,6 +112,7 @@ class BodyReader(io.RawIOBase):
         # Of the first so many bytes.
         self._summed_bytes = self._crc32c = 0
         self._fault: str | None = None
+        self._unreadable: BodyUnreadable | None = None
 
     def readable(self) -> bool:
         return True
@@ -158,13 +161,20 @@ class BodyReader(io.RawIOBase):
             self._looked_s, self._looked_position = now_s, self._position
 
     def _block(self, start: int, count: int) -> bytes:
-        if self._file is None:
-            assert self._view is not None
-            return bytes(self._view[start : start + count])
-        return os.pread(self._file.fileno(), count, start)
+        body = self._body
+        if not isinstance(body, FileBody):
+            return bytes(memoryview(body)[start : start + count])
+        assert self._file is not None
+        try:
+            return body.read(self._file, count, start)
+        except BodyUnreadable as error:
+            self._unreadable = error
+            raise
 
     def __exit__(self, *failure: object) -> None:
         self.close()
+        if self._unreadable is not None:
+            raise self._unreadable
         is_sent = self._summed_bytes == self._part.size_bytes
         if is_sent and self._crc32c != self._part.crc32c:
             self._fault = f"checksum {self._crc32c:08x}, not {self._part.crc32c:08x}"

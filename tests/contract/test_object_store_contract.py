@@ -30,6 +30,7 @@ from strandline.storage.remote.object_store import (
     open_store,
 )
 from strandline.storage.remote.ranged_get import RangedGets, Refused
+from strandline.storage.remote.s3_uploads import SINGLE_PUT_BYTES_MAX
 from tests.contract.stores import FILE, MEMORY, StoreUnderTest
 
 RACERS = 8
@@ -304,6 +305,19 @@ def test_a_file_that_changed_is_refused(store: ObjectStore, tmp_path: Path) -> N
 def test_a_file_that_is_gone_is_a_disk_error(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(DiskError):
         store.put("a", FileBody(path=tmp_path / "gone", size_bytes=1, crc32c=0))
+
+
+@pytest.mark.parametrize("size_bytes", [1000, SINGLE_PUT_BYTES_MAX + 1])
+def test_a_file_that_the_disk_cannot_read_is_no_fault_of_the_store(
+    store: ObjectStore, size_bytes: int
+) -> None:
+    """One bad sector must not be told as a store that is away, for which all copies wait."""
+    # The kernel's own EIO, of a page that nothing is mapped to.
+    body = FileBody(path=Path("/proc/self/mem"), size_bytes=size_bytes, crc32c=0)
+    with pytest.raises(DiskError, match="cannot read .*: Input/output error"):
+        store.put("a", body)
+    with pytest.raises(ObjectNotFound):
+        store.head("a")
 
 
 @pytest.mark.slow
