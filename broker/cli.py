@@ -19,6 +19,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from strandline import __version__
 from strandline.broker.tools.failures import WrongUse
@@ -135,12 +136,23 @@ def _remedy(error: BaseException) -> str:
 class _CommandParser(argparse.ArgumentParser):
     """Refuses what a command does not know with the usage of that command, not of the whole."""
 
+    _given: Sequence[str] = ()
+
     # Four overloads in typeshed, and all of them are passed on as they come.
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        self._given = tuple(args or ())
         options, left = super().parse_known_args(args, namespace)
         if left:
-            self.error(f"unrecognized arguments: {' '.join(left)}; `{self.prog} --help` tells more")
+            self.error(f"unrecognized arguments: {' '.join(left)}")
         return options, left
+
+    def error(self, message: str) -> NoReturn:
+        from strandline.broker.tools.other_tools import said_here
+
+        hint = said_here(self._given, self._option_string_actions)
+        super().error(
+            f"{message}; `{self.prog} --help` tells more" + (f"\n  {hint}" if hint else "")
+        )
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

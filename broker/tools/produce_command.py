@@ -136,7 +136,7 @@ def produce(
         elapsed_s = max(clock.monotonic_s() - began_s, 1e-9)
         remark(
             f"wrote {counted(deliveries.delivered_count, 'record')},"
-            f" {sent_bytes:,} bytes of values, to {topic} in {elapsed_s:.1f} s"
+            f" {counted(sent_bytes, 'byte')} of values, to {topic} in {elapsed_s:.1f} s"
         )
     return 0
 
