@@ -27,7 +27,7 @@ message that names the line, what is accepted, and the nearest known key.
 
 Defaults are Kafka's but for three: `node.id` is 1, `log.dir` is a folder under the working
 directory (Kafka's `/tmp` is emptied at boot), and `listeners` is this machine alone, because
-strandline cannot ask for a password yet.
+without further settings nobody is asked for a password.
 
 The keys of the broker are read at the start. Those marked *dynamic* can also be altered while it
 runs, for one broker or for all (`kafka-configs --entity-type brokers`), and keep that value over

@@ -31,7 +31,7 @@ _ONE_BROKER = "there is one broker, which holds every replica"
 _OWN_METADATA = "metadata is strandline's own log of objects; there is no controller quorum"
 _NO_GROUPS = "there are no transactions and no share or streams groups yet"
 _NO_SUCH_GROUP_KEY = "groups have no such setting here"
-_NO_PURGATORY = "what waits costs nothing that would have to be purged"
+_NO_PURGATORY = "requests that have ended leave nothing behind that has to be purged"
 _OWN_TIER = "the manifests in the bucket take its place"
 
 IGNORED: tuple[ForeignKeys, ...] = (
@@ -46,7 +46,9 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="inter.broker.protocol.version", reason=_ONE_BROKER),
     ForeignKeys(pattern="replica.", reason=_ONE_BROKER),
     ForeignKeys(pattern="num.replica.fetchers", reason=_ONE_BROKER),
-    ForeignKeys(pattern="num.replica.alter.log.dirs.threads", reason=_ONE_BROKER),
+    ForeignKeys(
+        pattern="num.replica.alter.log.dirs.threads", reason="one partition moves at a time"
+    ),
     ForeignKeys(pattern="auto.leader.rebalance.enable", reason=_ONE_BROKER),
     ForeignKeys(pattern="leader.imbalance.", reason=_ONE_BROKER),
     ForeignKeys(pattern="controlled.shutdown.", reason=_ONE_BROKER),
@@ -86,7 +88,8 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="transaction.", reason=_NO_GROUPS),
     ForeignKeys(pattern="transactional.id.expiration.ms", reason=_NO_GROUPS),
     ForeignKeys(
-        pattern="producer.id.expiration.check.interval.ms", reason="it looks when it wants"
+        pattern="producer.id.expiration.check.interval.ms",
+        reason="idle producers are looked for every ten minutes",
     ),
     ForeignKeys(
         pattern="log.flush.scheduler.interval.ms", reason="flush.ms is looked at every second"

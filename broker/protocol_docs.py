@@ -10,7 +10,8 @@ _INTRODUCTION = """\
 <!-- Made by `make docs`. Do not edit. -->
 
 What the broker speaks. An API that is not in this table is not advertised, and a request for it
-closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3's do.
+closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3's do. From the
+version in the last column on, requests have compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | flexible |
 | --- | --- | --- | --- |
@@ -18,22 +19,22 @@ closes the connection, as in Apache Kafka. The ranges end where Apache Kafka 4.3
 
 _NOTES = """
 Produce 0 to 2, which Kafka 4 advertises and refuses, are served: their messages are stored as a
-batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch 0 to 3 gives old messages.
-The other versions that Kafka 4 dropped (KIP-896), such as ListOffsets 0, are served too: clients
-from before Kafka 0.10 work.
+batch of v2 ([decision 4](decisions/0004-produce-versions.md)). Fetch 0 to 3 gives records back in
+the message formats of that time. The other versions that Kafka 4 dropped (KIP-896), such as
+ListOffsets 0, are served too: clients from before Kafka 0.10 work.
 
 AlterConfigs and IncrementalAlterConfigs change topics, and those keys of brokers that
 [configuration.md](configuration.md) calls dynamic; the other keys are read at the start and refused
 with INVALID_REQUEST. `remote.storage.enable` can be turned on for a running topic, and off again
 together with `remote.log.delete.on.disable=true` (KIP-950). The APIs for elections and
-reassignments give the answers of a single broker: no election is needed, a partition can be moved
-to where it is and nowhere else. Between the log folders of the broker AlterReplicaLogDirs moves it;
-a move that a restart interrupts goes on.
+reassignments give the answers of a single broker: no election is needed, and a partition can be
+assigned to this broker alone. AlterReplicaLogDirs moves partitions between the log folders of the
+broker; a move that a restart interrupts goes on.
 
 On a listener without SASL everybody is the user `ANONYMOUS`, as in Kafka; there SaslHandshake and
-SaslAuthenticate are answered with ILLEGAL_SASL_STATE. `ip` takes addresses only, no host names.
-UpdateFeatures accepts the level that a feature has and no other; UnregisterBroker refuses the one
-broker there is.
+SaslAuthenticate are answered with ILLEGAL_SASL_STATE. Quotas of the entity `ip` take addresses
+only, no host names. UpdateFeatures accepts the level that a feature has and no other;
+UnregisterBroker refuses the one broker there is.
 
 Not served yet: transactions, ACLs, delegation tokens and TLS. Of SASL there are PLAIN and SCRAM.
 What asks for ACLs is answered with SECURITY_DISABLED, as by a Kafka without an authorizer.
@@ -48,11 +49,13 @@ Each on purpose:
   at the local disk. A lookup by time for which the archive cannot be read now gets
   KAFKA_STORAGE_ERROR, which clients repeat, and not UNKNOWN_SERVER_ERROR.
 * **Fetch** from an archive that cannot be read now is answered without records and without an
-  error, as when its time is over; so is a read beyond `remote.log.reader.max.pending.tasks`. With
-  an error goes what is known of the partition: high watermark, last stable offset and log start.
+  error, as when its time is over; so is a read beyond `remote.log.reader.max.pending.tasks`. A
+  partition that is answered with an error still gets its high watermark, last stable offset and log
+  start, where they are known.
 * **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
   ask for it ([decision 5](decisions/0005-append-reads-no-record.md)).
-* **DeleteRecords** is answered when the new log start is on the disk: no crash takes it back.
+* **DeleteRecords** is answered when the new log start is synced to the disk: no crash takes it
+  back.
 * **Configurations**: compacted topics may be tiered
   ([decision 18](decisions/0018-tiered-compacted-topics.md)). `remote.copy.lag.ms` alone delays
   copies also where local retention has no limit in bytes; Kafka copies at once then.

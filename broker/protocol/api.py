@@ -206,7 +206,7 @@ def protocol_rows() -> tuple[ProtocolRow, ...]:
             name=api_name(row.key),
             key=int(row.key),
             supported=str(row.supported),
-            flexible=f"{row.flexible_from}+",
+            flexible="never" if row.flexible_from == _NEVER else f"{row.flexible_from}+",
         )
         for row in sorted(SPECS.values(), key=lambda row: row.key)
     )

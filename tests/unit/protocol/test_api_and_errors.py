@@ -93,6 +93,7 @@ def test_the_protocol_page_has_one_row_per_api_in_order() -> None:
     assert [row.key for row in rows] == sorted(SPECS)
     assert rows[0].name == "Produce"
     assert (rows[0].supported, rows[0].flexible) == ("0-13", "9+")
+    assert {row.flexible for row in rows if row.name == "SaslHandshake"} == {"never"}
 
 
 @pytest.mark.slow
