@@ -314,7 +314,7 @@ def test_a_file_that_the_disk_cannot_read_is_no_fault_of_the_store(
     """One bad sector must not be told as a store that is away, for which all copies wait."""
     # The kernel's own EIO, of a page that nothing is mapped to.
     body = FileBody(path=Path("/proc/self/mem"), size_bytes=size_bytes, crc32c=0)
-    with pytest.raises(DiskError, match="cannot read .*: Input/output error"):
+    with pytest.raises(DiskError, match=r"cannot read .*: Input/output error"):
         store.put("a", body)
     with pytest.raises(ObjectNotFound):
         store.head("a")
