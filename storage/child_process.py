@@ -37,6 +37,13 @@ def program_of(module: str) -> str:
     return f"from {module} import main; main()"
 
 
+# What an operator is to think of first.
+_WHAT_SIGNALS_MEAN = {
+    signal.SIGBUS: ": a file that it reads cannot be read, or has become shorter",
+    signal.SIGKILL: ": perhaps the machine had no memory left",
+}
+
+
 class ChildProcess:
     """One process and our end of the socket to it. Every method may be called from any thread."""
 
@@ -79,7 +86,7 @@ class ChildProcess:
             status: int | None = self._process.wait(GOODBYE_S)
         except subprocess.TimeoutExpired:
             status = None
-        return ChildFailed(f"the child process died with status {status}")
+        return ChildFailed(f"the child process {_cause_of_death(status)}")
 
     def end(self) -> None:
         """Lets it end by itself, and waits for that."""
@@ -100,6 +107,17 @@ class ChildProcess:
 
     def __repr__(self) -> str:
         return f"pid {self._process.pid}"
+
+
+def _cause_of_death(status: int | None) -> str:
+    """`status` is that of a process as `subprocess` has it; None if it lives still."""
+    if status is None or status >= 0:
+        return f"died with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was ended by {name}{_WHAT_SIGNALS_MEAN.get(-status, '')}"
 
 
 def connect_to_parent() -> Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import multiprocessing.connection
+import re
 
 import pytest
 
@@ -29,3 +30,18 @@ def test_a_child_that_there_is_no_socket_for_is_a_failed_child(
     monkeypatch.setattr(multiprocessing.connection, "Pipe", refuse)
     with pytest.raises(ChildFailed, match=f"cannot start a child process: .*{error.args[-1]}"):
         ChildProcess("pass")
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import os; os.kill(os.getpid(), 7)", "ended by SIGBUS: a file .* cannot be read"),
+        ("import os; os.kill(os.getpid(), 9)", "ended by SIGKILL: .* no memory"),
+        ("raise SystemExit(3)", "died with status 3"),
+    ],
+)
+def test_of_a_child_that_died_it_is_said_what_of(program: str, said: str) -> None:
+    """A disk that cannot read a mapped file raises no error, but a signal."""
+    child = ChildProcess(program)
+    assert re.search(said, str(child.died()))
+    child.kill()
