@@ -115,10 +115,10 @@ def is_log_folder(data_folder: Path) -> bool:
 def data_bytes(data_folders: list[Path]) -> int:
     """How much `verify_folders` will read, for a progress bar. Raises DiskError."""
     return sum(
-        path.stat().st_size
+        files.size_bytes(partition / file_name(base_offset, LOG_SUFFIX))
         for data_folder in data_folders
         for partition in _partition_folders(data_folder)
-        for path in partition.glob(f"*{LOG_SUFFIX}")
+        for base_offset in folder.segment_bases(partition)
     )
 
 
@@ -236,12 +236,7 @@ class _Partition:
         self.end_offset = 0
 
     def verify(self) -> None:
-        names = folder.file_names(self.path)
-        bases = [
-            int(name.removesuffix(LOG_SUFFIX))
-            for name in names
-            if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit()
-        ]
+        bases = folder.segment_bases(self.path)
         self._check_small_files()
         epochs = self._read_epochs()
         if not bases:

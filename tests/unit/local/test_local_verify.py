@@ -166,6 +166,16 @@ def test_what_a_crash_leaves_is_told_apart_from_damage(tmp_path: Path) -> None:
     assert Damage.DATA in {finding.damage for finding in verify(folder).findings}
 
 
+def test_what_others_left_in_a_folder_is_not_taken_for_a_segment(folder: Path) -> None:
+    """A broker takes no notice of them either."""
+    for name in ("33.log", "\u0663\u0663.log", "\u0663" * 20 + ".log", "junk.log", "core.7"):
+        (folder / name).write_bytes(b"somebody's")
+    (folder / "00000000000000000007.log.bak").mkdir()
+    (folder.parent / "lost+found").mkdir()
+    (folder.parent / "itself").symlink_to(folder.parent)
+    assert verify(folder).findings == []
+
+
 def test_a_partition_in_two_folders_is_found(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "other" / folder.name)
     verified = verify_folders([folder.parent, tmp_path / "other"])
