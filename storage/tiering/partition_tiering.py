@@ -177,6 +177,9 @@ class PartitionTiering:
         try:
             more = await work()
         except (StorageError, RecordsRejected) as error:
+            if self._owner.is_detached:
+                # Its log went away under it: nothing is wrong, and nothing is tried again.
+                return False
             errors.add()
             state.failed(error)
             if not self.remote.known:

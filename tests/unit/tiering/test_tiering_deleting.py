@@ -328,6 +328,27 @@ async def test_a_topic_s_objects_go_only_when_its_last_copy_has_ended(tmp_path: 
 
 
 @asynchronous
+async def test_a_topic_that_is_deleted_during_a_copy_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is wrong with its files then is nobody's concern, and is not tried again."""
+    async with Rig(tmp_path, grace_ms=0) as rig:
+        rig.produce_segments(1)
+        gate = threading.Event()
+        rig.memory.add_fault(Fault(operation="put", key_pattern=r"\.log$", gate=gate))
+        copying = asyncio.ensure_future(rig.manager.run_once())
+        while not rig.memory.count_requests("put", r"\.log$"):
+            await asyncio.sleep(0.001)
+        rig.manager.delete_topic(rig.topic_info)
+        rig.memory.add_fault(Fault(operation="put", key_pattern=r"\.meta$", error=AccessDenied))
+        gate.set()
+        await copying
+        await rig.manager.run_once()
+        assert "tiering does not succeed" not in caplog.text
+        assert rig.memory.keys() == []
+
+
+@asynchronous
 async def test_a_deleted_topic_is_not_revived_by_a_broker_that_missed_it(tmp_path: Path) -> None:
     async with Rig(tmp_path / "a") as one:
         one.manager.delete_topic(one.topic_info)
