@@ -27,6 +27,7 @@ from strandline.broker.listener_keys import broker_config
 from strandline.broker.listeners import (
     Listener,
     advertise,
+    check_connections_per_address,
     check_protocols,
     parse_listeners,
     parse_protocol_map,
@@ -430,6 +431,13 @@ def _check_cleaner(parsed: _Parsed, _given: _Given) -> dict[str, object]:
     return {}
 
 
+def _check_connections(parsed: _Parsed, _given: _Given) -> dict[str, object]:
+    check_connections_per_address(
+        _number(parsed["max.connections.per.ip"]), str(parsed["max.connections.per.ip.overrides"])
+    )
+    return {}
+
+
 def _is_store_url(url: str) -> bool:
     return bool(_S3_URL.fullmatch(url)) or (
         url.startswith("file:///") and len(url) > len("file:///")
@@ -452,4 +460,5 @@ _DERIVATIONS = (
     _derive_folders,
     _derive_tier,
     _check_cleaner,
+    _check_connections,
 )

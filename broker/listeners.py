@@ -155,6 +155,15 @@ def parse_metrics_listener(text: str) -> Listener:
     return listener
 
 
+def check_connections_per_address(limit: int, overrides: str) -> None:
+    """Raises InvalidConfig for a limit of 0 that no address is exempt from (KafkaConfig)."""
+    if limit == 0 and not parse_connection_overrides(overrides):
+        raise InvalidConfig(
+            "max.connections.per.ip=0: can be set to zero only if max.connections.per.ip.overrides"
+            " names an address"
+        )
+
+
 def parse_connection_overrides(text: str) -> Mapping[str, int]:
     """Limits by address, of `max.connections.per.ip.overrides`. Raises InvalidConfig."""
     limits: dict[str, int] = {}

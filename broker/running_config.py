@@ -14,6 +14,7 @@ with a warning: a broker that does not start is worse than one with a default.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.config_foreign import IGNORED, find_foreign
 from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.listener_keys import broker_config
+from strandline.broker.listeners import check_connections_per_address
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.log_config import LogConfig, nearest_name
@@ -36,6 +38,10 @@ POOL_SIZES = (
     "remote.log.manager.expiration.thread.pool.size",
     "remote.log.reader.threads",
 )
+
+# Of all listeners together, or of one. A file may close a listener with 0; who alters it may not
+# (Kafka's ConnectionQuotas.ListenerConnectionQuota).
+_LIMIT_OF_CONNECTIONS = re.compile(r"(listener\.name\..+\.)?max\.connections")
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -157,6 +163,9 @@ def check_broker_change(
         )
         before = altered(static, _usable(stored))
         _check_pool_sizes(before, wanted)
+        check_connections_per_address(
+            wanted.max_connections_per_ip, wanted.max_connections_per_ip_overrides
+        )
         defaults = wanted.topic_defaults()
         # As if they were a topic's own, so that they are also held against each other.
         LogConfig.resolve_checked(defaults).check_as_defaults()
@@ -217,6 +226,11 @@ def _check_one(name: str, text: str) -> None:
             " restart.",
         )
     try:
-        definition.parse(text)
+        value = definition.parse(text)
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
+    if value == 0 and _LIMIT_OF_CONNECTIONS.fullmatch(name):
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            f"{name}=0: must be at least 1, or nobody could connect to take it back",
+        )

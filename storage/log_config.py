@@ -222,6 +222,8 @@ class LogConfig:
                 f"({self.min_compaction_lag_ms}) > max.compaction.lag.ms "
                 f"({self.max_compaction_lag_ms})"
             )
+        if "compression.gzip.level" in named:
+            _check_gzip_level(self.compression_gzip_level)
         _check_tags(self.strandline_remote_object_tags)
         if self.remote_storage_enable:
             if {"local.retention.ms", "local.retention.bytes"} & named.keys():
@@ -271,6 +273,13 @@ def _check_copy_lag(unit: str, lag: int, local: int) -> None:
             f"Invalid value {lag} for configuration remote.copy.lag.{unit}: Value must not exceed"
             f" local.retention.{unit} (effective value: {local})"
         )
+
+
+def _check_gzip_level(level: int) -> None:
+    # Kafka's levels are those that compress; a topic that has 0 from before this was looked at
+    # goes on with it.
+    if level == 0:
+        raise InvalidConfig("compression.gzip.level=0: must be -1, or from 1 to 9")
 
 
 def _check_tags(tags: tuple[str, ...]) -> None:

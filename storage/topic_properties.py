@@ -94,7 +94,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             "compression.gzip.level",
             _I,
             -1,
-            "gzip level when the broker compresses; -1 is the library's default.",
+            "gzip level when the broker compresses; -1 is the library's default, 0 is refused.",
             "compression.gzip.level",
             minimum=-1,
             maximum=9,

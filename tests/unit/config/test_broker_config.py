@@ -172,6 +172,8 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("security.inter.broker.protocol=SSL", "no encryption or authorisation yet"),
         ("max.connection.creation.rate=0", "at least 1"),
         ("listener.name.plaintext.max.connection.creation.rate=x", "max.connection.creation.rate"),
+        ("max.connections.per.ip=0", "can be set to zero only if max.connections.per.ip.overrides"),
+        ("compression.gzip.level=0", "compression.gzip.level=0: must be -1, or from 1 to 9"),
         ("max.connections.per.ip.overrides=10.0.0.1", "expected address:count"),
         ("max.connections.per.ip.overrides=localhost:4", "expected address:count"),
         ("strandline.metrics.listener=127.0.0.1:9404", "expected NAME://host:port"),
@@ -197,6 +199,13 @@ def test_two_broker_ids_that_disagree_are_refused() -> None:
     assert load("broker.id=4").node_id == 4
     assert load("broker.id=4", "node.id=4").node_id == 4
     assert load("broker.id=-1", "node.id=4").node_id == 4
+
+
+def test_no_connection_at_all_is_a_limit_only_where_addresses_are_exempt() -> None:
+    """KafkaConfigTest.testMaxConnectionsPerIpProp; a file may close all listeners, as there."""
+    exempt = load("max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:100")
+    assert exempt.max_connections_per_ip == 0
+    assert load("max.connections=0").max_connections == 0
 
 
 # --- ignored keys ------------------------------------------------------------------------------

@@ -191,6 +191,12 @@ def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broke
         ({"node.id": "2"}, "Cannot update these configs dynamically: node.id"),
         ({"log.retention.hours": "2"}, "Cannot update these configs dynamically"),
         ({"max.connections": "-1"}, "must be at least 0"),
+        # Kafka's DynamicBrokerConfigTest, KafkaConfigTest.testMaxConnectionsPerIpProp and
+        # testInvalidGzipCompressionLevel.
+        ({"max.connections": "0"}, "nobody could connect to take it back"),
+        ({"listener.name.plaintext.max.connections": "0"}, "nobody could connect"),
+        ({"max.connections.per.ip": "0"}, "can be set to zero only if"),
+        ({"compression.gzip.level": "0"}, "must be -1, or from 1 to 9"),
         ({"max.connections.per.ip.overrides": "x:1"}, "expected address:count"),
         ({"log.local.retention.ms": "9999999999"}, "must not exceed"),
         ({"log.retention.ms": "0"}, "must be -1, for no limit, or at least 1"),
