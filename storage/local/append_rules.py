@@ -6,9 +6,10 @@ LogValidator, with one difference: records are read only where the topic's confi
 that (`check_records`). CRC and header must be right everywhere; elsewhere a batch with a true CRC
 over nonsense records is stored as it came.
 
-    too short, wrong length, wrong CRC, magic > 2                   CorruptRecords (2)
-    nothing, two batches, magic 0 or 1, count and offsets disagree,
-    control batch from a client, negative sequence                  InvalidRecords (87)
+    length below a header's, wrong CRC, magic > 2                   CorruptRecords (2)
+    nothing, half a batch, two, magic 0 or 1, count and offsets
+    disagree, control batch from a client, negative sequence,
+    records that are read and are not as the header says            InvalidRecords (87)
     larger than max.message.bytes                                   MessageTooLarge (10)
     larger than a segment                                           RecordListTooLarge (18)
     codec 5 to 7                                                    UnsupportedCodec (76)
@@ -100,7 +101,9 @@ def short_batch(records: memoryview) -> RecordsRejected:
         return InvalidRecords("no batch to append")
     if is_old(records):
         return _old_format(records[MAGIC_POSITION])
-    return CorruptRecords(f"{len(records)} bytes are no record batch")
+    # Producers send what is corrupt once more. The end of a batch does not come that way (Kafka's
+    # ProduceRequest.validateRecords finds no batch there).
+    return InvalidRecords(f"{len(records)} bytes are no whole record batch")
 
 
 def _old_format(magic: int) -> RecordsRejected:
@@ -119,8 +122,10 @@ def misshapen_batch(
     if magic != batch_format.MAGIC:
         return CorruptRecords(f"record batch magic is {magic}")
     whole_bytes = batch_length + batch_format.LOG_OVERHEAD_BYTES
-    if batch_length < batch_format.BATCH_LENGTH_MIN or whole_bytes > size_bytes:
-        return CorruptRecords(f"batch length {batch_length} does not fit {size_bytes} bytes")
+    if batch_length < batch_format.BATCH_LENGTH_MIN:
+        return CorruptRecords(f"batch length {batch_length} is below a header's")
+    if whole_bytes > size_bytes:
+        return InvalidRecords(f"batch of {whole_bytes} bytes ends after {size_bytes} of them")
     if whole_bytes > config.max_message_bytes:
         return MessageTooLarge(
             f"batch of {whole_bytes} bytes, max.message.bytes is {config.max_message_bytes}"
@@ -170,46 +175,48 @@ def check_unusual(
 def check_records(records: Buffer, config: LogConfig, now_ms: int) -> None:
     """Looks at every record, for the topics whose configuration asks for it.
 
-    Raises CorruptRecords if they are not as the header says, InvalidTimestamp for one that is too
-    old or too new, InvalidRecords for one without a key in a compacted topic. Decompresses, so this
-    belongs into a worker thread.
+    Raises CorruptRecords if they are not as the header says, InvalidTimestamp if one is too old or
+    too new, InvalidRecords if one has no key in a compacted topic. Either names all records that
+    are to blame, for whichever reason, and time goes first (Kafka's LogValidator). Decompresses, so
+    this belongs into a worker thread.
     """
     header = read_header(records)
     must_have_keys = "compact" in config.cleanup_policy and not header.is_control
     checks_time = config.message_timestamp_type is TimestampType.CREATE_TIME
     oldest_ms = now_ms - config.message_timestamp_before_max_ms
     newest_ms = now_ms + config.message_timestamp_after_max_ms
-    keyless: list[RecordError] = []
-    misdated: list[RecordError] = []
+    blamed: list[RecordError] = []
+    misdated: RecordError | None = None
     for index, record in enumerate(iter_records(records, header, bytes_max=APPEND_BYTES_MAX)):
         if must_have_keys and record.key is None:
-            keyless.append(RecordError(index, "a compacted topic takes no record without a key"))
+            error = RecordError(index, "a compacted topic takes no record without a key")
         elif (
             checks_time
             and record.timestamp_ms != NO_TIMESTAMP
             and not oldest_ms <= record.timestamp_ms <= newest_ms
         ):
-            misdated.append(
-                RecordError(
-                    index,
-                    f"timestamp {record.timestamp_ms} is outside [{oldest_ms}, {newest_ms}]",
-                )
+            error = RecordError(
+                index, f"timestamp {record.timestamp_ms} is outside [{oldest_ms}, {newest_ms}]"
             )
-        if len(keyless) + len(misdated) >= RECORD_ERRORS_MAX:
+            misdated = misdated or error
+        else:
+            continue
+        blamed.append(error)
+        if len(blamed) >= RECORD_ERRORS_MAX:
             break
-    if misdated:
+    if misdated is not None:
         raise InvalidTimestamp(
-            f"{_first(misdated)}; allowed are message.timestamp.before.max.ms before the broker's"
-            " clock and message.timestamp.after.max.ms after it",
-            record_errors=misdated,
+            f"{_first(misdated, blamed)}; allowed are message.timestamp.before.max.ms before the"
+            " broker's clock and message.timestamp.after.max.ms after it",
+            record_errors=blamed,
         )
-    if keyless:
-        raise InvalidRecords(_first(keyless), record_errors=keyless)
+    if blamed:
+        raise InvalidRecords(_first(blamed[0], blamed), record_errors=blamed)
 
 
-def _first(errors: list[RecordError]) -> str:
-    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
-    return f"record {errors[0].batch_index}: {errors[0].message}{more}"
+def _first(error: RecordError, blamed: list[RecordError]) -> str:
+    more = f", and {len(blamed) - 1} more" if len(blamed) > 1 else ""
+    return f"record {error.batch_index}: {error.message}{more}"
 
 
 def check_replicated(records: memoryview, next_offset: int) -> list[ReplicatedBatch]:

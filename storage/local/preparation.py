@@ -14,7 +14,12 @@ the hot path asks.
 
 from __future__ import annotations
 
-from strandline.storage.errors import InvalidRecords, UnsupportedCodec
+from strandline.storage.errors import (
+    CorruptRecords,
+    DecompressedTooLarge,
+    InvalidRecords,
+    UnsupportedCodec,
+)
 from strandline.storage.local.append_rules import (
     APPEND_BYTES_MAX,
     check_records,
@@ -52,14 +57,20 @@ def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryvie
     MessageTooLarge, DecompressedTooLarge.
     """
     header = _checked_header(records, config)
-    if config.needs_records:
-        check_records(records, config, now_ms)
-    target = config.stored_codec
-    if target is None or target == header.codec or header.is_control:
-        return records
-    made = recompressed(
-        records, header, codec=target, level=config.compression_level, bytes_max=APPEND_BYTES_MAX
-    )
+    try:
+        if config.needs_records:
+            check_records(records, config, now_ms)
+        target = config.stored_codec
+        if target is None or target == header.codec or header.is_control:
+            return records
+        level = config.compression_level
+        made = recompressed(records, header, codec=target, level=level, bytes_max=APPEND_BYTES_MAX)
+    except DecompressedTooLarge:
+        raise
+    except CorruptRecords as error:
+        # Their CRC is right: this is what the producer made. It repeats what is corrupt, and not
+        # what is invalid (Kafka's LogValidator).
+        raise InvalidRecords(str(error)) from error
     return memoryview(made)
 
 

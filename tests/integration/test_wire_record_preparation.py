@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 import time
 import zlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
+import crc32c
 import pytest
 from confluent_kafka import Producer
 
@@ -108,8 +110,6 @@ def test_a_decompression_bomb_is_refused_and_costs_little_memory(
     bomb = bytearray(batch(1))[:61] + compress(codec, bytes(160 * 1024 * 1024))
     struct.pack_into(">i", bomb, 8, len(bomb) - 12)
     struct.pack_into(">h", bomb, 21, codec)
-    import crc32c
-
     struct.pack_into(">I", bomb, 17, crc32c.crc32c(bytes(bomb[21:])))
     answer = produce(client, topic, bytes(bomb))
     assert answer.error_code == MESSAGE_TOO_LARGE
@@ -271,17 +271,52 @@ def test_a_compacted_topic_takes_no_record_without_a_key(
     assert produce(client, topic, batch(3, codec=codec)).error_code == 0
 
 
+def test_records_without_a_key_are_named_beside_those_of_a_wrong_time(
+    client: WireClient, make_topic: MakeTopic
+) -> None:
+    """LogValidatorTest.testBatchWithInvalidRecordsAndInvalidTimestamp: the time gives the code."""
+    topic = make_topic(configs={"cleanup.policy": "compact"})
+    now_ms = int(time.time() * 1000)
+    sent = [(b"a", 0), (None, 0), (b"b", 2 * DAY_MS), (None, 2 * DAY_MS)]
+    encoded = encode_batch(
+        [
+            Record(offset=i, timestamp_ms=now_ms + ahead_ms, key=key, value=b"v")
+            for i, (key, ahead_ms) in enumerate(sent)
+        ]
+    )
+    answer = produce(client, topic, encoded)
+    assert answer.error_code == INVALID_TIMESTAMP
+    assert [wrong.batch_index for wrong in answer.record_errors] == [1, 2, 3]
+    assert (answer.error_message or "").startswith("record 2: ")
+    assert end_offset(client, topic) == 0
+
+
 def test_records_that_are_not_as_their_header_says_are_refused_where_they_are_read(
     client: WireClient, make_topic: MakeTopic
 ) -> None:
+    """LogValidatorTest.testRecordBatchWithCountOverrides: a code that producers do not repeat."""
     topic = make_topic(configs={"message.timestamp.before.max.ms": str(DAY_MS * 36500)})
-    content = bytearray(batch(3))
-    content[61] += 2  # the length of the first record
-    import crc32c
-
-    struct.pack_into(">I", content, 17, crc32c.crc32c(bytes(content[21:])))
-    assert produce(client, topic, bytes(content)).error_code == CORRUPT_MESSAGE
+    length = batch(3)[61]
+    for changes in (
+        [(61, ">B", length + 2)],
+        [(57, ">i", 4), (23, ">i", 3)],
+        [(57, ">i", 2), (23, ">i", 1)],
+    ):
+        assert produce(client, topic, _changed(batch(3), changes)).error_code == INVALID_RECORD
     assert end_offset(client, topic) == 0
+
+    recompressed = make_topic(configs={"compression.type": "zstd"})
+    no_gzip = _changed(batch(3), [(21, ">h", Codec.GZIP)])
+    assert produce(client, recompressed, no_gzip).error_code == INVALID_RECORD
+
+
+def _changed(encoded: bytes, changes: Iterable[tuple[int, str, int]]) -> bytes:
+    """The batch with other values at some positions, and a CRC that is right again."""
+    changed = bytearray(encoded)
+    for position, form, value in changes:
+        struct.pack_into(form, changed, position, value)
+    struct.pack_into(">I", changed, 17, crc32c.crc32c(bytes(changed[21:])))
+    return bytes(changed)
 
 
 def test_acks_0_to_a_topic_that_reads_records_is_appended_or_the_connection_closed(

@@ -57,9 +57,9 @@ BATCH_BYTES = len(batch(3))
 
 BAD_BATCHES: dict[str, tuple[Callable[[], memoryview], type[RecordsRejected], int]] = {
     "nothing": (lambda: memoryview(bytearray()), InvalidRecords, 87),
-    "eleven bytes": (lambda: batch(3)[:11], CorruptRecords, 2),
-    "header cut": (lambda: batch(3)[:60], CorruptRecords, 2),
-    "last byte missing": (lambda: batch(3)[:-1], CorruptRecords, 2),
+    "eleven bytes": (lambda: batch(3)[:11], InvalidRecords, 87),
+    "header cut": (lambda: batch(3)[:60], InvalidRecords, 87),
+    "last byte missing": (lambda: batch(3)[:-1], InvalidRecords, 87),
     "corrupt crc": (lambda: flipped(batch(3), 17), CorruptRecords, 2),
     "corrupt record": (lambda: flipped(batch(3), 70), CorruptRecords, 2),
     "corrupt attributes": (lambda: flipped(batch(3), 22), CorruptRecords, 2),
@@ -70,8 +70,8 @@ BAD_BATCHES: dict[str, tuple[Callable[[], memoryview], type[RecordsRejected], in
     "length negative": (lambda: written(batch(3), 8, ">i", -1), CorruptRecords, 2),
     "length zero": (lambda: written(batch(3), 8, ">i", 0), CorruptRecords, 2),
     "length below a header": (lambda: written(batch(3), 8, ">i", 48), CorruptRecords, 2),
-    "length too long": (lambda: written(batch(3), 8, ">i", BATCH_BYTES), CorruptRecords, 2),
-    "length beyond all": (lambda: written(batch(3), 8, ">i", 2**31 - 1), CorruptRecords, 2),
+    "length too long": (lambda: written(batch(3), 8, ">i", BATCH_BYTES), InvalidRecords, 87),
+    "length beyond all": (lambda: written(batch(3), 8, ">i", 2**31 - 1), InvalidRecords, 87),
     "two batches": (
         lambda: memoryview(bytearray(bytes(batch(3)) + bytes(batch(3)))),
         InvalidRecords,
