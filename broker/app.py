@@ -51,6 +51,7 @@ from strandline.broker.opening import (
     make_metadata_log,
     make_tiering,
     open_archive,
+    open_believed_time,
     open_log_dirs,
     warn_of_unreachable_archive,
 )
@@ -71,10 +72,8 @@ from strandline.broker.standard_streams import say
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
-from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
 from strandline.storage.local.cleaner import LogCleaner
-from strandline.storage.local.last_time import LastTime
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.object_store import ObjectStore
@@ -142,6 +141,9 @@ class Broker:
         self._log_dirs = await self._in(
             self._workers.disk, partial(open_log_dirs, config, clock)
         )  # 1
+        self._last_time, self._guard = await self._in(
+            self._workers.disk, partial(open_believed_time, self._log_dirs, clock)
+        )
         self._store = open_archive(config, clock)  # 2
         if self._store is not None:
             from strandline.broker.archive_upkeep import CLAIM_WAIT_S, ArchiveClaim
@@ -190,10 +192,9 @@ class Broker:
     async def _make_services(self) -> None:
         """What works on replicas and metadata."""
         config, clock = self._config, self._clock
-        last_time = LastTime(lambda: [d.path for d in self._log_dirs.directories if not d.failure])
-        guard = JumpGuard(clock, last_ms=await self._in(self._workers.disk, last_time.read))
+        guard, note_time = self._guard, self._last_time.note
         # Also of a run that ends before its first round.
-        await self._in(self._workers.disk, partial(last_time.note, guard.now_ms()))
+        await self._in(self._workers.disk, partial(note_time, guard.now_ms()))
         self._groups = GroupCoordinator(
             config,
             self._metadata,
@@ -213,7 +214,7 @@ class Broker:
             executor=self._workers.disk,
             clock=clock,
             guard=guard,
-            note_time=last_time.note,
+            note_time=note_time,
             interval_ms=config.log_retention_check_interval_ms,
         )
         self._cleaner = LogCleaner(
@@ -221,6 +222,7 @@ class Broker:
             offsets=self._log_dirs,
             executor=self._workers.cleaner,
             clock=clock,
+            believed_ms=guard.now_ms,
             settings=lambda: cleaner_settings(self._running.current),
         )
         self._moves = ReplicaMoves(
@@ -281,6 +283,7 @@ class Broker:
             self._workers,
             reader=self._cold_reader,
             clock=self._clock,
+            believed_ms=self._guard.now_ms,
             metrics=self._tiering_counters,
             on_topic_purged=self._purges.add,
         )

@@ -17,13 +17,15 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.folder_marks import METADATA_FOLDER, check_not_interrupted
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.workers import Workers
+from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
+from strandline.storage.local.last_time import LastTime
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
 from strandline.storage.metrics import MetricRegistry
-from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.model import TimestampMs, TopicId, TopicPartition
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore, open_store
 
@@ -166,6 +168,12 @@ def make_cold_reader(
     )
 
 
+def open_believed_time(log_dirs: LogDirs, clock: Clock) -> tuple[LastTime, JumpGuard]:
+    """What the folders know of the time, and the time that deleting goes by; blocks."""
+    last_time = LastTime(lambda: [d.path for d in log_dirs.directories if not d.failure])
+    return last_time, JumpGuard(clock, last_ms=last_time.read())
+
+
 def make_tiering(
     store: ObjectStore,
     config: TieringConfig,
@@ -173,6 +181,7 @@ def make_tiering(
     *,
     reader: ColdReader,
     clock: Clock,
+    believed_ms: Callable[[], TimestampMs],
     metrics: MetricRegistry,
     on_topic_purged: Callable[[TopicId], None],
 ) -> TieringManager:
@@ -188,6 +197,7 @@ def make_tiering(
             copies=workers.copier, metadata=workers.manifests, deletes=workers.expiration
         ),
         clock=clock,
+        believed_ms=believed_ms,
         config=config,
         metrics=metrics,
         on_topic_purged=lambda info: on_topic_purged(info.topic_id),

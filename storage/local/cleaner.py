@@ -57,7 +57,7 @@ from strandline.storage.local.cleaning_messages import (
 )
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.segment import LogSegment
-from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.model import TimestampMs, TopicId, TopicPartition
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.values import dataclass
 
@@ -118,16 +118,19 @@ class LogCleaner:
         executor: Executor,
         clock: Clock,
         settings: Callable[[], CleanerSettings],
+        believed_ms: Callable[[], TimestampMs] | None = None,
         make_process: Callable[[Clock], CleanerProcess] = CleanerProcess,
     ) -> None:
         """`logs` gives those that are served now. `executor` has a thread for each worker.
 
-        `settings` is asked again for every cleaning; the number of threads only now.
+        `settings` is asked again for every cleaning; the number of threads only now. `believed_ms`
+        is the time by which lags and tombstones are over; None: that of the clock, jumps and all.
         """
         self._logs = logs
         self._offsets = offsets
         self._executor = executor
         self._clock = clock
+        self._believed_ms = believed_ms or clock.now_ms
         self._settings = settings
         self.figures = CleanerFigures(last_look_ms=clock.now_ms())
         self._processes = [make_process(clock) for _ in range(settings().threads)]
@@ -222,7 +225,7 @@ class LogCleaner:
             self._child_deaths.pop(key, None)
             self._retry_at_s.pop(key, None)
         figures = self.figures
-        figures.last_look_ms = now_ms
+        figures.last_look_ms = self._clock.now_ms()
         figures.dirty_ratio_max = dirty_ratio_max
         figures.uncleanable_partitions = len(self._uncleanable)
         figures.uncleanable_bytes = uncleanable_bytes
@@ -262,7 +265,7 @@ class LogCleaner:
 
     async def _clean_dirtiest(self, process: CleanerProcess) -> bool:
         """Cleans one log; False if none is due."""
-        candidate = self._dirtiest(self._clock.now_ms())
+        candidate = self._dirtiest(self._believed_ms())
         if candidate is None:
             return False
         opened = candidate.log
@@ -343,7 +346,7 @@ class LogCleaner:
             keeps_segments=opened.config.remote_storage_enable,
             producers=tuple(producer_tails(opened)),
             aborted=tuple(aborted),
-            now_ms=self._clock.now_ms(),
+            now_ms=self._believed_ms(),
             key_bytes_max=settings.dedupe_buffer_bytes // threads,
             load_factor=settings.load_factor,
             # One buffer is read into, one is written from.

@@ -32,12 +32,11 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from strandline.storage import crc32c, files
-from strandline.storage.clock import Clock
 from strandline.storage.crash_points import COMPACT_AFTER_LOG, COMPACT_AFTER_META
 from strandline.storage.errors import DiskError, ObjectCorrupt
 from strandline.storage.local.cleaned_segment import cleaned_path, remove_cleaned
@@ -56,6 +55,7 @@ from strandline.storage.model import (
     AbortedTransaction,
     Epoch,
     Offset,
+    TimestampMs,
     TopicIdPartition,
 )
 from strandline.storage.remote import segment_meta
@@ -139,7 +139,7 @@ class CompactionRound:
         store: ObjectStore,
         process: CleanerProcess,
         merger: SegmentMerger,
-        clock: Clock,
+        believed_ms: Callable[[], TimestampMs],
         key_bytes_max: int,
         scratch: Path | None,
     ) -> None:
@@ -148,7 +148,7 @@ class CompactionRound:
         self._store = store
         self._process = process
         self._merger = merger
-        self._clock = clock
+        self._believed_ms = believed_ms
         self._key_bytes_max = key_bytes_max
         self._entries = {entry.base_offset: entry for entry in job.entries}
         self._unread = deque(entry for entry in job.entries if entry.has_transactions)
@@ -210,7 +210,7 @@ class CompactionRound:
             # A restore takes the producers from the `.meta`, not from the records.
             producers=(),
             aborted=tuple(self._aborted),
-            now_ms=self._clock.now_ms(),
+            now_ms=self._believed_ms(),
             key_bytes_max=self._key_bytes_max,
             load_factor=LOAD_FACTOR,
             io_bytes=IO_BYTES,
@@ -304,15 +304,17 @@ class ArchiveCompactor:
         *,
         merger: SegmentMerger,
         process: CleanerProcess,
-        clock: Clock,
+        believed_ms: Callable[[], TimestampMs],
         key_bytes_max: int = KEY_BYTES_MAX,
         scratch: Path | None = None,
     ) -> None:
-        """`scratch` is where segments lie meanwhile; None: the system's place."""
+        """`scratch` is where segments lie meanwhile; None: the system's place. `believed_ms` is the
+        time by which tombstones are over.
+        """
         self._store = store
         self._merger = merger
         self._process = process
-        self._clock = clock
+        self._believed_ms = believed_ms
         self._key_bytes_max = key_bytes_max
         self._scratch = scratch
         self._round: CompactionRound | None = None
@@ -334,7 +336,7 @@ class ArchiveCompactor:
             store=self._store,
             process=self._process,
             merger=self._merger,
-            clock=self._clock,
+            believed_ms=self._believed_ms,
             key_bytes_max=self._key_bytes_max,
             scratch=self._scratch,
         )

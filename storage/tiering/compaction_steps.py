@@ -114,7 +114,7 @@ class CompactionSteps:
         )
         if self._owner.is_detached or self._tools.compactor.is_busy or not entries:
             return False
-        mark, now_ms = manifest.compaction, self._tools.clock.now_ms()
+        mark, now_ms = manifest.compaction, self._tools.believed_ms()
         job = CompactionJob(
             partition=self._owner.remote.partition,
             config=config,
@@ -214,7 +214,7 @@ class CompactionSteps:
             self._owner.manifest().compaction,
             cleaned_offset=done.next_dirty_offset,
             local_start_offset=self._owner.log.local_start_offset,
-            now_ms=self._tools.clock.now_ms(),
+            now_ms=self._tools.believed_ms(),
             delete_retention_ms=self._owner.log.config.delete_retention_ms,
         )
 

@@ -27,7 +27,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.metrics import MetricRegistry
-from strandline.storage.model import Epoch, TopicId, TopicIdPartition, TopicPartition
+from strandline.storage.model import Epoch, TimestampMs, TopicId, TopicIdPartition, TopicPartition
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
@@ -86,11 +86,13 @@ class TieringManager:
         inspector: SegmentInspector | None = None,
         cleaner: CleanerProcess | None = None,
         on_topic_purged: Callable[[TopicInfo], None] | None = None,
+        believed_ms: Callable[[], TimestampMs] | None = None,
         ownership: Ownership | None = None,
     ) -> None:
         """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket,
         and nothing may come any more.
 
+        `believed_ms` is the time by which tombstones are over; None: that of the clock.
         `ownership` is told by its owner whether the archive is this broker's; None: it is.
         """
         self._ownership = ownership or Ownership()
@@ -109,6 +111,7 @@ class TieringManager:
             executors,
             config,
             clock=clock,
+            believed_ms=believed_ms or clock.now_ms,
             metrics=metrics or MetricRegistry(),
             inspector=inspector or SegmentInspector(clock),
             cleaner=cleaner or CleanerProcess(clock),

@@ -10,6 +10,7 @@ from typing import TypeVar
 from strandline.storage.clock import Clock
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.metrics import MetricRegistry
+from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.tiering.archive_compaction import ArchiveCompactor
 from strandline.storage.tiering.copier import SegmentCopier
@@ -37,6 +38,8 @@ class TieringTools:
     executor: Executor
     deletes: Executor
     clock: Clock
+    # The time by which tombstones are over: no clock that jumped is believed at once.
+    believed_ms: Callable[[], TimestampMs]
     metrics: MetricRegistry
     retry: RetryPolicy
     health: StoreHealth
@@ -63,6 +66,7 @@ def make_tools(
     config: TieringConfig,
     *,
     clock: Clock,
+    believed_ms: Callable[[], TimestampMs],
     metrics: MetricRegistry,
     inspector: SegmentInspector,
     cleaner: CleanerProcess,
@@ -89,6 +93,7 @@ def make_tools(
         executor=executors.metadata,
         deletes=executors.deletes or executors.metadata,
         clock=clock,
+        believed_ms=believed_ms,
         metrics=metrics,
         retry=config.retry,
         health=StoreHealth(store, executor=executors.metadata, clock=clock),
@@ -102,7 +107,7 @@ def make_tools(
             store,
             merger=merger,
             process=cleaner,
-            clock=clock,
+            believed_ms=believed_ms,
             key_bytes_max=config.compaction_key_bytes_max,
             scratch=config.scratch,
         ),

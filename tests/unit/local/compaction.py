@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock, ManualClock
 from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
 from strandline.storage.local.cleaning import Cleaning
@@ -99,6 +100,7 @@ class CompactedLog:
             executor=InThisThread(),
             clock=self.clock,
             settings=lambda: self.settings,
+            believed_ms=JumpGuard(self.clock).now_ms,
             make_process=lambda _clock: self.process,  # type: ignore[arg-type,return-value]
         )
 

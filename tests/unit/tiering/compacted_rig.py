@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 
 from strandline.storage.child_process import ChildFailed, ChildProcess
-from strandline.storage.clock import Clock
+from strandline.storage.clock import Clock, ManualClock
 from strandline.storage.local.cleaner import CleanerSettings, LogCleaner
 from strandline.storage.local.cleaner_process import CleanerProcess, serve
 from strandline.storage.local.cleaning_messages import CleaningRequest
@@ -43,8 +43,11 @@ class CompactedRig(Rig):
         config: LogConfig = COMPACTED,
         merge: int = 0,
         grace_ms: int = GRACE_MS,
+        clock: ManualClock | None = None,
     ) -> None:
-        super().__init__(folder, config=config, merge_target_bytes=merge, grace_ms=grace_ms)
+        super().__init__(
+            folder, config=config, merge_target_bytes=merge, grace_ms=grace_ms, clock=clock
+        )
         self.latest: dict[bytes, bytes | None] = {}
 
     def put(
@@ -82,6 +85,7 @@ class CompactedRig(Rig):
             executor=InThisThread(),
             clock=self.clock,
             settings=CleanerSettings,
+            believed_ms=self.guard.now_ms,
             make_process=InlineProcess,  # type: ignore[arg-type]
         ).run_once()
 

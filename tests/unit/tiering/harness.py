@@ -183,6 +183,7 @@ class Rig:
         )
         local.cleaned_offset = self.cleaned_offset
         self.log = UnifiedLog(local, log_start_offset=log_start)
+        self.guard = JumpGuard(self.clock)
         self.manager = TieringManager(
             self.store,
             reader=ColdReader(self.store, self.executors.reads),
@@ -190,6 +191,7 @@ class Rig:
                 copies=self.executors.copies, metadata=self.executors.metadata
             ),
             clock=self.clock,
+            believed_ms=self.guard.now_ms,
             config=self.tiering_config,
             inspector=self.inspector,
             cleaner=self.make_cleaner(),
@@ -204,7 +206,7 @@ class Rig:
             wake_tiering=self.manager.wake,
             executor=self.executors.metadata,
             clock=self.clock,
-            guard=JumpGuard(self.clock),
+            guard=self.guard,
             note_time=lambda _now_ms: None,
             interval_ms=50,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
+from tests.unit.tiering.compacted_rig import COMPACTED, DELETE_RETENTION_MS, CompactedRig
 from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous
 
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -109,6 +111,43 @@ def test_a_round_does_not_begin_the_time_of_tombstones_anew() -> None:
     over = next_mark(before, now_ms=1100, **known)
     # And where this disk begins is below what is clean: there are older values before it.
     assert (over.cleaned_offset, over.horizon_offset, over.horizon_ms) == (90, 80, 1100)
+
+
+@asynchronous
+async def test_a_clock_that_jumps_ahead_takes_no_tombstone_from_either_tier(
+    tmp_path: Path,
+) -> None:
+    clock = JumpingClock()
+    config = replace(COMPACTED, delete_retention_ms=DELETE_RETENTION_MS)
+    async with CompactedRig(tmp_path, config=config, clock=clock) as rig:
+
+        async def archive(key: bytes, value: bytes | None, *, pass_ms: int) -> None:
+            rig.put((key, value))
+            rig.seal()
+            await rig.clean()
+            rig.pass_ms(pass_ms)
+            await rig.settle()
+
+        async def tombstones() -> list[bytes | None]:
+            return [record.key for record in await rig.records() if record.value is None]
+
+        await archive(b"a", b"1", pass_ms=2 * DELETE_RETENTION_MS)
+        await archive(b"a", None, pass_ms=2 * DELETE_RETENTION_MS)
+        # Since this round its key is nowhere, and the time of its tombstone begins.
+        await archive(b"z", b"1", pass_ms=2 * DELETE_RETENTION_MS)
+        rig.put((b"b", b"1"))
+        rig.put((b"b", None))
+        rig.seal()
+        await rig.clean()
+        assert await tombstones() == [b"a", b"b"]
+        clock.jump_ms(YEAR_MS)
+        await archive(b"z", b"2", pass_ms=1)
+        assert await tombstones() == [b"a", b"b"]
+        clock.jump_ms(-YEAR_MS)
+        for value in (b"3", b"4", b"5"):
+            await archive(b"z", value, pass_ms=2 * DELETE_RETENTION_MS)
+        assert await tombstones() == []
+        await rig.assert_nothing_is_lost()
 
 
 @asynchronous
