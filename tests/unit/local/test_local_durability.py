@@ -181,6 +181,37 @@ def test_an_epoch_that_was_only_written_is_synced_before_the_recovery_point_pass
     assert "leader-epoch-checkpoint" not in points
 
 
+def test_the_name_of_an_epoch_file_that_was_only_written_is_synced_with_it(
+    tmp_path: Path, syncs: Syncs
+) -> None:
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    append(log, batch(2), leader_epoch=1)
+    log.flush()
+    append(log, batch(2), leader_epoch=4)
+    log.write_epochs()
+    syncs.taken()
+    log.flush()
+    # It took the place of another file: without the folder that one may be there again.
+    assert syncs.taken()[-2:] == ["leader-epoch-checkpoint", "t-0"]
+
+
+def test_what_is_appended_during_a_flush_waits_for_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, config=CONFIG)
+    fill(log, 2)
+
+    def append_meanwhile(_descriptor: int) -> None:
+        if log.end_offset < 30:
+            fill(log, 1)
+
+    monkeypatch.setattr(os, "fsync", append_meanwhile)
+    log.flush()
+    assert (log.recovery_point, log.end_offset) == (20, 30)
+    log.flush()
+    assert log.recovery_point == 30
+
+
 @pytest.mark.parametrize("written", [False, True])
 def test_an_epoch_that_was_not_written_yet_is_found_after_a_kill(
     tmp_path: Path, written: bool

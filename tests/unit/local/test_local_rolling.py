@@ -140,6 +140,17 @@ def test_offsets_that_do_not_fit_31_bits_close_the_segment(tmp_path: Path) -> No
     assert offsets(log)[-1][0] == 2**32 - 2
 
 
+def test_batches_that_claim_two_thousand_million_records_each_have_a_segment_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """Nobody counts the records of a producer's batch: what its header says has to fit."""
+    log = open_log(tmp_path)
+    for _ in range(3):
+        append(log, patched(patched(batch(1), 23, ">i", 2**31 - 2), 57, ">i", 2**31 - 1))
+    assert [segment.base_offset for segment in log.segments] == [0, 2**31 - 1, 2**32 - 2]
+    assert log.end_offset == 3 * (2**31 - 1)
+
+
 def test_rolling_an_empty_segment_changes_nothing(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.roll() is log.roll() is log.active_segment
