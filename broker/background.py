@@ -112,6 +112,8 @@ class LogUpkeep:
         self._running = running
         self._workers = workers
         self._clock = clock
+        # Logs that were opened anew and are not served yet: the metadata has to be told before.
+        self._revived: list[RevivedLog] = []
 
     async def flush_forever(self) -> None:
         """Syncs closed segments, and open ones whose flush.ms or flush.messages is due.
@@ -154,9 +156,11 @@ class LogUpkeep:
         tried_s = -UNCREATED_RETRY_S
         while True:
             await asyncio.sleep(REVIVE_CHECK_S)
-            revived: list[RevivedLog] = []
             if self._log_dirs.has_failed:
-                revived = await loop.run_in_executor(self._workers.disk, self._log_dirs.revive)
+                self._revived += await loop.run_in_executor(
+                    self._workers.disk, self._log_dirs.revive
+                )
+            revived = self._revived
             now_s = self._clock.monotonic_s()
             is_to_create = (
                 self._replicas.has_uncreated
@@ -172,6 +176,7 @@ class LogUpkeep:
                     partial(controller.start_broker, node_id=self._running.static.node_id)
                 )
             self._replicas.replace_logs(revived)
+            revived.clear()
 
     async def expire_producers_forever(self) -> None:
         """Forgets idempotent producers that were silent for `producer.id.expiration.ms`."""

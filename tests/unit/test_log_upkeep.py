@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
 
@@ -60,6 +61,51 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
         task.cancel()
 
     asyncio.run(some_turns())
+
+
+def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The folder does not count as failed any more: nobody would open its logs a second time."""
+    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
+    pair = SimpleNamespace(lost_records=True)
+    folders = SimpleNamespace(has_failed=True)
+    changes: list[object] = []
+    served: list[object] = []
+
+    def revive() -> list[object]:
+        folders.has_failed = False
+        return [pair]
+
+    async def change(decide: object) -> None:
+        changes.append(decide)
+        if len(changes) == 1:
+            raise StrandlineError("no room for the entry")
+
+    folders.revive = revive
+
+    async def some_turns() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            upkeep = LogUpkeep(
+                cast(
+                    ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)
+                ),
+                cast(LogDirs, folders),
+                metadata=cast(Metadata, SimpleNamespace(change=change)),
+                running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+                workers=cast(Workers, SimpleNamespace(disk=disk)),
+                clock=ManualClock(),
+            )
+            with pytest.raises(StrandlineError):
+                await upkeep.revive_folders_forever()
+            assert served == []
+            task = asyncio.ensure_future(upkeep.revive_folders_forever())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            task.cancel()
+
+    asyncio.run(some_turns())
+    assert (served, len(changes)) == ([pair], 2)
 
 
 def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before(
