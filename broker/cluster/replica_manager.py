@@ -303,7 +303,9 @@ class ReplicaManager:
         loop = asyncio.get_running_loop()
         self._configs.pop(topic_id, None)
         self._departed.add(self._traffic.pop(topic_id, TopicTraffic()))
-        for served in self._by_id.pop(topic_id).values():
+        gone = tuple(self._by_id.pop(topic_id).values())
+        # All at once, whatever becomes of their folders: nobody may write to what is deleted.
+        for served in gone:
             del self._partitions[served.topic_partition]
             by_name = self._by_name[served.topic_partition.topic]
             del by_name[served.topic_partition.partition]
@@ -311,7 +313,19 @@ class ReplicaManager:
                 del self._by_name[served.topic_partition.topic]
             served.gone()
             self._tiers.leave(served.log)
-            await loop.run_in_executor(self._disk, self._log_dirs.delete_log, served.log.local)
+        for served in gone:
+            try:
+                await loop.run_in_executor(self._disk, self._log_dirs.delete_log, served.log.local)
+            except DiskError as error:
+                log.error(
+                    "folder of a deleted partition stays until the next start",
+                    extra={
+                        "fields": {
+                            "partition": str(served.topic_partition),
+                            "reason": str(error),
+                        }
+                    },
+                )
 
     # --- durability --------------------------------------------------------------------------
 
