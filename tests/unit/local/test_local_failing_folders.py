@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -166,6 +167,33 @@ def test_clients_that_hold_every_descriptor_take_no_folder_offline(
     log.flush()
     assert log.recovery_point == log.end_offset == 60
     assert dirs.write_checkpoints({}, {}) == frozenset()
+
+
+def test_a_batch_of_which_a_full_disk_took_a_half_is_taken_back_and_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 2)
+    write, took = os.write, 0
+
+    def fills_up(descriptor: int, data: memoryview) -> int:
+        nonlocal took
+        if took:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        took = write(descriptor, data[: len(data) // 2])
+        return took
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fills_up)
+        with pytest.raises(DiskError, match="No space left"):
+            fill(log, 1)
+    assert took > 0
+    assert not log.is_stopped
+    fill(log, 1)
+    assert_dense(log)
+    assert log.end_offset == 30
+    dirs.close()
 
 
 @pytest.mark.parametrize("step", ["record_batch", "note_batch"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage import files
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import OffsetOutOfRange
 from strandline.storage.log_config import LogConfig
@@ -41,6 +42,37 @@ def test_deleted_segments_are_renamed_at_once_and_unlinked_after_the_delay(tmp_p
 def log_files_per_segment(segment_count: int) -> int:
     # .log, .index, .timeindex each; and the snapshot at a base, which the first segment has not.
     return segment_count * 4 - 1
+
+
+@pytest.mark.parametrize("what", ["deleted", "truncated"])
+def test_a_crash_between_the_files_that_go_leaves_a_log_without_a_hole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 80)
+    first, second, third, *others = log.segments
+    assert len(others) > 1
+    drop = {
+        "deleted": lambda: log.delete_segments([first, second, third]),
+        "truncated": lambda: log.truncate_to(second.base_offset),
+    }[what]
+    rename, left = files.rename, 6
+
+    def crash_in_the_second_segment(source: Path, target: Path, *, sync: bool = True) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        rename(source, target, sync=sync)
+
+    monkeypatch.setattr(files, "rename", crash_in_the_second_segment)
+    with pytest.raises(KeyboardInterrupt):
+        drop()
+    monkeypatch.undo()
+    again = open_log(tmp_path, config=SMALL, clean_shutdown=False)
+    assert len(again.segments) == len(others) + 1
+    assert again.recovery_report.segments_removed == 0
+    assert_dense(again)
 
 
 def test_the_active_segment_is_never_deleted(tmp_path: Path) -> None:
