@@ -13,6 +13,7 @@ import pytest
 from strandline.storage import files
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
+from strandline.storage.local.index import TimeIndex
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.producer_state import MarkerType, ProducerState
 from strandline.storage.local.segment import LogSegment
@@ -222,6 +223,29 @@ def test_a_batch_that_memory_is_too_short_to_account_for_is_taken_once(
     fill(revived.new, 1)
     assert_dense(revived.new)
     assert revived.new.end_offset == 30
+
+
+def test_a_segment_that_a_full_disk_has_no_room_to_begin_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For the next start the segment before would end where it begins."""
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 1)
+
+    def no_room(*_: object) -> None:
+        cause = OSError(errno.ENOSPC, "No space left on device")
+        raise DiskError("No space left on device") from cause
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TimeIndex, "create_file", no_room)
+        with pytest.raises(DiskError, match="No space left"):
+            log.roll()
+    fill(log, 1)
+    dirs.close()
+    reopened = load_all(open_dirs(tmp_path))[T0]
+    assert_dense(reopened)
+    assert (len(reopened.segments), reopened.end_offset) == (1, 20)
 
 
 def test_a_segment_that_memory_is_too_short_to_begin_hides_nothing_that_comes_later(
