@@ -31,7 +31,7 @@ class StartedChild:
             self.process = ChildProcess(
                 CHILD_PROGRAM, descriptors=[their.fileno() for their in theirs]
             )
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise ChildFailed(f"cannot set up a child process: {error}") from error
         finally:
             for their in theirs:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import multiprocessing.connection
 import re
+import socket
 
 import pytest
 
 from strandline.storage.child_process import ChildFailed, ChildProcess
+from strandline.storage.remote.started_child import StartedChild
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,19 @@ def test_of_a_child_that_died_it_is_said_what_of(program: str, said: str) -> Non
     child = ChildProcess(program)
     assert re.search(said, str(child.died()))
     child.kill()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "Too many open files"), MemoryError("out of memory")]
+)
+def test_a_downloading_child_that_there_are_no_channels_for_is_a_failed_child(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Who starts it marks that it does; anything else would let nobody start one ever again."""
+
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "socketpair", refuse)
+    with pytest.raises(ChildFailed, match=f"cannot set up a child process: .*{error.args[-1]}"):
+        StartedChild(4, 0.0)
