@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from strandline.storage.errors import StorageError
@@ -38,7 +38,7 @@ def program_of(module: str) -> str:
 
 
 # What an operator is to think of first.
-_WHAT_SIGNALS_MEAN = {
+_WHAT_SIGNALS_MEAN: Mapping[int, str] = {
     signal.SIGBUS: ": a file that it reads cannot be read, or has become shorter",
     signal.SIGKILL: ": perhaps the machine had no memory left",
 }

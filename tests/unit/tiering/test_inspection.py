@@ -297,7 +297,7 @@ def test_a_child_that_dies_is_replaced(path: Path, monkeypatch: pytest.MonkeyPat
     request = InspectionRequest(path=path, base_offset=0, end_offset=1)
     try:
         monkeypatch.setattr(sys, "executable", "/bin/false")
-        with pytest.raises(InspectionFailed, match="died"):
+        with pytest.raises(InspectionFailed, match="ended by SIGKILL"):
             inspector.inspect(request, timeout_s=PATIENCE_S)
         monkeypatch.setattr(sys, "executable", "/nowhere/python")
         with pytest.raises(InspectionFailed, match="cannot start"):
@@ -324,7 +324,7 @@ def test_closing_does_not_wait_for_an_inspection(
         while "pid" not in repr(inspector):
             assert not running.done(), running.exception()
         inspector.close()
-        with pytest.raises(InspectionFailed, match="died"):
+        with pytest.raises(InspectionFailed, match="ended by SIGKILL"):
             running.result(timeout=PATIENCE_S)
     with pytest.raises(InspectionFailed, match="stops"):
         inspector.inspect(request, timeout_s=PATIENCE_S)
