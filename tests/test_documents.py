@@ -317,6 +317,7 @@ def test_a_decision_that_a_later_one_changed_says_so_as_the_list_does() -> None:
     assert said == listed
 
 
+@cache
 def names_of_tests(pattern: str) -> set[str]:
     return {
         node.name

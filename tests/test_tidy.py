@@ -51,6 +51,12 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of its syntax: half the rules look at it, and a walk costs more than the parser."""
+    return tuple(ast.walk(parsed(path)))
+
+
+@cache
 def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -69,13 +75,13 @@ def dotted(node: ast.expr) -> str:
 
 
 def calls(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             yield node.lineno, dotted(node.func)
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -146,7 +152,7 @@ def test_only_the_clock_asks_what_time_it_is() -> None:
     names_from_time = [
         f"{name(path)}:{node.lineno}"
         for path in product_files()
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.module == "time"
     ]
     assert names_from_time == []
@@ -208,7 +214,7 @@ def test_imports_are_absolute() -> None:
     relative = [
         f"{name(path)}:{node.lineno}"
         for path in product_files()
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert relative == []
@@ -230,7 +236,7 @@ def test_no_test_is_skipped_or_expected_to_fail() -> None:
     found = [
         f"{name(path)}:{node.lineno}"
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        for node in ast.walk(parsed(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and re.fullmatch(skips, dotted(node))
     ]
     assert found == []
@@ -247,7 +253,7 @@ def test_long_files_and_functions_are_reported() -> None:
         lines = path.read_text().count("\n")
         if lines > FILE_LINES_MANY:
             warnings.warn(f"{name(path)} has {lines} lines", stacklevel=1)
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES_MANY:
