@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -54,6 +54,7 @@ from strandline.storage.remote.download_messages import (
     Request,
 )
 from strandline.storage.remote.download_width import DownloadWidth
+from strandline.storage.remote.known_sources import KnownSources
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.remote.started_child import StartedChild
 from strandline.storage.values import dataclass
@@ -111,8 +112,8 @@ class DownloadProcess:
         self._here = CheckedGets(self._clock)
         # What is no chunk.
         self._small = CheckedGets(self._clock)
-        # Log key -> where the object lies, and until when that is believed.
-        self._sources: OrderedDict[str, tuple[DirectRead, float]] = OrderedDict()
+        # By log key.
+        self._sources = KnownSources(known_s=SOURCE_KNOWN_S, count_max=SOURCES_MAX)
         # Blocks that are gone and that the child may still have mapped.
         self._forgotten: deque[int] = deque(maxlen=1024)
         self.fetched_count = 0
@@ -121,8 +122,7 @@ class DownloadProcess:
         self._width = DownloadWidth()
 
     def resize(self, parallel_max: int) -> None:
-        """The next child takes so many downloads at a time; with this one, others wait or are
-        done without it."""
+        """The next child takes so many downloads at a time; this one keeps its channels."""
         self._channel_count = min(parallel_max, CHANNELS_MAX)
 
     def width(self, most: int) -> int:
@@ -158,10 +158,7 @@ class DownloadProcess:
         child, channel = taken
         self._here.close()
         with self._lock:
-            self._sources[key.log_key] = source, self._clock.monotonic_s() + SOURCE_KNOWN_S
-            self._sources.move_to_end(key.log_key)
-            while len(self._sources) > SOURCES_MAX:
-                self._sources.popitem(last=False)
+            self._sources.note(key.log_key, source, self._clock.monotonic_s())
             request, descriptor = self._request(child, source, key, memory, base_offset)
         answer = self._ask(child, channel, request, descriptor, wait_s=source.request_s)
         self._note_read(key, answer)
@@ -223,8 +220,8 @@ class DownloadProcess:
         if memory.descriptor < 0 or not self._lock.acquire(blocking=False):
             return False
         try:
-            source, until_s = self._sources.get(key.log_key, (None, 0.0))
-            if source is None or self._clock.monotonic_s() >= until_s:
+            is_known, source = self._sources.find(key.log_key, self._clock.monotonic_s())
+            if not is_known or source is None:
                 return False
             taken = self._take_ready()
             if taken is None:
@@ -367,10 +364,8 @@ class DownloadProcess:
                 if answer is not None:
                     end(answer)
 
-        overdue = loop.call_later(
-            wait_s + OVERDUE_S,
-            lambda: lose(TimeoutError(f"no answer in {wait_s + OVERDUE_S:g} s")),
-        )
+        late_s = wait_s + OVERDUE_S
+        overdue = loop.call_later(late_s, lambda: lose(TimeoutError(f"no answer in {late_s:g} s")))
         try:
             channel.send(request, descriptor)
         except OSError as error:
@@ -388,17 +383,15 @@ class DownloadProcess:
         """Ends the child if nobody needed it for a while; whether there still is one."""
         with self._lock:
             child = self._child
-            if child is None:
-                self._asked_count = 0
-                self._here.close()
-                self._small.close()
-                return False
-            if self._clock.monotonic_s() - self._used_s < IDLE_S or not child.is_idle:
+            is_pausing = self._clock.monotonic_s() - self._used_s < IDLE_S
+            if child is not None and (is_pausing or not child.is_idle):
                 return True
             self._child = None
             self._asked_count = 0
+        self._here.close()
         self._small.close()
-        child.end()
+        if child is not None:
+            child.end()
         return False
 
     def close(self) -> None:
@@ -422,22 +415,19 @@ class DownloadProcess:
             now_s = self._note_use()
             if self._is_closed or now_s < self._rest_until_s or self._asked_count <= STARTS_AFTER:
                 return None
-            if self._child is None:
-                if not self._is_starting:
-                    self._is_starting = True
-                    must_start = True
-                else:
+            child = self._child
+            if child is None:
+                if self._is_starting:
                     return None
+                self._is_starting = True
             else:
-                must_start = False
-                child = self._child
                 try:
                     is_ready = child.is_ready or child.became_ready(now_s)
                 except (EOFError, OSError) as error:
                     failure: Exception = error
                 else:
                     return (child, child.free.pop()) if is_ready and child.free else None
-        if must_start:
+        if child is None:
             self._start(now_s)
         else:
             self._lose(child, failure)
@@ -504,8 +494,6 @@ class DownloadProcess:
 
 def download_process(store: object, *, parallel_max: int) -> DownloadProcess | None:
     """The process for a store whose objects can be read by others; None for the rest."""
-    return (
-        DownloadProcess(store, parallel_max=parallel_max)
-        if isinstance(store, ReadsDirectly)
-        else None
-    )
+    if isinstance(store, ReadsDirectly):
+        return DownloadProcess(store, parallel_max=parallel_max)
+    return None

@@ -7,11 +7,11 @@ the first is signed by the SDK, and those like it without (`s3_signing`).
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 
 from strandline.storage.clock import Clock
 from strandline.storage.remote.direct_read import DirectRead
+from strandline.storage.remote.known_sources import KnownSources
 from strandline.storage.remote.s3_signing import Secrets, UrlSigner
 
 # The URL outlives its use here by the time that any request may take.
@@ -43,22 +43,18 @@ class PresignedReads:
         self._learned: tuple[DirectRead, UrlSigner] | None = None
         self._clock = clock
         self._lock = threading.Lock()
-        # Key -> how to read it (None: only through the SDK), and when that is found out anew.
-        self._sources: OrderedDict[str, tuple[DirectRead | None, float]] = OrderedDict()
+        self._sources = KnownSources(known_s=REUSED_S, count_max=URLS_MAX)
 
     def source(self, key: str) -> DirectRead | None:
         """Where `key` can be read. None if the way there is more than a URL."""
         now_s = self._clock.monotonic_s()
         with self._lock:
-            found, until_s = self._sources.get(key, (None, 0.0))
-        if now_s < until_s:
-            return found
+            is_known, source = self._sources.find(key, now_s)
+        if is_known:
+            return source
         source = self._new_source(key)
         with self._lock:
-            self._sources[key] = (source, now_s + REUSED_S)
-            self._sources.move_to_end(key)
-            while len(self._sources) > URLS_MAX:
-                self._sources.popitem(last=False)
+            self._sources.note(key, source, now_s)
         return source
 
     def _new_source(self, key: str) -> DirectRead | None:
