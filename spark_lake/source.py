@@ -99,13 +99,19 @@ def _warn_of_another_python(spark: SparkSession) -> None:
         workers = shutil.which(spark.sparkContext.pythonExec)
     except PySparkException:  # Spark Connect: the server's Python is not ours to judge
         return
-    if workers is not None and Path(workers).absolute() != Path(sys.executable).absolute():
+    if workers is not None and not _is_one_environment(Path(workers), Path(sys.executable)):
         tell(
             "Spark's workers run another Python than this process: unless strandline[lake] is"
             " installed there too, set PYSPARK_PYTHON before the session starts",
             {"workers": workers, "this_process": sys.executable},
             level=logging.WARNING,
         )
+
+
+def _is_one_environment(python: Path, other: Path) -> bool:
+    """`bin/python3` beside `bin/python` are one; links to one interpreter elsewhere are not."""
+    is_one_folder = python.absolute().parent == other.absolute().parent
+    return is_one_folder and python.resolve() == other.resolve()
 
 
 def spark_schema(columns: Sequence[str], values: ValuePlan | None = None) -> StructType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -341,6 +342,29 @@ def test_another_python_for_the_workers_is_warned_of(
         register(spark)
     assert "PYSPARK_PYTHON" in caplog.text
     register(spark)  # what is registered last, and with which Python, is what runs
+
+
+def test_python3_of_the_same_environment_is_no_other_python(
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    """What an activated environment gives Spark that knows of no PYSPARK_PYTHON."""
+    interpreter = Path(sys.executable).resolve()
+    for environment in ("this", "that"):
+        (tmp_path / environment).mkdir()
+        (tmp_path / environment / "python").symlink_to(interpreter)
+        (tmp_path / environment / "python3").symlink_to("python")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(tmp_path / "this" / "python"))
+        patch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "this" / "python3"))
+        register(spark)
+        assert not caplog.records
+        patch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "that" / "python3"))
+        register(spark)
+        assert "PYSPARK_PYTHON" in caplog.text
+    register(spark)
 
 
 def test_a_damaged_segment_fails_the_query_and_is_named(
