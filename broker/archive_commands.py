@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from pathlib import Path
 from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_table
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
-from strandline.broker.progress import BarProgress
+from strandline.broker.progress import BarProgress, working
 from strandline.broker.tools.printing import human_bytes, plain
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
@@ -122,7 +122,9 @@ def _look(
 ) -> None:
     """One partition after the other; their reports are added. Raises StorageError."""
     with BarProgress() as progress, ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor:
-        progress.begin("segments", _segments_in(store, wanted, executor))
+        progress.begin("manifests", len(wanted))
+        segment_count = _segments_in(store, wanted, executor, on_read=progress.advance)
+        progress.begin("segments", segment_count)
         scrub = Scrub(store, executor, depth=options.depth, on_segments=progress.advance)
         for partition in wanted:
             if not state.has(partition):
@@ -133,13 +135,19 @@ def _look(
 
 
 def _segments_in(
-    store: ObjectStore, wanted: Sequence[TopicIdPartition], executor: ThreadPoolExecutor
+    store: ObjectStore,
+    wanted: Sequence[TopicIdPartition],
+    executor: ThreadPoolExecutor,
+    *,
+    on_read: Callable[[], None],
 ) -> int:
     def count(partition: TopicIdPartition) -> int:
         try:
             stored = manifest_store.load(store, partition)
         except StorageError:
             return 0
+        finally:
+            on_read()
         return 0 if stored is None else stored.manifest.segment_count
 
     return sum(executor.map(count, wanted))
@@ -321,7 +329,8 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
     """
     store.check()
     grace_ms = int(grace_hours * 3_600_000)
-    found = compare(store, now_ms=time_of_both(store, SystemClock()), grace_ms=grace_ms)
+    with working("comparing the bucket with its manifests"):
+        found = compare(store, now_ms=time_of_both(store, SystemClock()), grace_ms=grace_ms)
     if not found.object_count and load_cluster_info(store) is None:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
     if found.orphans:
@@ -329,7 +338,8 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
     for row in found.unreadable:
         print(f"strandline: {row.partition} not looked at: {row.reason}", file=sys.stderr)
     chosen = [o for o in found.orphans if delete_all or (delete and o.reason in SAFE_REASONS)]
-    delete_orphans(store, chosen)
+    with working("deleting"):
+        delete_orphans(store, chosen)
     total = human_bytes(sum(orphan.size_bytes for orphan in found.orphans))
     print(
         f"{len(found.orphans)} of {found.object_count:,} objects older than {grace_hours:g} h are"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from strandline.broker.archive_tables import human_time
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
+from strandline.broker.progress import working
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.printing import human_bytes, print_json, say
 from strandline.retention.forecast import Forecast, forecast
@@ -34,7 +35,8 @@ def print_retention(
     if not infos:
         raise InvalidConfig(f"no topic {topic!r} is archived at {store.url}")
     limits = _limits(infos[0], retention_ms, retention_bytes)
-    rows = _forecasts(store, topic, limits)
+    with working("reading manifests"):
+        rows = _forecasts(store, topic, limits)
     if as_json:
         print_json([_document(row) for row in rows])
     else:

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
+from strandline.broker.progress import working
 from strandline.broker.tools.printing import Json, human_bytes
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.cluster_info import load_cluster_info
@@ -47,7 +47,7 @@ def print_partitions(
 ) -> int:
     """One row per partition; the exit code. Raises StrandlineError."""
     store = open_store(url, endpoint_url=endpoint_url, region=region)
-    with _working("reading manifests"):
+    with working("reading manifests"):
         rows = list_partitions(store, topic=topic)
     if not rows:
         return _nothing(store, topic)
@@ -129,7 +129,7 @@ def print_segments(
 ) -> int:
     """One row per segment, as they are read; the exit code. Raises StrandlineError."""
     store = open_store(url, endpoint_url=endpoint_url, region=region)
-    with _working("reading manifests"):
+    with working("reading manifests"):
         partitions = [
             row
             for row in list_partitions(store, topic=topic)
@@ -241,23 +241,6 @@ def _nothing(store: ObjectStore, topic: str | None) -> int:
         what = f"nothing is archived at {store.url}: {why}"
     print(f"strandline: {what}", file=sys.stderr)
     return NOTHING_FOUND
-
-
-def _working(what: str) -> Progress:
-    """Something that moves while the bucket answers; on standard error, so pipes stay clean.
-
-    Nothing at all where nobody looks: into a file it would write empty lines.
-    """
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    progress.add_task(what, total=None)
-    return progress
 
 
 def make_console() -> Console:

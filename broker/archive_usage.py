@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from strandline.broker.archive_tables import WHERE_IT_IS, human_time
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
+from strandline.broker.progress import working
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.printing import Json, human_bytes, print_json, say
 from strandline.storage.clock import SystemClock
@@ -41,7 +42,8 @@ class _Looked:
 def print_usage(store: ObjectStore, *, prices: Mapping[str, float], as_json: bool) -> int:
     """The exit code. `prices`: per GiB and month, by storage class. Raises StrandlineError."""
     store.check()
-    looked = _look(store)
+    with working("listing objects"):
+        looked = _look(store)
     if not looked.usage.current.object_count:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
     strangers = sorted(set(prices) - set(looked.usage.by_class))

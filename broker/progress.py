@@ -1,4 +1,7 @@
-"""Progress bars of commands: on standard error, and only where somebody looks."""
+"""Progress bars of commands: on standard error, and only where somebody looks.
+
+Into a file they would write empty lines; pipes of standard output stay clean either way.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -43,3 +47,17 @@ class BarProgress:
 
     def advance(self, count: int = 1) -> None:
         self._progress.advance(self._task, count)
+
+
+def working(what: str) -> Progress:
+    """Something that moves while a bucket answers, for work whose length nobody knows."""
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    progress.add_task(what, total=None)
+    return progress
