@@ -32,14 +32,8 @@ export PYSPARK_PYTHON={shlex.quote(sys.executable)}
 {strandline} archive show {archive} --topic {TOPIC}
 
 # the first records of a partition, from S3 through the broker (kcat is a Debian package)
+{strandline} consume {TOPIC} --partition 0 --from start --max-messages 3 -b {settings.bootstrap}
 kcat -b {settings.bootstrap} -C -t {TOPIC} -p 0 -o beginning -c 3
-{python} - <<'PYTHON'
-from confluent_kafka import Consumer, TopicPartition
-consumer = Consumer({{"bootstrap.servers": "{settings.bootstrap}", "group.id": "by-hand"}})
-consumer.assign([TopicPartition("{TOPIC}", 0, 0)])
-for message in consumer.consume(3, timeout=10):
-    print(message.offset(), message.key(), message.value())
-PYTHON
 
 # Spark straight from the bucket
 {python} - <<'PYTHON'
