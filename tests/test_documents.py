@@ -140,6 +140,28 @@ def test_targets_of_make_that_documents_name_are_listed_by_make_help() -> None:
     assert unknown == []
 
 
+# What the system says, not we.
+SYSTEMS_WORDS = {"Address already in use", "No space left on device"}
+
+
+def sayings() -> Iterator[tuple[Path, str]]:
+    """Runs of three words and more in the first cells of tables of what the log, or Spark, says."""
+    head = re.compile(r"^\| what (?:the log|it) says \|.*\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)
+    for page in markdown_files():
+        for row in "".join(head.findall(page.read_text())).splitlines():
+            for text in re.findall(r"`([^`]+)`", row.split(" | ")[0]):
+                for run in re.split(r"\.\.\.|\w+=|[:;,]|\d+", text):
+                    if run.strip().count(" ") >= 2 and run.strip() not in SYSTEMS_WORDS:
+                        yield page, run.strip()
+
+
+def test_what_the_log_says_in_documents_is_what_it_says() -> None:
+    joined = re.sub(r'"\s*\n\s*f?"', "", product_text())
+    said = list(sayings())
+    assert [f"{name(page)}: {run}" for page, run in said if run not in joined] == []
+    assert len(said) > 40, "the tables are not found any more"
+
+
 def test_the_pages_table_of_lake_options_has_all_of_them() -> None:
     page = (ROOT / "docs" / "lake.md").read_text()
     options = page[page.index("\n## Options\n") : page.index("\n## Values\n")]
