@@ -118,6 +118,10 @@ _REMEDIES: Mapping[int, str] = {
     errno.EPERM: "the user that strandline runs as may not do this. Give it the folder (chown)",
     errno.EMFILE: "the process may have too few open files. Raise the limit (ulimit -n)",
     errno.ENFILE: "the machine has too many open files (sysctl fs.file-max)",
+    errno.EADDRINUSE: "another process has the port (ss -ltnp says which). Stop it, or take another"
+    " port (listeners, strandline.metrics.listener)",
+    errno.EADDRNOTAVAIL: "this machine has no such address. What clients are told to connect to is"
+    " advertised.listeners; listeners is where the broker listens",
 }
 
 

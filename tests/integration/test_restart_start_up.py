@@ -124,20 +124,27 @@ def test_a_second_broker_on_the_same_folder_is_refused_and_the_first_goes_on(
         assert append(client, "still-mine", batch()) == 0
 
 
-def test_a_port_that_is_taken_is_named(first: BrokerProcess, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_named_with_how_to_find_who_has_it(
+    first: BrokerProcess, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     finished = serve(log_dirs=str(data), listeners=f"PLAINTEXT://127.0.0.1:{first.port}")
     message = refusal_of(finished, FAILURE)
     assert str(first.port) in message
+    assert "ss -ltnp" in message
     assert_serves(first.port)
     # Nothing is broken by it: the folder can be used a moment later.
     with BrokerProcess(tmp_path) as broker:
         assert_serves(broker.port)
 
 
-def test_a_host_that_is_not_ours_is_named(tmp_path: Path) -> None:
+def test_a_host_that_is_not_ours_is_named_with_the_key_that_may_have_been_meant(
+    tmp_path: Path,
+) -> None:
     finished = serve(log_dirs=str(tmp_path / "data"), listeners="PLAINTEXT://192.0.2.1:0")
-    assert "192.0.2.1" in refusal_of(finished, FAILURE)
+    message = refusal_of(finished, FAILURE)
+    assert "192.0.2.1" in message
+    assert "advertised.listeners" in message
 
 
 def test_a_folder_of_another_broker_is_refused(tmp_path: Path) -> None:
