@@ -32,6 +32,7 @@ from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import read_fields, tell
 from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,16 +138,28 @@ def default_threads() -> int:
 def read_in_order(
     query: Query, plan: ScanPlan, reader: ObjectReader, *, threads: int
 ) -> Iterator[Any]:
-    """The batches of all splits in their order; ends its threads when it is closed early."""
-    rows = 0
+    """The batches of all splits in their order; ends its threads when it is closed early.
+
+    Where there is none, one without rows: Polars takes the types from a batch.
+    """
+    rows = batches = 0
     planning = reader.statistics()
     try:
         with _SplitThreads(query, reader, threads) as running:
             for batch in running.batches(plan.splits):
                 rows += batch.num_rows
+                batches += 1
                 yield batch
+        if not batches:
+            yield _empty(query.schema)
     finally:
         tell("scan read", read_fields(plan, rows, reader.statistics(), planning=planning))
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 class _SplitThreads:
@@ -239,6 +252,8 @@ def _value(one: FilterTuple, column: str, value: object) -> object:
             return value
         case "timestamp", int() if not isinstance(value, bool):
             return _moment(one, value)
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise InvalidConfig(f"filter {one!r}: {value} is no number of 64 bits")
     raise InvalidConfig(f"filter {one!r}: {column} cannot be compared with {value!r}")
 
 

@@ -52,6 +52,8 @@ def _mask(column: Any, one: Comparison) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.int64())  # a filter's numbers have as many bits
     if one.operator is Operator.NOT_NULL:
         mask = column.is_valid()
     elif one.operator is Operator.IN:

@@ -8,7 +8,7 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,23 @@ def test_polars_takes_it_as_a_frame(archive: ArchiveBuilder) -> None:
     by_partition = frame.group_by("partition").len().sort("partition")
     assert by_partition["len"].to_list() == [100 * len(Codec), 50]
     assert frame["headers"][0].to_list()[0]["key"] == "trace"
+
+
+def test_what_has_no_rows_is_an_empty_frame_with_its_columns(archive: ArchiveBuilder) -> None:
+    archive.add_topic("empty", partitions=2)
+    nothing: Sequence[tuple[str, list[Any]]] = [
+        ("empty", []),
+        ("t", [("offset", ">=", 10**9)]),
+        ("t", [("value", "==", b"none is this")]),
+    ]
+    for topic, filters in nothing:
+        frame = pl.from_arrow(scan(archive.url, topic, columns=["key", "offset"], filters=filters))
+        assert isinstance(frame, pl.DataFrame)
+        assert (frame.shape, frame.columns) == ((0, 2), ["key", "offset"])
+        assert scan(archive.url, topic, filters=filters).read_all().num_rows == 0
+        with duckdb.connect() as connection:
+            connection.register("records", scan(archive.url, topic, filters=filters))
+            assert connection.sql("select count(*) from records").fetchall() == [(0,)]
 
 
 def test_duckdb_and_polars_have_the_types_of_the_records(archive: ArchiveBuilder) -> None:
@@ -195,6 +212,11 @@ def test_filters_choose_rows_whether_they_prune_or_not(archive: ArchiveBuilder) 
     assert offsets(("key", "!=", "key-1"), ("offset", "<", 4), zero) == [2, 3]  # key 0 is null
     assert offsets(("key", "not in", ["key-1"]), ("offset", "<", 4), zero) == [2, 3]
     assert offsets(("topic", "!=", "t")) == []
+    # Numbers that no offset, and no type of a timestamp, can be.
+    assert offsets(("offset", "in", [3, INT64_MIN]), zero) == [3]
+    assert offsets(("offset", "!=", INT64_MAX), ("offset", "<", 2), zero) == [0, 1]
+    assert offsets(("timestampType", "in", [0, 2**40]), ("offset", "<", 2), zero) == [0, 1]
+    assert offsets(("timestampType", "==", 2**40)) == []
     values = [r.offset for r in made if r.value == b""]
     assert offsets(("value", "==", b""), zero) == values
 
@@ -208,6 +230,8 @@ def test_filters_choose_rows_whether_they_prune_or_not(archive: ArchiveBuilder) 
         ([("timestamp", ">", 10**18)], "milliseconds since 1970, in years 1 to 9999"),
         ([("timestamp", "=", dt.datetime(2024, 1, 1))], "needs a zone"),
         ([("key", "in", b"k")], "in wants a list"),
+        ([("offset", "in", [3, 2**63])], "9223372036854775808 is no number of 64 bits"),
+        ([("offset", "!=", -(2**63) - 1)], "is no number of 64 bits"),
         ([("offset", "=")], r"must be \(column, operator, value\)"),
     ],
 )
