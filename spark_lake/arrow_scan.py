@@ -181,6 +181,7 @@ class _SplitThreads:
 
     def batches(self, splits: Sequence[Split]) -> Iterator[Any]:
         queues: list[queue.Queue[Any]] = []
+        process = os.getpid()
         for number in range(len(splits)):
             # One split more than threads is under way, so that no thread is idle.
             while len(queues) < min(len(splits), number + self._threads + 1):
@@ -191,6 +192,12 @@ class _SplitThreads:
                 if isinstance(item, BaseException):
                     raise item
                 yield item
+                if process != os.getpid():
+                    # The threads are those of the other process: it would be waited for in vain.
+                    raise InvalidConfig(
+                        "this reader was begun in another process, before a fork: make one with"
+                        " scan in the process that reads it"
+                    )
 
     def _fill(self, split: Split, into: queue.Queue[Any]) -> None:
         try:
@@ -245,6 +252,8 @@ def _value(one: FilterTuple, column: str, value: object) -> object:
         case "topic", str():
             return value
         case "partition" | "offset" | "timestampType", int() if not isinstance(value, bool):
+            if not INT64_MIN <= value <= INT64_MAX:
+                raise InvalidConfig(f"filter {one!r}: {value} is no number of 64 bits")
             return value
         case "timestamp", dt.datetime():
             if value.tzinfo is None:
@@ -252,8 +261,6 @@ def _value(one: FilterTuple, column: str, value: object) -> object:
             return value
         case "timestamp", int() if not isinstance(value, bool):
             return _moment(one, value)
-            if not INT64_MIN <= value <= INT64_MAX:
-                raise InvalidConfig(f"filter {one!r}: {value} is no number of 64 bits")
     raise InvalidConfig(f"filter {one!r}: {column} cannot be compared with {value!r}")
 
 

@@ -5,7 +5,8 @@ to configure. This class adds what the lake needs on top: exactly the bytes aske
 the four kinds of error of `storage.errors`, few and bounded retries, and a count of what was read.
 
 Forks: Spark forks its Python workers, and s3fs must be made after the fork. So nothing is opened
-before the first read, and pickling (driver to executor) carries only the way to open it.
+before the first read, what was opened is opened anew behind a fork (the connections are those of
+the other process), and pickling (driver to executor) carries only the way to open it.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class ObjectReader:
         self._root = url.removeprefix("s3://").removeprefix("file://")
         self._is_local = url.startswith("file://")
         self._lock = threading.Lock()
+        self._process: int | None = None
         self._file_system: FileSystem | None = None
         self._ranged: RangedGets | None = None
         self._signer: FileSystem | None = None
@@ -216,7 +218,9 @@ class ObjectReader:
 
     def _open(self) -> FileSystem:
         with self._lock:
-            if self._file_system is None:
+            if self._file_system is None or self._process != os.getpid():
+                self._process = os.getpid()
+                self._signer = None
                 self._file_system = _open_file_system(self.url, self._s3)
                 self._ranged = _ranged_gets(self.url, self._s3, self._file_system)
             return self._file_system

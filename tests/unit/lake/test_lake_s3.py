@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ import pytest
 import s3fs
 from moto.server import ThreadedMotoServer
 
+from strandline.spark_lake import scan
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import S3Options
 from strandline.spark_lake.source import StrandlineDataSource
 from strandline.storage.errors import (
     AccessDenied,
+    InvalidConfig,
     ObjectCorrupt,
     ObjectNotFound,
     StrandlineError,
@@ -83,6 +86,33 @@ def offsets(options: dict[str, str]) -> list[int]:
 
 def test_an_archive_in_a_bucket_is_read_completely(options: dict[str, str]) -> None:
     assert offsets(options) == list(range(900))
+
+
+# Python 3.12 warns of forks beside threads, which is what this is about.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_reader_goes_through_a_fork_unless_it_was_begun(options: dict[str, str]) -> None:
+    """As workers of a notebook have it, which are forked: neither hangs, nor shares connections."""
+    given = {name: text for name, text in options.items() if name != "path"}
+    made, begun = (scan(options["path"], options=given | {"splitBytes": 1 << 20}) for _ in "12")
+    first = begun.read_next_batch().num_rows
+    fork = multiprocessing.get_context("fork")
+    told, tells = fork.Pipe(duplex=False)
+
+    def read() -> None:
+        tells.send(made.read_all().num_rows)
+        try:
+            begun.read_all()
+        except InvalidConfig as error:
+            tells.send(str(error))
+
+    forked = fork.Process(target=read, daemon=True)
+    forked.start()
+    assert told.poll(60)
+    assert told.recv() == 900
+    assert told.poll(60)
+    assert "begun in another process, before a fork: make one with scan" in told.recv()
+    forked.join()
+    assert (made.read_all().num_rows, first + begun.read_all().num_rows) == (900, 900)
 
 
 def test_bounds_are_found_in_a_bucket(options: dict[str, str]) -> None:
