@@ -3,10 +3,12 @@
     both schemas    date, timestamp-millis, timestamp-micros, decimal    kept if the reader has any
                     uuid, time-*, local-timestamp-*, others              left out: plain values
     a row           a number where the reader has a time                 the time that it means
+                    bytes where the reader has a decimal                 the decimal they mean
                     text where the reader has bytes                      a default: a byte a letter
 
 fastavro makes a time of what was *written* as one. A field that became `timestamp-millis` later
-comes as the number it was then, and Arrow would take that for microseconds. Defaults come as the
+comes as the number it was then, and Arrow would take that for microseconds; bytes that became a
+decimal come as bytes. Defaults come as the
 schema has them, where bytes are the letters of the same numbers; Arrow would make UTF-8 of them.
 """
 
@@ -71,7 +73,7 @@ def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
         inside = next((found for one in schema if (found := fixer(one, named))), None)
         return None if inside is None else _unless_null(inside)
     if isinstance(schema, str):
-        return _if_text({}) if schema == "bytes" else named.get(schema)
+        return _if_bytes({}) if schema == "bytes" else named.get(schema)
     kind = schema["type"]
     if isinstance(kind, dict | list):
         return fixer(kind, named)
@@ -86,7 +88,7 @@ def fixer(schema: Any, named: dict[str, Fix]) -> Fix:
             item = fixer(schema["values"], named)
             return None if item is None else _each_value(item)
         case "bytes" | "fixed":
-            fix = _if_text(schema)
+            fix = _if_bytes(schema)
             if "name" in schema:
                 named[schema["name"]] = fix
             return fix
@@ -116,14 +118,15 @@ def _if_number(time: Callable[[int], Any]) -> Fix:
     return lambda value: time(value) if type(value) is int else value
 
 
-def _if_text(schema: Mapping[str, Any]) -> Fix:
+def _if_bytes(schema: Mapping[str, Any]) -> Fix:
     def fixed(value: Any) -> Any:
-        if type(value) is not str:
+        if type(value) is str:
+            value = value.encode("latin-1")
+        if type(value) is not bytes:
             return value
-        content = value.encode("latin-1")
         if schema.get("logicalType") != "decimal":
-            return content
-        digits = int.from_bytes(content, "big", signed=True)
+            return value
+        digits = int.from_bytes(value, "big", signed=True)
         return decimal.Decimal(digits).scaleb(-int(schema.get("scale", 0)))
 
     return fixed

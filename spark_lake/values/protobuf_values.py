@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,14 @@ from strandline.spark_lake.values.registry import Registry
 from strandline.storage.errors import InvalidConfig
 
 _TIMESTAMP = "google.protobuf.Timestamp"
+# Files that come with Protobuf: nobody has to give them, and a registry has them as no references.
+_COMES_ALONG = tuple(
+    f"google/protobuf/{name}.proto"
+    for name in (
+        *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context"),
+        *("struct", "timestamp", "type", "wrappers"),
+    )
+)
 
 
 class ProtobufValues:
@@ -115,15 +124,14 @@ def _protobuf() -> Any:
 
 def _load(descriptors: bytes, message: str) -> tuple[Any, Callable[[], Any]]:
     descriptor_pb2 = _protobuf()
-    from google.protobuf import descriptor_pool, message_factory, timestamp_pb2
+    from google.protobuf import descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
     try:
         files = descriptor_pb2.FileDescriptorSet.FromString(descriptors).file
-        given = {file.name for file in files}
-        if timestamp_pb2.DESCRIPTOR.name not in given:
-            pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+        added = {file.name for file in files}
         for file in files:
+            _add_what_comes_along(pool, file, added)
             pool.Add(file)
         descriptor = pool.FindMessageTypeByName(message)
     except KeyError as error:
@@ -131,8 +139,23 @@ def _load(descriptors: bytes, message: str) -> tuple[Any, Callable[[], Any]]:
             f"option valueMessage: the descriptors have no message {message}"
         ) from error
     except Exception as error:  # DecodeError and TypeError of damaged or incomplete sets
-        raise InvalidConfig(f"option valueDescriptors cannot be read: {error}") from error
+        raise InvalidConfig(
+            "the descriptors (of option valueDescriptors, or the registry's) cannot be read:"
+            f" {error}; they must have what their files import (protoc --include_imports), and a"
+            " registry's references are not followed: then give valueDescriptors"
+        ) from error
     return descriptor, message_factory.GetMessageClass(descriptor)
+
+
+def _add_what_comes_along(pool: Any, file: Any, added: set[str]) -> None:
+    """Adds the files of Protobuf's own that `file` imports, what they import first."""
+    for name in file.dependency:
+        if name in _COMES_ALONG and name not in added:
+            added.add(name)
+            module = importlib.import_module(f"{name.removesuffix('.proto')}_pb2".replace("/", "."))
+            own = type(file).FromString(module.DESCRIPTOR.serialized_pb)
+            _add_what_comes_along(pool, own, added)
+            pool.Add(own)
 
 
 def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
@@ -140,7 +163,8 @@ def _struct(descriptor: Any, above: tuple[str, ...]) -> Any:
 
     if descriptor.full_name in above:
         raise InvalidConfig(
-            f"option valueMessage: {descriptor.full_name} contains itself, which makes no column"
+            f"option valueMessage: {descriptor.full_name} contains itself, which makes no column;"
+            " give valueDescriptors whose messages lack the field, or read valueFormat=raw"
         )
     inside = (*above, descriptor.full_name)
     return pa.struct([pa.field(one.name, _field_type(one, inside)) for one in descriptor.fields])

@@ -197,6 +197,27 @@ def test_numbers_written_before_they_were_times_are_the_times_they_meant(
     assert again[0] == again[1] == {**row, "named": [("k", {"at": 7})]}
 
 
+def test_bytes_written_before_they_were_a_decimal_are_the_decimal_they_meant(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    fixed = {"type": "fixed", "name": "F", "size": 2}
+    decimal = {"logicalType": "decimal", "precision": 4, "scale": 2}
+    before = record_of(a="bytes", b=["null", fixed], c="int")
+    after = record_of(a={"type": "bytes", **decimal}, b=["null", {**fixed, **decimal}], c=DATE)
+    registry.answers = {
+        "/subjects/t-value/versions/latest": {"id": 2, "schema": json.dumps(after)},
+        "/schemas/ids/1": {"schema": json.dumps(before)},
+        "/schemas/ids/2": {"schema": json.dumps(after)},
+    }
+    rows = [{"a": b"\x83", "b": b"\x00\x7d", "c": 1}, {"a": b"\x01", "b": None, "c": 2}]
+    archive = archive_of(tmp_path, [framed(n, avro(row, before)) for row in rows for n in (1, 2)])
+    found = values_of(archive, valueFormat="avro", registryurl=registry.url)
+    day = date(1970, 1, 2)
+    first = {"a": Decimal("-1.25"), "b": Decimal("1.25"), "c": day}
+    second = {"a": Decimal("0.01"), "b": None, "c": day + timedelta(days=1)}
+    assert found == [first, first, second, second]
+
+
 @pytest.mark.parametrize("written", ["uuid", "time-micros", "local-timestamp-micros", "unheard-of"])
 def test_logical_types_that_make_no_column_are_the_plain_values(
     tmp_path: Path, registry: FakeRegistry, written: str

@@ -41,6 +41,11 @@ def message_of(name: str, number: int) -> bytes:
     return bytes(made.SerializeToString())
 
 
+def answer_of(file: descriptor_pb2.FileDescriptorProto) -> dict[str, str]:
+    content = base64.b64encode(file.SerializeToString()).decode()
+    return {"schemaType": "PROTOBUF", "schema": content}
+
+
 # As Confluent's serializers write them: zigzag varints, the count first, and 0 for the first.
 FRAMES = {
     "shop.Order": (b"\x00", {"amount": 3}),
@@ -57,8 +62,7 @@ def test_only_the_message_that_is_wanted_makes_rows(
     wanted: str,
     together: bool,
 ) -> None:
-    content = base64.b64encode(shop().SerializeToString()).decode()
-    answer = {"schemaType": "PROTOBUF", "schema": content}
+    answer = answer_of(shop())
     registry.answers = {LATEST: answer, BY_ID.format(4): answer}
     options: dict[str, Any] = {
         "valueFormat": "protobuf",
@@ -87,11 +91,9 @@ def test_a_value_is_the_message_that_its_writers_schema_says(
     newer.message_type.reverse()
     lacking = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop")
     for number, file in enumerate((older, newer, lacking), 1):
-        content = base64.b64encode(file.SerializeToString()).decode()
-        answer = {"schemaType": "PROTOBUF", "schema": content}
-        registry.answers[BY_ID.format(number)] = answer
+        registry.answers[BY_ID.format(number)] = answer_of(file)
         if file is newer:
-            registry.answers[LATEST] = answer
+            registry.answers[LATEST] = answer_of(file)
     registry.answers[BY_ID.format(4)] = {"schema": '"string"'}
     registry.answers[BY_ID.format(5)] = {"schemaType": "PROTOBUF", "schema": "no base64!"}
     order, refund = message_of("shop.Order", 3), message_of("shop.Refund", 5)
@@ -119,6 +121,72 @@ def test_a_value_is_the_message_that_its_writers_schema_says(
         alone = archive_of(tmp_path / str(number), [values[number]])
         with pytest.raises(ObjectCorrupt, match=says):
             values_of(alone, **options, valueMessage="shop.Order")
+
+
+def test_indexes_count_the_entries_of_maps_where_the_registry_has_them(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    """A map's entry is a nested message: in front in what protoc made, last in a text's."""
+    kind = descriptor_pb2.FieldDescriptorProto
+    values = []
+    for number, first in ((1, "FeesEntry"), (2, "Note")):
+        file = shop()
+        order = file.message_type[0]
+        entry = descriptor_pb2.DescriptorProto(name="FeesEntry")
+        entry.options.map_entry = True
+        for tag, name in ((1, "key"), (2, "value")):
+            entry.field.add(name=name, number=tag, type=kind.TYPE_INT32, label=kind.LABEL_OPTIONAL)
+        order.nested_type.insert(0 if first == "FeesEntry" else 2, entry)
+        order.field.add(
+            name="fees",
+            number=2,
+            type=kind.TYPE_MESSAGE,
+            type_name=".shop.Order.FeesEntry",
+            label=kind.LABEL_REPEATED,
+        )
+        answer = answer_of(file)
+        registry.answers |= {BY_ID.format(number): answer, LATEST: answer}
+        places = [one.name for one in order.nested_type]
+        values += [
+            framed(number, bytes([4, 0, 2 * places.index(name)]) + message_of("shop.Order.Note", 3))
+            for name in ("Note", "Line", "FeesEntry")
+        ]
+    rows = values_of(
+        archive_of(tmp_path, values),
+        valueFormat="protobuf",
+        registryurl=registry.url,
+        valueMessage="shop.Order.Line",
+        valueErrors="null",
+    )
+    assert rows == [None, {"count": 3}, None] * 2
+
+
+def test_files_that_come_with_protobuf_are_there_though_nobody_gives_them(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    """A registry knows them without a reference, and so does protoc without --include_imports."""
+    file = shop()
+    for number, name in enumerate(("wrappers.Int32Value", "duration.Duration", "type.Type"), 2):
+        module, _, message = name.partition(".")
+        file.dependency.append(f"google/protobuf/{module}.proto")
+        file.message_type[0].field.add(
+            name=module,
+            number=number,
+            type=descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE,
+            type_name=f".google.protobuf.{message}",
+            label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+        )
+    registry.answers = {LATEST: answer_of(file), BY_ID.format(1): answer_of(file)}
+    order = b"\x08\x03" + b"\x12\x02\x08\x05" + b"\x1a\x04\x08\x01\x10\x02"
+    options = {"valueFormat": "protobuf", "registryurl": registry.url}
+    (row,) = values_of(archive_of(tmp_path / "1", [framed(1, b"\0" + order)]), **options)
+    assert row["amount"] == 3
+    assert (row["wrappers"], row["duration"]) == ({"value": 5}, {"seconds": 1, "nanos": 2})
+    assert row["type"] is None
+    file.dependency.append("shop/customer.proto")
+    registry.answers = {LATEST: answer_of(file)}
+    with pytest.raises(InvalidConfig, match=r"customer\.proto.* references are not followed"):
+        values_of(archive_of(tmp_path / "2", [b""]), **options)
 
 
 @pytest.mark.parametrize("schema", ["no base64!", base64.b64encode(b"\xff\xff").decode(), ""])
