@@ -2,6 +2,7 @@
 
     both schemas    date, timestamp-millis, timestamp-micros, decimal    kept if the reader has any
                     uuid, time-*, local-timestamp-*, others              left out: plain values
+    the writer's    of a field that is plain in the reader's             left out: plain values
     a row           a number where the reader has a time                 the time that it means
                     bytes where the reader has a decimal                 the decimal they mean
                     text where the reader has bytes                      a default: a byte a letter
@@ -64,6 +65,60 @@ def without_logical(schema: Any, kept: Collection[str]) -> Any:
             {**one, "type": without_logical(one.get("type"), kept)} for one in _fields(schema)
         ]
     return made
+
+
+def as_wanted(writer: Any, reader: Any, named: Mapping[str, Any]) -> Any:
+    """The writer's schema without the logical types that the reader's does not have there.
+
+    fastavro would make a time where the column is of numbers. `named` has the reader's named types.
+    """
+    if isinstance(reader, str):
+        reader = named.get(reader, reader)
+    if isinstance(reader, list):
+        # A union of a type and null: others make no column.
+        reader = next((one for one in reader if one != "null"), "null")
+        return as_wanted(writer, reader, named)
+    if isinstance(reader, dict) and isinstance(reader["type"], dict | list):
+        return as_wanted(writer, reader["type"], named)
+    if isinstance(writer, list):
+        return [as_wanted(one, reader, named) for one in writer]
+    if not isinstance(writer, dict):
+        return writer
+    if isinstance(writer.get("type"), dict | list):
+        return {**writer, "type": as_wanted(writer["type"], reader, named)}
+    kept = reader if isinstance(reader, dict) else {}
+    made = {
+        name: as_wanted(part, kept.get(name, part), named) if name in ("items", "values") else part
+        for name, part in writer.items()
+        if name != "logicalType" or "logicalType" in kept
+    }
+    if "fields" in made:
+        wanted = {name: one for one in _fields(kept) for name in _names(one)}
+        made["fields"] = [
+            {**one, "type": as_wanted(one.get("type"), wanted[one["name"]]["type"], named)}
+            if one.get("name") in wanted
+            else one
+            for one in _fields(writer)
+        ]
+    return made
+
+
+def named_types(schema: Any) -> dict[str, Any]:
+    """Records, enums and fixed types of a parsed schema by their names."""
+    if isinstance(schema, list):
+        return {name: kind for one in schema for name, kind in named_types(one).items()}
+    if not isinstance(schema, dict):
+        return {}
+    found = {schema["name"]: schema} if "name" in schema else {}
+    for part in (schema.get("type"), schema.get("items"), schema.get("values")):
+        found |= named_types(part)
+    for one in _fields(schema):
+        found |= named_types(one["type"])
+    return found
+
+
+def _names(one: Mapping[str, Any]) -> list[str]:
+    return [one["name"], *one.get("aliases", ())]
 
 
 def fixer(schema: Any, named: dict[str, Fix]) -> Fix:

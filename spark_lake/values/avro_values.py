@@ -19,7 +19,13 @@ from typing import Any
 
 from strandline.spark_lake.values.avro_bounds import NOTHING_LISTED, contains_itself, lists_nothing
 from strandline.spark_lake.values.avro_columns import AvroColumns
-from strandline.spark_lake.values.avro_logical import fixer, logical_types, without_logical
+from strandline.spark_lake.values.avro_logical import (
+    as_wanted,
+    fixer,
+    logical_types,
+    named_types,
+    without_logical,
+)
 from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
 from strandline.spark_lake.values.decoder import UnparsableValue
 from strandline.spark_lake.values.registry import FRAME_BYTES, Registry
@@ -54,6 +60,7 @@ class AvroValues:
         self._logical = logical_types(parsed)
         self._reader_schema = _parsed(without_logical(json.loads(schema), self._logical))
         self._fix = fixer(self._reader_schema, {})
+        self._named = named_types(self._reader_schema)
         self._reader = _Writer(schema=self._reader_schema, read=_fastavro().schemaless_reader)
         self._registry = registry
         # By id; what cannot be used is asked for once, too.
@@ -126,7 +133,8 @@ class AvroValues:
             # {"type": "string"} is a schema of JSON too, and of other bytes.
             return UnparsableValue(f"its schema {schema_id} is {found.kind.lower()}")
         try:
-            parsed = _parsed(without_logical(json.loads(found.text), self._logical))
+            written = without_logical(json.loads(found.text), self._logical)
+            parsed = _parsed(as_wanted(written, self._reader_schema, self._named))
         except BAD_SCHEMA as error:
             return UnparsableValue(
                 f"its schema {schema_id} in the registry is no Avro schema that stands alone:"

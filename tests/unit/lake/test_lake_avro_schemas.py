@@ -218,6 +218,40 @@ def test_bytes_written_before_they_were_a_decimal_are_the_decimal_they_meant(
     assert found == [first, first, second, second]
 
 
+def test_a_logical_type_that_one_field_leaves_out_is_the_plain_value_there(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    """As it is where the reader's schema has no logical type at all."""
+    cents = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+
+    def schema(millis: Any, day: Any, price: Any) -> dict[str, Any]:
+        inner = {"type": "record", "name": "Inner", "fields": [{"name": "at", "type": millis}]}
+        return record_of(
+            kept=MILLIS,
+            at=["null", millis],
+            many={"type": "array", "items": ["null", day]},
+            named={"type": "map", "values": inner},
+            inner="a.b.Inner",
+            price=price,
+        )
+
+    written, wanted = schema(MILLIS, DATE, cents), schema("long", "int", "bytes")
+    wanted["fields"][5] |= {"name": "cost", "aliases": ["price"]}
+    registry.answers = {"/schemas/ids/1": {"schema": json.dumps(written)}}
+    row = {"at": 5, "many": [3, None], "named": {"k": {"at": 7}}, "inner": {"at": -1}}
+    plain = schema("long", "int", "bytes")
+    plain["fields"][0]["type"] = "long"
+    value = framed(1, avro({**row, "kept": START_MS, "price": b"\x83"}, plain))
+    (found,) = values_of(
+        archive_of(tmp_path, [value]),
+        valueFormat="avro",
+        registryurl=registry.url,
+        valueSchema=json.dumps(wanted),
+    )
+    kept = datetime.fromtimestamp(START_MS / 1000, UTC)
+    assert found == {**row, "kept": kept, "named": [("k", {"at": 7})], "cost": b"\x83"}
+
+
 @pytest.mark.parametrize("written", ["uuid", "time-micros", "local-timestamp-micros", "unheard-of"])
 def test_logical_types_that_make_no_column_are_the_plain_values(
     tmp_path: Path, registry: FakeRegistry, written: str
