@@ -45,9 +45,10 @@ TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as librdkafka asks again for ever after a
 
 Each on purpose:
 
-* **ListOffsets** -3, the record with the largest timestamp, looks through both tiers; Kafka's looks
-  at the local disk. A lookup by time for which the archive cannot be read now gets
-  KAFKA_STORAGE_ERROR, which clients repeat, and not UNKNOWN_SERVER_ERROR.
+* **ListOffsets** -3, the record with the largest timestamp, looks through both tiers, and only at
+  records that are not deleted; Kafka's looks at all that is on the local disk. A lookup by time for
+  which the archive cannot be read now gets KAFKA_STORAGE_ERROR, which clients repeat, and not
+  UNKNOWN_SERVER_ERROR.
 * **Fetch** from an archive that cannot be read now is answered without records and without an
   error, as when its time is over; so is a read beyond `remote.log.reader.max.pending.tasks`. A
   partition that is answered with an error still gets its high watermark, last stable offset and log

@@ -460,9 +460,14 @@ class LocalLog(SegmentedLog):
         first_offset = segments.start_offset if start_offset is None else start_offset
         return segments.find_timestamp(timestamp_ms, first_offset)
 
-    def max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the highest timestamp of the log; None without timestamps."""
-        return self._list.find_max_timestamp()
+    def max_timestamp(self, *, start_offset: int | None = None) -> TimestampOffset | None:
+        """The first record with the highest timestamp, at or after `start_offset` if given.
+
+        None without timestamps. As `find_timestamp`, this belongs in a worker thread.
+        """
+        segments = self._list
+        first_offset = segments.start_offset if start_offset is None else start_offset
+        return segments.find_max_timestamp(first_offset)
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions that have records in [start_offset, end_offset)."""

@@ -53,15 +53,19 @@ class SegmentList:
                     return found
         return None
 
-    def find_max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the highest timestamp; None without timestamps."""
+    def find_max_timestamp(self, start_offset: int) -> TimestampOffset | None:
+        """The first record at or after `start_offset` with the highest timestamp of those.
+
+        None without timestamps.
+        """
         best: TimestampOffset | None = None
         # The first of equals comes first. A compacted segment may no longer hold the record that
         # gave it its time; then another one's may be later.
-        for segment in sorted(self.segments, key=lambda s: s.max_timestamp_ms, reverse=True):
+        segments = self.from_offset(start_offset)
+        for segment in sorted(segments, key=lambda s: s.max_timestamp_ms, reverse=True):
             if best is not None and segment.max_timestamp_ms <= best.timestamp_ms:
                 break
-            found = segment.find_max_timestamp()
+            found = segment.find_max_timestamp(start_offset)
             if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
                 best = found
         return best

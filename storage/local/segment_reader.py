@@ -379,28 +379,41 @@ class SegmentReader:
             return 0
         return batch.position
 
-    def find_max_timestamp(self) -> TimestampOffset | None:
-        """The first record that has the highest timestamp of the segment."""
+    def find_max_timestamp(self, start_offset: int) -> TimestampOffset | None:
+        """Of the records at or after `start_offset`, the first that has the highest timestamp."""
         if self.max_timestamp_ms == NO_TIMESTAMP:
             return None
         start = self.locate(self.max_timestamp_offset)
         if start is None:
             return None
-        batch = next(self._walk(start.position))
-        header = self._header_at(batch.position)
-        if header.record_count == 0:
-            # Compaction took its records and left the header, which keeps their time.
-            return max(
-                filter(None, map(self._latest, self._walk(0))),
-                key=lambda found: found.timestamp_ms,
-                default=None,
-            )
-        return self._latest(batch)
+        found = self._latest(next(self._walk(start.position)), self.base_offset)
+        if found is not None and found.offset >= start_offset:
+            return found
+        # That record was deleted, or compaction took it and left its batch's header with its time.
+        return self._search_latest(start_offset)
 
-    def _latest(self, batch: WalkedBatch) -> TimestampOffset | None:
+    def _search_latest(self, start_offset: int) -> TimestampOffset | None:
+        """Reads all headers, and the records of those batches that come into question."""
+        first = self.locate(start_offset)
+        if first is None:
+            return None
+        timed = [
+            (self._header_at(b.position).max_timestamp_ms, b) for b in self._walk(first.position)
+        ]
+        best: TimestampOffset | None = None
+        for highest_ms, batch in sorted(timed, key=lambda pair: pair[0], reverse=True):
+            if best is not None and highest_ms <= best.timestamp_ms:
+                break
+            found = self._latest(batch, start_offset)
+            if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
+                best = found
+        return best
+
+    def _latest(self, batch: WalkedBatch, start_offset: int) -> TimestampOffset | None:
         header = self._header_at(batch.position)
+        records = (record for record in self._records(batch) if record.offset >= start_offset)
         # max() keeps the first of equals. The header's own maximum is the client's word only.
-        latest = max(self._records(batch), key=lambda record: record.timestamp_ms, default=None)
+        latest = max(records, key=lambda record: record.timestamp_ms, default=None)
         if latest is None:
             return None
         return TimestampOffset(latest.timestamp_ms, latest.offset, header.leader_epoch)

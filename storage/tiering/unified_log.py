@@ -306,7 +306,9 @@ class UnifiedLog:
 
         Raises TierError if it is archived and the archive cannot be read now.
         """
-        local = await self._run(self.local.max_timestamp)
+        local = await self._run(
+            partial(self.local.max_timestamp, start_offset=self.local_start_offset)
+        )
         if self.remote is None or self.local.start_offset <= self.log_start_offset:
             return local
         from strandline.storage.tiering import timestamp_lookup

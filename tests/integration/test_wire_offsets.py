@@ -157,6 +157,17 @@ def test_the_first_of_equal_largest_timestamps_is_the_maximum(
     assert (answer.offset, answer.timestamp) == (1, 9)
 
 
+def test_a_deleted_record_does_not_have_the_largest_timestamp(
+    client: WireClient, topic: str
+) -> None:
+    append(client, topic, timed_batch(5, 9, 7), timed_batch(6))
+    delete_records(client, topic, 2)
+    answer = offset_at(client, topic, MAX_TIMESTAMP)
+    assert (answer.offset, answer.timestamp) == (2, 7)
+    delete_records(client, topic, 4)
+    assert offset_at(client, topic, MAX_TIMESTAMP).offset == -1
+
+
 def test_without_transactions_the_last_stable_offset_is_the_end(
     client: WireClient, topic: str
 ) -> None:

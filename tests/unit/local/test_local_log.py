@@ -265,6 +265,20 @@ def test_a_timestamp_search_can_begin_inside_the_log(tmp_path: Path) -> None:
     assert found.offset == 333
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_the_latest_record_is_searched_for_from_any_offset(tmp_path: Path, codec: Codec) -> None:
+    log = open_log(tmp_path, config=LogConfig(segment_bytes=3000, index_interval_bytes=100))
+    times = [(i * 7919) % 1000 for i in range(300)]
+    for i in range(0, 300, 5):
+        chunk = [NOW_MS + time for time in times[i : i + 5]]
+        append(log, batch(timestamps_ms=chunk, codec=codec, value_bytes=40))
+    for start in range(300):
+        found = log.max_timestamp(start_offset=start)
+        assert found is not None
+        assert found.offset == times.index(max(times[start:]), start)
+    assert log.max_timestamp(start_offset=300) is None
+
+
 def test_times_are_found_again_after_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path, config=SMALL)
     fill(log, 60)

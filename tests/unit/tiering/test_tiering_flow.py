@@ -176,6 +176,38 @@ async def test_records_are_found_by_time_over_both_tiers(tmp_path: Path) -> None
         assert rig.log.earliest_pending_upload == 40
 
 
+@pytest.mark.parametrize(
+    ("second_ms", "third_ms", "local_ms", "latest"),
+    [
+        (2000, 4000, 1000, (4009, 29)),
+        (5000, 4000, 1000, (5009, 19)),
+        (4000, 4000, 4000, (4009, 19)),
+        (2000, 1000, 3000, (3009, 39)),
+    ],
+)
+def test_a_deleted_record_is_not_the_latest_of_the_archive(
+    tmp_path: Path, second_ms: int, third_ms: int, local_ms: int, latest: tuple[int, int]
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path) as rig:
+            rig.produce(timestamp_ms=9000)
+            rig.produce(timestamp_ms=second_ms)
+            rig.roll()
+            rig.produce(timestamp_ms=third_ms)
+            rig.roll()
+            rig.produce(timestamp_ms=local_ms)
+            rig.configure(local_retention_ms=-1)
+            await rig.settle()
+            rig.log.free_segments(30)
+            rig.log.delete_records(10)
+            found = await rig.log.max_timestamp()
+            assert found is not None
+            assert (found.timestamp_ms, found.offset) == latest
+
+    run()
+
+
 @asynchronous
 async def test_offsets_outside_the_log_are_refused(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
