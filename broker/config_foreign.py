@@ -92,9 +92,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
         reason="idle producers are looked for every ten minutes",
     ),
     ForeignKeys(
-        pattern="log.flush.scheduler.interval.ms", reason="flush.ms is looked at every second"
-    ),
-    ForeignKeys(
         pattern="log.flush.offset.checkpoint.interval.ms",
         reason="checkpoints are written every 5 seconds",
     ),

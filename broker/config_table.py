@@ -21,7 +21,7 @@ from strandline.broker.config_keys.logs import log_keys
 from strandline.broker.config_keys.network import network_keys
 from strandline.broker.config_keys.tier import tier_keys
 from strandline.broker.config_keys.topics import topic_keys
-from strandline.storage.log_config import TOPIC_CONFIGS, ConfigType
+from strandline.storage.log_config import TOPIC_CONFIGS, ConfigDef, ConfigType
 
 
 def _own_keys() -> Iterator[BrokerConfigDef]:
@@ -35,6 +35,13 @@ def _own_keys() -> Iterator[BrokerConfigDef]:
 # Synonyms whose unit is not that of the topic property. Kafka's default then sits on the key with
 # the coarsest unit (168 hours), and the finer ones are unset.
 _SCALES = {".hours": HOUR_MS, ".minutes": MINUTE_MS}
+
+
+def _doc(topic: ConfigDef, synonym: str, scale: int) -> str:
+    first = topic.synonyms[0]
+    if scale != 1:
+        return f"{first} in another unit."
+    return topic.doc if synonym == first else f"{first} where that is not set."
 
 
 def _topic_default_keys() -> Iterator[BrokerConfigDef]:
@@ -51,7 +58,7 @@ def _topic_default_keys() -> Iterator[BrokerConfigDef]:
                 name=synonym,
                 type=topic.type if scale == 1 else ConfigType.INT,
                 default=default if carries_default else "",
-                doc=topic.doc if scale == 1 else f"{topic.synonyms[0]} in another unit.",
+                doc=_doc(topic, synonym, scale),
                 minimum=topic.minimum,
                 maximum=topic.maximum,
                 choices=topic.choices,

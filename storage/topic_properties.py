@@ -147,6 +147,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigDef] = {
             LONG_MAX,
             "Milliseconds between forced fsyncs of the log.",
             "log.flush.interval.ms",
+            "log.flush.scheduler.interval.ms",
             minimum=0,
         ),
         _define(

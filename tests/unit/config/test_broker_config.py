@@ -201,6 +201,15 @@ def test_two_broker_ids_that_disagree_are_refused() -> None:
     assert load("broker.id=-1", "node.id=4").node_id == 4
 
 
+def test_logs_are_flushed_as_often_as_the_scheduler_unless_told_otherwise() -> None:
+    """Kafka's KafkaConfig.logFlushIntervalMs: the one key falls back to the other."""
+    scheduled = load("log.flush.scheduler.interval.ms=1000")
+    assert scheduled.topic_defaults() == {"flush.ms": "1000"}
+    both = load("log.flush.scheduler.interval.ms=1000", "log.flush.interval.ms=5000")
+    assert both.topic_defaults() == {"flush.ms": "5000"}
+    assert load().topic_defaults() == {}
+
+
 def test_no_connection_at_all_is_a_limit_only_where_addresses_are_exempt() -> None:
     """KafkaConfigTest.testMaxConnectionsPerIpProp; a file may close all listeners, as there."""
     exempt = load("max.connections.per.ip=0", "max.connections.per.ip.overrides=127.0.0.1:100")
