@@ -91,6 +91,7 @@ class BrokerConfig:
     default_replication_factor: int
     auto_create_topics_enable: bool
     delete_topic_enable: bool
+    max_request_partition_size_limit: int
     producer_id_expiration_ms: int
 
     group_min_session_timeout_ms: int

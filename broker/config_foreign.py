@@ -102,7 +102,6 @@ IGNORED: tuple[ForeignKeys, ...] = (
     ForeignKeys(pattern="log.message.format.version", reason="Kafka ignores it since 4.0"),
     ForeignKeys(pattern="log.message.downconversion.enable", reason="Kafka ignores it since 4.0"),
     ForeignKeys(pattern="log.dir.failure.timeout.ms", reason=_OWN_METADATA),
-    ForeignKeys(pattern="max.request.partition.size.limit", reason="no such request is served"),
     ForeignKeys(pattern="metric.reporters", reason="there is no Java virtual machine"),
     ForeignKeys(pattern="kafka.metrics.", reason="there is no Java virtual machine"),
     ForeignKeys(pattern="metrics.", reason="there is no Java virtual machine"),

@@ -36,6 +36,14 @@ def topic_keys() -> Iterator[BrokerConfigDef]:
     yield key(TOPICS, "delete.topic.enable", ConfigType.BOOLEAN, True, "Allow DeleteTopics.")
     yield key(
         TOPICS,
+        "max.request.partition.size.limit",
+        ConfigType.INT,
+        2000,
+        "Most partitions in one answer to DescribeTopicPartitions, whatever the client asks for.",
+        minimum=1,
+    )
+    yield key(
+        TOPICS,
         "producer.id.expiration.ms",
         ConfigType.INT,
         86_400_000,

@@ -58,9 +58,6 @@ from strandline.broker.protocol.messages.list_partition_reassignments import (
 from strandline.storage.local.producer_state import NO_SEQUENCE, ProducerEntry
 from strandline.storage.model import TopicPartition
 
-# Kafka's max.request.partition.size.limit: a page is never longer, whatever the client asks for.
-PAGE_PARTITIONS_MAX = 2000
-
 
 class PartitionAdminHandlers:
     """Answers from the current image and the running logs."""
@@ -69,6 +66,7 @@ class PartitionAdminHandlers:
         self._metadata = services.metadata
         self._replicas = services.replicas
         self._node_ids = (services.config.node_id,)
+        self._page_partitions_max = services.config.max_request_partition_size_limit
 
     # --- DescribeTopicPartitions -------------------------------------------------------------
 
@@ -85,7 +83,7 @@ class PartitionAdminHandlers:
             return DescribeTopicPartitionsResponse(
                 topics=[_unavailable(name, ErrorCode.INVALID_REQUEST) for name in sorted(named)]
             )
-        room = max(1, min(request.response_partition_limit, PAGE_PARTITIONS_MAX))
+        room = max(1, min(request.response_partition_limit, self._page_partitions_max))
         described: list[DescribedTopic] = []
         for name in sorted(name for name in names if name >= cursor.topic_name):
             if room == 0:

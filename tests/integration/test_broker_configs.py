@@ -23,6 +23,11 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from strandline.broker.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsTopic,
+)
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
 )
@@ -38,7 +43,11 @@ DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
 SET, DELETE = ConfigOperation.SET, ConfigOperation.DELETE
 
 
-SETTINGS = {**KEEP_EVERYTHING, "max.connections": "900"}
+SETTINGS = {
+    **KEEP_EVERYTHING,
+    "max.connections": "900",
+    "max.request.partition.size.limit": "3",
+}
 
 
 @pytest.fixture(scope="module")
@@ -248,6 +257,23 @@ def test_what_is_only_validated_is_not_set(client: WireClient) -> None:
     result = alter(client, "", ("max.connections", SET, "1"), validate_only=True)
     assert result.error_code == 0
     assert described(client, "") == {}
+
+
+def test_a_page_of_partitions_is_as_long_as_the_broker_lets_it_be(client: WireClient) -> None:
+    """Kafka's DescribeTopicPartitionsRequestHandler: the lower of its limit and the client's."""
+    create_topic(client, "paged", 5)
+
+    def page(limit: int) -> DescribeTopicPartitionsResponse:
+        request = DescribeTopicPartitionsRequest(
+            topics=[DescribeTopicPartitionsTopic(name="paged")], response_partition_limit=limit
+        )
+        return client.ask(request, DescribeTopicPartitionsResponse, 0)
+
+    for limit, length in ((2000, 3), (2, 2)):
+        answer = page(limit)
+        assert len(answer.topics[0].partitions) == length
+        assert answer.next_cursor is not None
+        assert answer.next_cursor.partition_index == length
 
 
 @pytest.mark.clients
