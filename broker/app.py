@@ -239,6 +239,7 @@ class Broker:
             running=self._running,
             workers=self._workers,
             clock=clock,
+            believed_ms=guard.now_ms,
         )
 
     def _times_of(self, group_id: str) -> MemberTimes:

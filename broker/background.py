@@ -28,7 +28,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.model import TopicId
+from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.quiet_log import QuietLog
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ class LogUpkeep:
         running: RunningConfig,
         workers: Workers,
         clock: Clock,
+        believed_ms: Callable[[], TimestampMs],
     ) -> None:
+        """`believed_ms` is the time by which producers expire: no jump is believed at once."""
         self._replicas = replicas
         self._log_dirs = log_dirs
         self._metadata = metadata
@@ -114,6 +116,7 @@ class LogUpkeep:
         self._clock = clock
         # Logs that were opened anew and are not served yet: the metadata has to be told before.
         self._revived: list[RevivedLog] = []
+        self._believed_ms = believed_ms
 
     async def flush_forever(self) -> None:
         """Syncs closed segments, and open ones whose flush.ms or flush.messages is due.
@@ -182,9 +185,10 @@ class LogUpkeep:
         """Forgets idempotent producers that were silent for `producer.id.expiration.ms`."""
         while True:
             await asyncio.sleep(PRODUCER_CHECK_S)
+            now_ms = self._believed_ms()
             for partition in self._replicas.partitions():
                 partition.log.local.producers.expire(
-                    self._clock.now_ms(), self._running.current.producer_id_expiration_ms
+                    now_ms, self._running.current.producer_id_expiration_ms
                 )
                 await asyncio.sleep(0)
 

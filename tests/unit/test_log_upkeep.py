@@ -20,9 +20,11 @@ from strandline.broker.cluster.metadata import Metadata
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.running_config import RunningConfig
 from strandline.broker.workers import Workers
+from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import StrandlineError
 from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.producer_state import ProducerEntry, ProducerState
 
 
 class CountingMetadata:
@@ -47,6 +49,7 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
         running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
         workers=cast(Workers, None),
         clock=clock,
+        believed_ms=clock.now_ms,
     )
 
     async def some_turns() -> None:
@@ -95,6 +98,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
                 running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
                 workers=cast(Workers, SimpleNamespace(disk=disk)),
                 clock=ManualClock(),
+                believed_ms=ManualClock().now_ms,
             )
             with pytest.raises(StrandlineError):
                 await upkeep.revive_folders_forever()
@@ -106,6 +110,48 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
 
     asyncio.run(some_turns())
     assert (served, len(changes)) == ([pair], 2)
+
+
+class JumpingClock(ManualClock):
+    """Its monotonic half goes on as ever; the wall goes where it is told."""
+
+    def jump_ms(self, delta_ms: int) -> None:
+        self._now_ms += delta_ms
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a forgotten one repeats would be taken a second time."""
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock, producers = JumpingClock(), ProducerState()
+    entry = ProducerEntry(producer_id=7, epoch=0)
+    entry.last_timestamp_ms = clock.now_ms()
+    producers.entries[7] = entry
+    partition = SimpleNamespace(log=SimpleNamespace(local=SimpleNamespace(producers=producers)))
+    current = SimpleNamespace(producer_id_expiration_ms=86_400_000)
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+        cast(LogDirs, None),
+        metadata=cast(Metadata, None),
+        running=cast(RunningConfig, SimpleNamespace(current=current)),
+        workers=cast(Workers, None),
+        clock=clock,
+        believed_ms=JumpGuard(clock).now_ms,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.expire_producers_forever())
+        clock.jump_ms(100 * 86_400_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 7 in producers.entries
+        clock.jump_ms(-100 * 86_400_000)
+        clock.advance_ms(86_400_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not producers.entries
+        task.cancel()
+
+    asyncio.run(some_turns())
 
 
 def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before(
