@@ -141,7 +141,7 @@ class StorageError(StrandlineError):
 
 
 # The disk has no room for this process at present; what is there stays good.
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _TOO_MANY_OPEN = frozenset({errno.EMFILE, errno.ENFILE})
 # This process, or the whole machine, is short of something that is not the disk.
 _SHORT = _TOO_MANY_OPEN | {errno.ENOMEM, errno.EINTR, errno.EAGAIN}
@@ -153,7 +153,7 @@ class DiskError(StorageError):
     @property
     def is_full(self) -> bool:
         """Whether there is just no room: then nothing is broken, and room may be made."""
-        return isinstance(self.__cause__, OSError) and self.__cause__.errno in _FULL
+        return isinstance(self.__cause__, OSError) and self.__cause__.errno in NO_ROOM
 
     @property
     def is_out_of_descriptors(self) -> bool:
@@ -167,7 +167,7 @@ class DiskError(StorageError):
     def condemns_folder(self) -> bool:
         """Whether the log folder it happened in cannot be trusted any more."""
         cause = self.__cause__
-        return isinstance(cause, OSError) and cause.errno not in _FULL | _SHORT
+        return isinstance(cause, OSError) and cause.errno not in NO_ROOM | _SHORT
 
 
 class OutOfResources(StorageError):
@@ -206,6 +206,10 @@ class AccessDenied(TierError):
 
 class TierUnavailable(TierError):
     """Timeout, refused or reset connection, 5xx, throttling: try again later."""
+
+
+class StoreFull(TierError):
+    """The store has no room; what is there can be read, and deleted to make some."""
 
 
 class ObjectCorrupt(TierError):

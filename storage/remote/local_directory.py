@@ -32,11 +32,13 @@ from typing import BinaryIO
 from strandline.storage import crc32c, files
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import (
+    NO_ROOM,
     AccessDenied,
     DiskError,
     ObjectCorrupt,
     ObjectNotFound,
     PreconditionFailed,
+    StoreFull,
     TierError,
     TierUnavailable,
 )
@@ -446,6 +448,8 @@ def _translated(key: str, operation: str) -> Iterator[None]:
                 operation != "put"
             ):
                 raise ObjectNotFound(key, operation) from error
+            case OSError(errno=number) if number in NO_ROOM:
+                raise StoreFull(key, operation, str(error)) from error
             case PermissionError():
                 raise AccessDenied(key, operation, str(error)) from error
             case _:

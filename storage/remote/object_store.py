@@ -11,6 +11,7 @@ Every call is synchronous, thread-safe, and ends within a deadline: success, or 
     ObjectArchived      the object must be restored from cold storage before it can be read
     ObjectCorrupt       the bytes are not those that were written, or fewer than were asked for
     PreconditionFailed  a conditional write lost
+    StoreFull           there is no room; nothing was written, and deleting goes on
     BucketMissing       the root itself does not exist; says nothing about any key
     TierUnavailable     everything that may pass: timeout, refused, reset, 5xx, throttled
 

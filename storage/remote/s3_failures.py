@@ -15,6 +15,7 @@ from strandline.storage.errors import (
     ObjectCorrupt,
     ObjectNotFound,
     PreconditionFailed,
+    StoreFull,
     TierError,
     TierUnavailable,
 )
@@ -92,4 +93,6 @@ def failure_of_code(code: str, status: int, key: str, operation: str, detail: st
         return Failure(AccessDenied(key, operation, f"{detail}; {HOW_TO_MEND_A_CLOCK}"))
     if code in _DENIED_CODES or status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return Failure(AccessDenied(key, operation, detail))
+    if status == HTTPStatus.INSUFFICIENT_STORAGE:
+        return Failure(StoreFull(key, operation, detail))
     return Failure(TierError(key, operation, detail))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from strandline.storage.errors import (
     InvalidConfig,
     ObjectNotFound,
     PreconditionFailed,
+    StoreFull,
     TierError,
     TierUnavailable,
 )
@@ -328,6 +330,23 @@ def test_a_folder_that_cannot_be_made_says_why(tmp_path: Path) -> None:
     store = LocalDirectoryStore(tmp_path / "file" / "archive", clock=ManualClock())
     with pytest.raises(TierUnavailable, match="Not a directory"):
         store.put("probe/1", b"")
+
+
+def test_a_folder_on_a_full_volume_is_full_and_not_away(tmp_path: Path) -> None:
+    """As away it would come back with each small probe; and deleting, which makes room, waits."""
+    store = LocalDirectoryStore(tmp_path / "archive")
+    store.put("a", b"1")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(StoreFull, match="put b"):
+            store.put("b", bytes(200_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [found.key for found in store.list("")] == ["a"]
+    assert list((tmp_path / "archive" / "%tmp").iterdir()) == []
+    store.delete(["a"])
+    store.put("b", bytes(200_000))
 
 
 def test_missing_credentials_are_a_matter_of_rights_and_say_where_they_come_from(
