@@ -109,7 +109,7 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
 
 # What the machine refused, and what to do about it.
 _REMEDIES: Mapping[int, str] = {
-    errno.ENOSPC: "the volume is full. Make room on it, and start again",
+    errno.ENOSPC: "the volume is full (df, or df -i: its inodes). Make room, and start again",
     errno.EDQUOT: "the quota of the volume is used up. Make room, and start again",
     errno.EFBIG: "files may not grow so large here. Raise the limit (ulimit -f)",
     errno.EROFS: "the file system is read-only. Look into the kernel's log for why, mount it"
