@@ -9,9 +9,11 @@ import pytest
 
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
+from strandline.storage.local import checkpoint
 from strandline.storage.local.epoch_cache import LeaderEpochCache
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.log_config import LogConfig
+from strandline.storage.model import EpochStart
 from tests.unit.local.builders import NOW_MS, PARTITION, TOPIC_ID, append, batch, fill, open_log
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=300)
@@ -228,6 +230,26 @@ def test_an_epoch_that_was_not_written_yet_is_found_after_a_kill(
     )
     assert again.leader_epochs.starts == log.leader_epochs.starts
     assert LeaderEpochCache.open(log.leader_epochs.path).starts == log.leader_epochs.starts
+
+
+def test_an_epoch_that_begins_while_the_file_is_written_is_written_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = LeaderEpochCache(tmp_path / "leader-epoch-checkpoint")
+    cache.assign(1, 0)
+    written = checkpoint.write_epochs
+
+    def begins_meanwhile(path: Path, starts: tuple[EpochStart, ...], *, sync: bool) -> None:
+        written(path, starts, sync=sync)
+        cache.assign(4, 10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_epochs", begins_meanwhile)
+        cache.write(sync=False)
+    assert cache.is_unwritten
+    cache.write(sync=False)
+    assert not cache.is_unwritten
+    assert LeaderEpochCache.open(cache.path).starts == cache.starts == ((1, 0), (4, 10))
 
 
 def test_an_epoch_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
