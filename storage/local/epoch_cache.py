@@ -122,7 +122,7 @@ class LeaderEpochCache:
             self.is_unwritten, self.is_unsynced = False, not sync
             try:
                 checkpoint.write_epochs(self._path, self._starts, sync=sync)
-            except DiskError:
+            except (DiskError, MemoryError):
                 self.is_unwritten = self.is_unsynced = True
                 raise
 
@@ -132,7 +132,7 @@ class LeaderEpochCache:
             self.is_unsynced = False
             try:
                 files.sync_file(self.path)
-            except DiskError:
+            except (DiskError, MemoryError):
                 self.is_unsynced = True
                 raise
 

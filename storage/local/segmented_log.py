@@ -308,6 +308,9 @@ class SegmentedLog:
                 if not error.is_out_of_descriptors:
                     self._fail(error)
                 raise
+            except MemoryError:
+                self._names_unsynced = True
+                raise
             with self._lock:
                 # A truncation may have come in between.
                 reached = min(end_offset, self._end_offset)

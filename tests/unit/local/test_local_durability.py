@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage import files
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local import checkpoint
@@ -262,3 +263,24 @@ def test_an_epoch_that_cannot_be_written_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").rename(tmp_path / "t-0")
     log.write_epochs()
     assert LeaderEpochCache.open(log.leader_epochs.path).starts == log.leader_epochs.starts
+
+
+@pytest.mark.parametrize("step", ["write_epochs", "sync_directory"])
+def test_a_flush_that_memory_is_too_short_for_leaves_to_the_next_one_what_it_did_not_sync(
+    tmp_path: Path, syncs: Syncs, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    append(log, batch(2), leader_epoch=1)
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr({"write_epochs": checkpoint, "sync_directory": files}[step], step, no_memory)
+        with pytest.raises(MemoryError):
+            log.flush()
+    assert log.recovery_point == 0
+    syncs.taken()
+    log.flush()
+    assert syncs.taken()[-1] == "t-0"
+    assert LeaderEpochCache.open(log.leader_epochs.path).starts == ((1, 0),)
