@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.storage.errors import CorruptFile, UnsupportedFormat
+from strandline.storage.errors import CorruptFile, DiskError, UnsupportedFormat
 from strandline.storage.local import checkpoint
 from strandline.storage.local.epoch_cache import LeaderEpochCache
 from strandline.storage.local.index import LoadedIndexes, OffsetIndex, TimeEntry, TimeIndex
@@ -93,6 +95,49 @@ def test_loaded_indexes_stay_within_their_budget(tmp_path: Path) -> None:
     loaded.forget(indexes[0])
     assert loaded.bytes_loaded == 80
     assert [index.floor(7) for index in indexes] == [(7, 7)] * 5
+
+
+def half_then_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes half of the next write, and nothing more."""
+    write, took = os.write, 0
+
+    def fills_up(descriptor: int, data: bytes) -> int:
+        nonlocal took
+        if took:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        took = write(descriptor, data[: len(data) // 2 - 1])
+        return took
+
+    monkeypatch.setattr(os, "write", fills_up)
+
+
+def test_an_index_of_which_a_full_disk_took_a_half_is_whole_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = OffsetIndex(tmp_path / "i", active=True)
+    for number in range(1, 4):
+        index.append(number, 100 * number)
+    with monkeypatch.context() as patch:
+        half_then_full(patch)
+        with pytest.raises(DiskError, match="No space left"):
+            index.write_out()
+    index.append(4, 400)
+    index.seal()
+    expected = struct.pack(">8I", 1, 100, 2, 200, 3, 300, 4, 400)
+    assert index.path.read_bytes() == expected
+
+
+def test_a_transaction_index_of_which_a_full_disk_took_a_half_is_whole_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = TxnIndex(tmp_path / "x.txnindex")
+    with monkeypatch.context() as patch:
+        half_then_full(patch)
+        with pytest.raises(DiskError, match="No space left"):
+            index.append(AbortedTransaction(5, 10, 20, 21))
+    index.append(AbortedTransaction(6, 15, 30, 31))
+    assert list(TxnIndex.open(index.path).entries) == list(index.entries)
+    assert len(index) == 2
 
 
 # --- transaction index ---------------------------------------------------------------------------
