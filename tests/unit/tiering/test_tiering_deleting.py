@@ -168,6 +168,27 @@ async def test_local_segments_below_the_log_start_wait_for_its_checkpoint(tmp_pa
 
 
 @asynchronous
+async def test_a_log_start_that_moves_while_the_checkpoint_is_written_waits_for_the_next_one(
+    tmp_path: Path,
+) -> None:
+    class MovingRig(Rig):
+        async def write_log_starts(self) -> frozenset[Path]:
+            failed = await super().write_log_starts()
+            self.log.delete_records(20)
+            return failed
+
+    async with MovingRig(tmp_path) as rig:
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        rig.produce_segments(2)
+        rig.log.delete_records(10)
+        await rig.enforcer.run_once()
+        # After a crash the log would begin at 10 again.
+        assert rig.local_segments == [(10, 20), (20, 20)]
+        await rig.enforcer.run_once()
+        assert rig.local_segments == [(20, 20)]
+
+
+@asynchronous
 async def test_nothing_is_freed_in_a_folder_whose_checkpoint_was_not_written(
     tmp_path: Path,
 ) -> None:
