@@ -289,6 +289,23 @@ def sync_file(path: Path) -> None:
         raise DiskError(f"cannot sync {path}: {error.strerror}") from error
 
 
+def forget_cached(path: Path) -> None:
+    """Has the file read from the device the next time, but for what is still to be written there.
+
+    A file that is not there is fine. Raises DiskError.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DiskError(f"cannot look at {path}: {error.strerror}") from error
+
+
 def sync_directory(path: Path) -> None:
     """fsync of a folder: makes names in it durable."""
     sync_file(path)

@@ -4,10 +4,15 @@
 
 Only if all three succeed do the new logs take the place of the old ones, which are stopped since
 the failure. What was not synced when the folder failed may be lost; every other record is there.
+
+After a sync that failed the system may keep in memory, as if it were written, what never reached
+the device. Who read that would find all well, and the next sync would find nothing to write. So
+what was not synced is read from the device.
 """
 
 from __future__ import annotations
 
+from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
@@ -41,6 +46,10 @@ def reopen_logs(directory: LogDir, *, clock: Clock) -> list[RevivedLog]:
 def _reopen(directory: LogDir, old: LocalLog, *, clock: Clock) -> LocalLog:
     if not old.directory.is_dir():
         raise DiskError(f"{old.directory} is gone")
+    for segment in old.segments:
+        if segment.is_active or segment.end_offset > old.recovery_point:
+            files.forget_cached(segment.log_path)
+    files.forget_cached(old.leader_epochs.path)
     opened = LocalLog.open(
         old.directory,
         topic_partition=old.topic_partition,

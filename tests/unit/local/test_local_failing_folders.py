@@ -7,6 +7,7 @@ import os
 import struct
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -274,6 +275,46 @@ def test_a_segment_that_memory_is_too_short_to_begin_hides_nothing_that_comes_la
     reopened = load_all(open_dirs(tmp_path))[T0]
     assert_dense(reopened)
     assert reopened.end_offset == end_offset
+
+
+def test_what_was_not_synced_is_read_from_the_device_when_a_folder_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory there may be what the sync that failed could not write, as if it were written."""
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 10)
+    log.flush()
+    synced = [segment.log_path for segment in log.segments[:-1]]
+    fill(log, 10)
+    unsynced = [segment.log_path for segment in log.segments[len(synced) :]]
+    assert len(synced) > 0
+    assert len(unsynced) > 1
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(DiskError):
+            log.flush()
+    events: list[Path] = []
+    opens = LocalLog.open
+
+    def forget(descriptor: int, _start: int, _length: int, advice: int) -> None:
+        assert advice == os.POSIX_FADV_DONTNEED
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    def open_log(directory: Path, **how: Any) -> LocalLog:
+        events.append(directory)
+        return opens(directory, **how)
+
+    monkeypatch.setattr(os, "posix_fadvise", forget)
+    monkeypatch.setattr(LocalLog, "open", open_log)
+    (revived,) = dirs.revive()
+    assert events == [*unsynced, log.leader_epochs.path, log.directory]
+    assert revived.new.end_offset == 200
+    dirs.close()
 
 
 @pytest.mark.parametrize("origin", [AppendOrigin.COORDINATOR, AppendOrigin.REPLICATION])
