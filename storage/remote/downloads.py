@@ -41,7 +41,7 @@ from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, 
 from strandline.storage.remote.chunk_fetch import Fetched, MemoryFetch, ProcessAnswer
 from strandline.storage.remote.direct_read import KeepsFiles
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
-from strandline.storage.remote.download_process import IDLE_S, download_process
+from strandline.storage.remote.download_process import IDLE_S, Lost, download_process
 from strandline.storage.remote.file_chunks import FileChunks, FileFetch
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
@@ -288,7 +288,7 @@ class ChunkDownloads:
                 self._finish(download, TierUnavailable(key.log_key, "get", "shut down"))
             else:
                 go_on = partial(self._fetch.go_on, key, download.base_offset, place, answer)
-                self._fetch_in_worker(download, go_on)
+                self._fetch_in_worker(download, go_on, answer)
 
         if not self._fetch.begin(key, download.base_offset, place, answered):
             self._fetch_in_worker(download, partial(self._fetch, key, download.base_offset, place))
@@ -330,7 +330,14 @@ class ChunkDownloads:
         self._pace_timer = None
         self._pump()
 
-    def _fetch_in_worker(self, download: _Download, fetch: Callable[[], Fetched]) -> None:
+    def _fetch_in_worker(
+        self,
+        download: _Download,
+        fetch: Callable[[], Fetched],
+        answer: ProcessAnswer | None = None,
+    ) -> None:
+        """`answer` is what the process had to say before, if it was asked."""
+
         def done(fetching: asyncio.Future[Fetched]) -> None:
             error = None if fetching.cancelled() else fetching.exception()
             if fetching.cancelled():
@@ -341,6 +348,9 @@ class ChunkDownloads:
         try:
             fetching = self._loop.run_in_executor(self._executor, fetch)
         except REFUSALS as error:
+            if isinstance(answer, Lost):
+                # The place is given to others now, and the process may still write there.
+                answer.bury()
             # Not from here: who starts it counts on its being under way.
             refused = TierUnavailable(download.key.log_key, "get", f"no thread for it: {error}")
             self._loop.call_soon(self._finish, download, refused)

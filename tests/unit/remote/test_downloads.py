@@ -15,6 +15,7 @@ from strandline.broker.resizable_pool import ResizablePool
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
+from strandline.storage.remote.download_process import Lost, OnAnswer
 from strandline.storage.remote.downloads import ChunkDownloads
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.segment_index import ChunkKey
@@ -171,3 +172,32 @@ def test_who_was_refused_threads_is_told_and_downloads_again_when_there_are_some
         pool.shutdown()
 
     asyncio.run(main())
+
+
+def test_a_process_that_is_lost_is_at_its_end_before_its_place_is_given_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where there is no thread for what a worker would do about it."""
+    buried: list[int] = []
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def use(downloads: ChunkDownloads) -> None:
+        asked: list[OnAnswer] = []
+
+        def begin(_key: object, _offset: int, _place: object, on_answer: OnAnswer) -> bool:
+            asked.append(on_answer)
+            return True
+
+        monkeypatch.setattr(downloads._fetch, "begin", begin)
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        waiting = asyncio.ensure_future(_wanted(downloads, 0))
+        await asyncio.sleep(0)
+        asked.pop()(Lost(lambda: buried.append(downloads.running_count)))
+        with pytest.raises(TierUnavailable, match="no thread"):
+            await waiting
+        assert downloads.running_count == 0
+
+    _run(use, chunks_max=1)
+    assert buried == [1]
