@@ -228,10 +228,16 @@ class ConsumerCoordinator:
 
     def _search(self, slot: Slot, group: ConsumerGroup, image: MetadataImage, now: Moment) -> None:
         regexes = group.begin_search(image, now)
-        if regexes:
+        if not regexes:
+            return
+        try:
             searching = asyncio.get_running_loop().run_in_executor(
                 self._reads, find_topics, regexes, tuple(image.topics)
             )
+        except (RuntimeError, MemoryError):
+            # There is no thread for it: it is tried again, as one that found nothing.
+            group.end_search()
+        else:
             searching.add_done_callback(partial(self._found, slot, group, image))
 
     def _found(

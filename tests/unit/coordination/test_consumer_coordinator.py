@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -242,6 +243,28 @@ def test_topics_of_a_regular_expression_are_found_off_the_loop() -> None:
         coordinator = world.coordinator()
         answer = await coordinator.consumer_heartbeat(joining(topics=(), regex="t+"))
         assert answer.assignment == {}
+        for _ in range(1000):
+            answer = await coordinator.consumer_heartbeat(beat("m", answer.member_epoch))
+            if answer.assignment:
+                break
+            await asyncio.sleep(0.005)
+        assert has_everything(answer)
+
+    play(scenario)
+
+
+def test_topics_that_there_was_no_thread_to_look_for_are_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            answer = await coordinator.consumer_heartbeat(joining(topics=(), regex="t+"))
+        world.clock.advance_ms(consumer_group.REGEX_REFRESH_MIN_MS + 1)
         for _ in range(1000):
             answer = await coordinator.consumer_heartbeat(beat("m", answer.member_epoch))
             if answer.assignment:
