@@ -209,6 +209,9 @@ class Partition:
         """
         wanted_end = self.log.end_offset
         while (local := self.log.local).recovery_point < wanted_end:
+            if self.log.end_offset < wanted_end:
+                # Nobody can say what became of it, and others may get its offsets.
+                raise DiskError(f"{self.topic_partition} was cut below {wanted_end}")
             is_mine = self._flushing is None
             if self._flushing is None:
                 loop = asyncio.get_running_loop()

@@ -18,6 +18,7 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 END = 10
+WAIT_S_MAX = 60.0
 
 
 class MovedLog:
@@ -70,3 +71,30 @@ def test_a_folder_that_fails_refuses_everybody_who_waits(callers: int) -> None:
     assert [type(one) for one in flushed(is_replaced=False, callers=callers)] == (
         [DiskError] * callers
     )
+
+
+def test_who_waits_for_a_flush_of_what_was_cut_off_meanwhile_is_refused() -> None:
+    """The log never reaches that end again, or with other records."""
+
+    class CutLog:
+        recovery_point = 0
+
+        def flush(self) -> None:
+            self.recovery_point = log.end_offset = END // 2
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as syncs:
+            partition = Partition(
+                TopicPartition("t", 0),
+                uuid.uuid4(),
+                cast(UnifiedLog, log),
+                0,
+                syncs=syncs,
+                traffic=TopicTraffic(),
+            )
+            async with asyncio.timeout(WAIT_S_MAX):
+                with pytest.raises(DiskError, match="was cut below 10"):
+                    await partition.flush()
+
+    log = SimpleNamespace(end_offset=END, local=CutLog())
+    asyncio.run(run())
