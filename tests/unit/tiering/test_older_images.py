@@ -26,6 +26,7 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.local import set_aside
+from strandline.storage.local.segmented_log import SegmentedLog
 from strandline.storage.log_config import LogConfig
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.record import Record, encode_batch, iter_records
@@ -115,6 +116,40 @@ async def test_what_an_older_image_took_while_the_store_was_away_comes_behind_th
         assert not set_aside.folder_of(rig.log.local).exists()
         await rig.lose_disk()
         assert await contents(rig) == sent_values(rig.sent)
+
+
+@asynchronous
+async def test_what_lies_before_the_first_that_comes_back_is_synced_before_its_place_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a loss of power leaves a log that ends before that place, and all of it comes twice."""
+    write_note = set_aside.write_note
+    noted: list[int] = []
+
+    def note(log: SegmentedLog, noting: set_aside.SetAside) -> None:
+        if noting.target_offset != set_aside.NOT_KNOWN:
+            noted.append(noting.target_offset)
+            assert log.recovery_point >= noting.target_offset
+        write_note(log, noting)
+
+    monkeypatch.setattr(set_aside, "write_note", note)
+    async with Rig(tmp_path, config=TAILED) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+        rig.produce(3)
+        shutil.copytree(rig.folder, rig.folder.with_name("image"))
+        rig.roll()
+        rig.produce(10)
+        for _ in range(3):
+            rig.pass_ms(UPLOAD_MS)
+            await rig.manager.run_once()
+        shutil.rmtree(rig.folder)
+        rig.folder.with_name("image").rename(rig.folder)
+        await rig.crash(start=False)
+        rig.produce(7)
+        # The open segment in the bucket is appended first, and not synced by that.
+        await settle(rig)
+        assert noted == [33]
 
 
 @pytest.mark.parametrize(
