@@ -26,6 +26,7 @@ from strandline.storage.crash_points import (
     COMPACT_BEFORE_COMMIT,
     crash_point,
 )
+from strandline.storage.errors import OutOfResources
 from strandline.storage.local.cleaning_messages import CleaningStatistics
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
@@ -98,7 +99,16 @@ class CompactionSteps:
     def _end(self, under_way: CompactionRound) -> asyncio.Future[None]:
         self._pending.clear()
         end = partial(self._tools.compactor.end, under_way)
-        return asyncio.get_running_loop().run_in_executor(self._tools.copies, end)
+        loop = asyncio.get_running_loop()
+        try:
+            return loop.run_in_executor(self._tools.copies, end)
+        except (OutOfResources, RuntimeError, MemoryError):
+            # Without a thread it is ended here, which takes as long as killing a child. What was
+            # pending is gone: a round that went on would call clean what it never committed.
+            end()
+        ended = loop.create_future()
+        ended.set_result(None)
+        return ended
 
     async def _begin_compacting(self) -> bool:
         manifest, config = self._owner.remote.manifest, self._owner.log.config

@@ -12,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
+from strandline.storage.errors import OutOfResources
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.records.batch import iter_batches
@@ -356,6 +357,28 @@ async def until_in_the_middle(rig: CompactedRig) -> None:
     # It is begun, and has indexed something.
     for _ in range(2):
         assert await rig.manager.step_each()
+
+
+@asynchronous
+async def test_a_round_that_is_refused_a_thread_is_given_up_and_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had rewritten and not committed is lost: it must not call that clean."""
+
+    def refuse(*_: object) -> None:
+        raise OutOfResources("cannot begin another thread")
+
+    async with CompactedRig(tmp_path) as rig:
+        await until_in_the_middle(rig)
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.executors.copies, "submit", refuse)
+            await rig.manager.step_each()
+        assert not rig.manager._tools.compactor.is_busy
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert rig.manifest is not None
+        assert rig.manifest.compaction is not None
+        assert rig.manifest.compaction.cleaned_offset == rig.archived[-1][1]
 
 
 @pytest.mark.parametrize("name", [TOPIC, "another"])
