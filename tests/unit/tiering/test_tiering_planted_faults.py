@@ -26,7 +26,9 @@ from tests.unit.tiering.test_tiering_state_machine import TieredPartition
 pytestmark = pytest.mark.slow
 
 SEARCH = settings(
-    max_examples=80,
+    # Which stories there are depends on what modules are loaded: Hypothesis takes numbers from them.
+    # The rarest fault shows in the 42nd where nothing else is; the search ends with the first.
+    max_examples=240,
     stateful_step_count=40,
     deadline=None,
     database=None,
