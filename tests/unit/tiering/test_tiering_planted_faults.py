@@ -26,7 +26,7 @@ from tests.unit.tiering.test_tiering_state_machine import TieredPartition
 pytestmark = pytest.mark.slow
 
 SEARCH = settings(
-    # Which stories there are depends on what modules are loaded: Hypothesis takes numbers from them.
+    # Which stories come depends on the modules that are loaded: Hypothesis takes numbers from them.
     # The rarest fault shows in the 42nd where nothing else is; the search ends with the first.
     max_examples=240,
     stateful_step_count=40,
