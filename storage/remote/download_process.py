@@ -250,8 +250,8 @@ class DownloadProcess:
         base_offset: Offset,
     ) -> tuple[DownloadRequest, int | None]:
         """The request for a range, and the descriptor that goes with it. With the lock held."""
-        forgotten = tuple(self._forgotten)
-        self._forgotten.clear()
+        # One by one: whatever thread drops a block may add it meanwhile.
+        forgotten = tuple(self._forgotten.popleft() for _ in range(len(self._forgotten)))
         # The block is the caller's alone until the answer is there.
         is_new = memory.number not in child.known
         child.known.add(memory.number)
