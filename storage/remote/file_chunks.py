@@ -18,6 +18,7 @@ not yet sent shall still be in the page cache.
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from collections import OrderedDict, deque
@@ -259,7 +260,8 @@ class FileFetch:
                 last_error = str(error)
                 opened = self._open(key)
             except OSError as error:
-                raise TierUnavailable(key.log_key, "get", str(error)) from error
+                kind = ObjectCorrupt if error.errno == errno.EIO else TierUnavailable
+                raise kind(key.log_key, "get", str(error)) from error
             else:
                 return Fetched(FileChunk(key, index, opened, place), corrupt_count=corrupt_count)
         detail = f"bytes [{key.position}, {key.end_position}) twice: {last_error}"

@@ -20,6 +20,7 @@ reports is what lies on the disk now, which is what a check after a copy wants t
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import threading
@@ -448,6 +449,9 @@ def _translated(key: str, operation: str) -> Iterator[None]:
                 operation != "put"
             ):
                 raise ObjectNotFound(key, operation) from error
+            # One bad sector is one object's damage: it would be waited for without end.
+            case OSError(errno=errno.EIO) if operation in ("get", "head"):
+                raise ObjectCorrupt(key, operation, str(error)) from error
             case OSError(errno=number) if number in NO_ROOM:
                 raise StoreFull(key, operation, str(error)) from error
             case PermissionError():

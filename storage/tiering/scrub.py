@@ -118,7 +118,7 @@ class Scrub:
         key = manifest_key(partition)
         try:
             stored = manifest_store.load_or_refuse(self._store, partition)
-        except (CorruptFile, UnsupportedFormat) as error:
+        except (CorruptFile, ObjectCorrupt, UnsupportedFormat) as error:
             damaged = Finding(
                 partition=partition, damage=Damage.MANIFEST, key=key, detail=str(error)
             )
@@ -185,6 +185,8 @@ class Scrub:
                     detail = "is not what the manifest says"
             except ObjectNotFound:
                 detail = "is missing"
+            except ObjectCorrupt as error:
+                detail = str(error)
             if detail:
                 yield Finding(
                     partition=manifest.topic_id_partition,
@@ -249,6 +251,9 @@ class Scrub:
             except ObjectNotFound:
                 found.findings.append(of_segment(partition, entry, part.missing))
                 continue
+            except ObjectCorrupt as error:
+                found.findings.append(of_segment(partition, entry, part.corrupt, str(error)))
+                continue
             except AccessDenied as error:
                 found.unread.append(str(error))
                 continue
@@ -265,6 +270,9 @@ class Scrub:
                 # It was let go since it was asked for; the second look knows.
                 gone = next(part for part in _parts(entry) if part.key == error.key)
                 found.findings.append(of_segment(partition, entry, gone.missing))
+            except ObjectCorrupt as error:
+                bad = next(part for part in _parts(entry) if part.key == error.key)
+                found.findings.append(of_segment(partition, entry, bad.corrupt, str(error)))
             except (AccessDenied, ObjectArchived, TierUnavailable) as error:
                 found.unread.append(f"{entry.log_key}: {error}")
         return found

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.errors import CorruptFile
+from strandline.storage.errors import CorruptFile, ObjectCorrupt
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.segment_meta import Section, SegmentStatistics, read_section
@@ -118,6 +119,30 @@ async def test_changed_bytes_are_found_by_checksum(tmp_path: Path) -> None:
             assert scrub(rig, executor, Depth.SIZES).findings == ()
             found = damages(scrub(rig, executor, Depth.CHECKSUMS))
             assert found == [(Damage.LOG_CORRUPT, 0), (Damage.META_CORRUPT, 30)]
+
+
+@pytest.mark.parametrize("depth", [Depth.CHECKSUMS, Depth.EVERYTHING])
+def test_what_the_disk_of_an_archive_cannot_read_is_named_like_any_damage(
+    tmp_path: Path, executor: ThreadPoolExecutor, depth: Depth
+) -> None:
+    """One bad sector neither hides the next one nor is waited for as if it could pass."""
+    root = tmp_path / "archive"
+
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path / "disk", store=LocalDirectoryStore(root)) as rig:
+            entries = await archived(rig)
+            for key in (entries[1].log_key, entries[2].meta_key):
+                # The kernel's own EIO, of a page that nothing is mapped to.
+                (root / key).unlink()
+                (root / key).symlink_to("/proc/self/mem")
+            report = scrub(rig, executor, depth)
+            assert damages(report) == [(Damage.LOG_CORRUPT, 10), (Damage.META_CORRUPT, 20)]
+            assert report.unread == ()
+            with pytest.raises(ObjectCorrupt, match="Input/output error"):
+                rig.store.get_into(entries[1].log_key, memoryview(bytearray(10)), start=0)
+
+    run()
 
 
 @asynchronous
