@@ -138,12 +138,9 @@ class Broker:
         """Everything up to the ready line. Raises StrandlineError."""
         check_sasl(self._config)
         config, clock = self._config, self._clock
-        self._log_dirs = await self._in(
-            self._workers.disk, partial(open_log_dirs, config, clock)
-        )  # 1
-        self._last_time, self._guard = await self._in(
-            self._workers.disk, partial(open_believed_time, self._log_dirs, clock)
-        )
+        disk, metadata = self._workers.disk, self._workers.metadata
+        self._log_dirs = await self._in(disk, partial(open_log_dirs, config, clock))  # 1
+        await self._read_last_time()
         self._store = open_archive(config, clock)  # 2
         if self._store is not None:
             from strandline.broker.archive_upkeep import CLAIM_WAIT_S, ArchiveClaim
@@ -157,30 +154,25 @@ class Broker:
             await self._claim.attempt(wait_s=CLAIM_WAIT_S)
         self._metadata_log = make_metadata_log(config, self._log_dirs, clock, mirror=self._store)
         await self._in(
-            self._workers.metadata, partial(load_metadata, self._metadata_log, config, self._store)
+            metadata, partial(load_metadata, self._metadata_log, config, self._store)
         )  # 3
         started = controller.start_broker(self._metadata_log.image, config.node_id)
-        image = await self._in(
-            self._workers.metadata, partial(self._metadata_log.append, started.records)
-        )  # 4
+        image = await self._in(metadata, partial(self._metadata_log.append, started.records))  # 4
         if self._store is None:
             warn_of_unreachable_archive(image)
         self._running.follow(image)
         logs = await self._in(
-            self._workers.disk,
-            partial(load_logs, self._log_dirs, image, self._running.current),
+            disk, partial(load_logs, self._log_dirs, image, self._running.current)
         )  # 5
         self._replicas = ReplicaManager(
             self._log_dirs,
             self._make_tiers(),
             topic_defaults=lambda: self._running.topic_defaults.properties,
-            disk=self._workers.disk,
+            disk=disk,
             syncs=self._workers.syncs,
         )
         self._replicas.take_over(logs, image)  # 6
-        self._metadata = Metadata(
-            image, self._metadata_log, follower=self, executor=self._workers.metadata
-        )
+        self._metadata = Metadata(image, self._metadata_log, follower=self, executor=metadata)
         await self.follow(image)  # 7
         await self._make_services()
         self._started = True
@@ -188,6 +180,12 @@ class Broker:
             from strandline.broker.archive_upkeep import start_tiering
 
             await start_tiering(self._tiering, self._metadata_log, self._workers)
+
+    async def _read_last_time(self) -> None:
+        """What is deleted by age goes by this, and not by a clock that is wrong at the start."""
+        self._last_time, self._guard = await self._in(
+            self._workers.disk, partial(open_believed_time, self._log_dirs, self._clock)
+        )
 
     async def _make_services(self) -> None:
         """What works on replicas and metadata."""

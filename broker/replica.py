@@ -63,6 +63,7 @@ class ReplicaBroker(Broker):
         store = self._store = ReadOnlyStore(writable)
         self._cluster_id = await self._in(self._workers.manifests, partial(_cluster_of, store))  # 1
         self._log_dirs = await self._in(self._workers.disk, self._open_log_dirs)  # 2
+        await self._read_last_time()
         origin = MetadataLog(store, cluster_id=self._cluster_id)
         self._metadata_log = make_metadata_log(config, self._log_dirs, clock)
         await self._in(self._workers.metadata, origin.refresh)  # 3
