@@ -165,7 +165,7 @@ class Cluster:
             TopicCollection(list(names)), request_timeout=REQUEST_SECONDS_MAX
         )
         return [
-            _topic_view(_result(futures[name], f"cannot describe topic {name!r}")) for name in names
+            _topic_view(_result(futures[name], f"cannot find topic {name!r}")) for name in names
         ]
 
     def create_topic(

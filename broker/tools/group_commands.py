@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from strandline.broker.tools.cluster import Cluster, GroupView, Key, MemberView
 from strandline.broker.tools.connection import Connection
 from strandline.broker.tools.failures import ToolFailure, WrongUse
-from strandline.broker.tools.printing import Json, print_json, print_table, remark, say
+from strandline.broker.tools.printing import Json, counted, print_json, print_table, remark, say
 from strandline.broker.tools.resets import Move, PartitionState, Reset, moment_of, plan
 
 # What a group that nobody knows is said to be.
@@ -29,7 +29,9 @@ def list_groups(connection: Connection, *, as_json: bool) -> int:
         remark("no groups yet; one comes into being when a consumer joins it or commits")
     else:
         print_table(
-            "", ("group", "state", "type"), [(line.group, line.state, line.kind) for line in lines]
+            "",
+            ("group", "state", "type"),
+            [(line.group, line.state.lower(), line.kind.lower()) for line in lines],
         )
     return 0
 
@@ -50,7 +52,8 @@ def describe(
             continue
         lags = [state.lag for state in states if state.lag is not None]
         print_table(
-            f"{name}  {group.state.lower()}, {len(group.members)} members, lag {sum(lags)}"
+            f"{name}  {group.state.lower()}, {counted(len(group.members), 'member')}"
+            + f", lag {sum(lags)}"
             + (f", {group.assignor}" if group.assignor else "")
             + f"  (coordinator {group.coordinator})",
             ("topic", "partition", "committed", "start", "end", "lag", "client", "host", "member"),
