@@ -47,5 +47,4 @@ def run_restore(
 
 def mirrors_topic(archive: Archive, topic: str) -> bool:
     """Whether the mirror of the metadata log in the bucket names the topic."""
-    entries = [key for key in archive.contents() if key.startswith("metadata/")]
-    return any(topic.encode() in archive.store.get(key) for key in entries)
+    return any(topic.encode() in archive.store.get(key) for key in archive.below("metadata/"))

@@ -35,7 +35,7 @@ OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
 
 
 def data_keys(archive: Archive) -> list[str]:
-    return [key for key in archive.contents() if key.startswith("topics/")]
+    return archive.below("topics/")
 
 
 def test_turned_off_tiering_takes_its_archive_along_and_can_be_turned_on_again(

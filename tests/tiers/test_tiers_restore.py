@@ -87,7 +87,7 @@ def lost(ministack: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def has_groups(archive: Archive, count: int) -> bool:
-    found = [key for key in archive.contents() if key.startswith("groups/")]
+    found = archive.below("groups/")
     return sum(archive.store.get(key).count(TOPIC.encode()) for key in found) >= count
 
 
@@ -184,7 +184,7 @@ def test_a_damaged_manifest_stops_a_restore_before_anything_is_written(
 ) -> None:
     lost.copy_to(archive)
     broker = make_broker(settings=SETTINGS)
-    (key,) = [key for key in archive.contents() if key.endswith("/manifest.json")]
+    (key,) = [key for key in archive.below("") if key.endswith("/manifest.json")]
     content = archive.store.get(key)
     archive.store.put(key, content.replace(b'"log_start_offset":0', b'"log_start_offset":1'))
     ended = run_restore(broker)

@@ -126,7 +126,12 @@ class Archive:
 
     def keys(self, topic: str | None = None, topic_id: uuid.UUID | None = None) -> list[str]:
         """Every key in the bucket, or in the folder of one incarnation of a topic."""
-        prefix = "" if topic is None or topic_id is None else topic_folder(topic, topic_id)
+        return self.below(
+            "" if topic is None or topic_id is None else topic_folder(topic, topic_id)
+        )
+
+    def below(self, prefix: str) -> list[str]:
+        """Every key that begins so."""
         return [info.key for info in self.store.list(prefix)]
 
     def contents(self) -> dict[str, bytes]:

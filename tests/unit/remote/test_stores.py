@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import crc32c
 import pytest
@@ -140,18 +141,25 @@ def test_an_upload_under_way_is_no_remains_whatever_the_clock_says(tmp_path: Pat
     clock = ManualClock(SystemClock().now_ms())
     store = LocalDirectoryStore(tmp_path / "store", clock=clock)
     source = tmp_path / "source"
-    os.mkfifo(source)
     content = os.urandom(3 << 20)
-    body = FileBody(path=source, size_bytes=len(content), crc32c=crc32c.crc32c(content))
+    source.write_bytes(content)
+    is_half_way, may_go_on = threading.Event(), threading.Event()
+
+    class HalfWay(FileBody):
+        def read(self, file: BinaryIO, byte_count: int, position: int) -> bytes:
+            if position >= 2 << 20:
+                is_half_way.set()
+                assert may_go_on.wait(60)
+            return super().read(file, byte_count, position)
+
+    body = HalfWay(path=source, size_bytes=len(content), crc32c=crc32c.crc32c(content))
     with ThreadPoolExecutor(1) as executor:
         put = executor.submit(store.put, "topics/a/0/x.log", body)
-        with open(source, "wb") as file:
-            file.write(content[: 2 << 20])
-            file.flush()
-            clock.advance_ms(3_600_000)
-            assert len(list((tmp_path / "store" / "%tmp").iterdir())) == 1
-            assert store.abort_uploads("topics/b/", older_than_ms=0) == 0
-            file.write(content[2 << 20 :])
+        assert is_half_way.wait(60)
+        clock.advance_ms(3_600_000)
+        assert len(list((tmp_path / "store" / "%tmp").iterdir())) == 1
+        assert store.abort_uploads("topics/b/", older_than_ms=0) == 0
+        may_go_on.set()
         put.result(timeout=60)
     assert store.get("topics/a/0/x.log") == content
     assert list((tmp_path / "store" / "%tmp").iterdir()) == []
