@@ -20,9 +20,12 @@ child is ready and it is known where the object lies, `begin_fetch` and `begin_c
 request from the event loop, and the answer comes there as a callback. So a chunk costs two wake-ups
 of the broker, and no thread of it competes with the loop for the interpreter.
 
-    none --- STARTS_AFTER downloads ---> starting --- says that it is ready ---> ready
+    none --- a chunk is needed soon ---> starting --- says that it is ready ---> ready
       ^                                                                            |
       +--- idle for IDLE_S, died, or overdue (killed: it must not write to a block again) ---+
+
+A start takes 35 ms of a core and is begun (`prepare`) while the first index and the first chunk are
+on their way, so that a consumer that reads on finds it done.
 
 The child ends when its sockets close, so also when the broker is killed.
 """
@@ -61,8 +64,6 @@ from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
-# Who reads a record here and there needs no second process.
-STARTS_AFTER = 2
 # Long enough for a consumer that pauses, short enough to give the memory back.
 IDLE_S = 60.0
 # How long the child is left alone after something went wrong; doubled up to the second.
@@ -103,7 +104,6 @@ class DownloadProcess:
         self._lock = threading.Lock()
         self._child: StartedChild | None = None
         self._is_starting = False
-        self._asked_count = 0
         self._used_s = 0.0
         self._rest_s = 0.0
         self._rest_until_s = 0.0
@@ -129,6 +129,13 @@ class DownloadProcess:
         """How many ranges at the same time bring all that the store gives; `most` at the most."""
         # Whoever is held back is so by other means.
         return most if self.bytes_per_s else self._width.of(most)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether `prepare` would start a child. Does not block."""
+        if self._child is not None or self._is_starting or self._is_closed:
+            return False
+        return self._clock.monotonic_s() >= self._rest_until_s
 
     @property
     def pid(self) -> int | None:
@@ -387,7 +394,6 @@ class DownloadProcess:
             if child is not None and (is_pausing or not child.is_idle):
                 return True
             self._child = None
-            self._asked_count = 0
         self._here.close()
         self._small.close()
         if child is not None:
@@ -409,28 +415,41 @@ class DownloadProcess:
 
     # --- the child ---------------------------------------------------------------------------
 
-    def _take(self) -> tuple[StartedChild, Channel] | None:
-        """A ready child and a channel to it; starts one if it is time."""
+    def prepare(self) -> None:
+        """Starts the child where there is none: a chunk will be asked for soon."""
         with self._lock:
+            if not self.is_missing:
+                return
+            self._is_starting = True
             now_s = self._note_use()
-            if self._is_closed or now_s < self._rest_until_s or self._asked_count <= STARTS_AFTER:
+        child: StartedChild | None = None
+        try:
+            # Without the lock, which the event loop takes.
+            child = StartedChild(self._channel_count, now_s)
+        except ChildFailed as error:
+            with self._lock:
+                self._rest(str(error))
+        finally:
+            with self._lock:
+                self._is_starting = False
+                if not self._is_closed:
+                    self._child, child = child, None
+        if child is not None:
+            child.process.kill()
+
+    def _take(self) -> tuple[StartedChild, Channel] | None:
+        """The child and a channel to it, if it is ready."""
+        with self._lock:
+            now_s, child = self._note_use(), self._child
+            if self._is_closed or now_s < self._rest_until_s or child is None:
                 return None
-            child = self._child
-            if child is None:
-                if self._is_starting:
-                    return None
-                self._is_starting = True
+            try:
+                is_ready = child.is_ready or child.became_ready(now_s)
+            except (EOFError, OSError) as error:
+                failure = error
             else:
-                try:
-                    is_ready = child.is_ready or child.became_ready(now_s)
-                except (EOFError, OSError) as error:
-                    failure: Exception = error
-                else:
-                    return (child, child.free.pop()) if is_ready and child.free else None
-        if child is None:
-            self._start(now_s)
-        else:
-            self._lose(child, failure)
+                return (child, child.free.pop()) if is_ready and child.free else None
+        self._lose(child, failure)
         return None
 
     def _take_ready(self) -> tuple[StartedChild, Channel] | None:
@@ -442,26 +461,8 @@ class DownloadProcess:
 
     def _note_use(self) -> float:
         """Somebody needs the child now. With the lock held."""
-        self._asked_count += 1
         self._used_s = self._clock.monotonic_s()
         return self._used_s
-
-    def _start(self, now_s: float) -> None:
-        """Starts a child, without the lock, which the event loop takes."""
-        child: StartedChild | None = None
-        try:
-            child = StartedChild(self._channel_count, now_s)
-        except ChildFailed as error:
-            failure = str(error)
-        with self._lock:
-            self._is_starting = False
-            if child is None:
-                self._rest(failure)
-            elif not self._is_closed:
-                self._child = child
-                return
-        if child is not None:
-            child.process.kill()
 
     def _give_back(self, child: StartedChild, channel: Channel, answer: Answer) -> None:
         with self._lock:

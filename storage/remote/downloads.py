@@ -9,8 +9,8 @@
 
 All state belongs to the event loop's thread; only fetching and checking run in the executor, or,
 for stores that others can read from, in a process of its own (`download_process`), which the loop
-asks itself where it can. A waiter that is
-cancelled leaves its download alone: the client will ask again and then find it.
+asks itself where it can. A waiter that is cancelled leaves its download alone: the client will ask
+again and then find it.
 A `DownloadPace` may hold the next download back for a while, whatever it is for.
 Guesses (read-ahead) start only while workers and memory are to spare, and no more at a time than a
 store at that distance needs (`download_width`). They never push out a chunk that somebody still
@@ -20,6 +20,7 @@ needs, and fail silently; when somebody really asks, they are promoted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -29,12 +30,7 @@ from pathlib import Path
 from threading import get_ident
 from typing import Protocol
 
-from strandline.storage.errors import (
-    ObjectCorrupt,
-    OutOfResources,
-    TierError,
-    TierUnavailable,
-)
+from strandline.storage.errors import ObjectCorrupt, OutOfResources, TierError, TierUnavailable
 from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog, place_of
 from strandline.storage.remote.chunk_cache import BatchRun, Chunk, ChunkMemory, RecordBytes
@@ -50,8 +46,8 @@ from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
-# Wanted chunks that wait for a worker or for memory. Each stands for at least one fetch request,
-# so a longer queue means that nobody will still be waiting at its end.
+# Wanted chunks that wait for a worker or for memory. Each stands for a fetch request or more, so at
+# the end of a longer queue nobody would still be waiting.
 WAITING_MAX = 100
 # Guesses are worth little; the oldest ones go first.
 GUESSES_MAX = 64
@@ -182,6 +178,15 @@ class ChunkDownloads:
             return chunk
         return self._want(key, base_offset, end_offset).future
 
+    def expect(self) -> None:
+        """A chunk will be requested as soon as it is known which: its process is started."""
+        if self.process is None or not self.process.is_missing:
+            return
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(*REFUSALS):  # the next download tries again
+            loop.run_in_executor(self._executor, self.process.prepare)
+            self._watch_idle(loop)
+
     def take(self, chunk: Chunk, run: BatchRun) -> RecordBytes:
         """The bytes of `run`; when the view is dropped, waiting downloads may go on."""
         return chunk.take(run, on_release=self._memory_became_free)
@@ -292,10 +297,14 @@ class ChunkDownloads:
 
         if not self._fetch.begin(key, download.base_offset, place, answered):
             self._fetch_in_worker(download, partial(self._fetch, key, download.base_offset, place))
-        has_idle = self.process is not None or self.files is not None
-        if has_idle and self._idle_watch is None:
-            self._idle_watch = self._loop.call_later(IDLE_S, self._look_if_idle)
+        self.expect()
+        self._watch_idle(self._loop)
         return True
+
+    def _watch_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        has_idle = self.process is not None or self.files is not None
+        if has_idle and self._idle_watch is None and not self._is_closed:
+            self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
 
     def _give_up(self, download: _Download, reason: str) -> None:
         """It is not begun, whatever it was for."""
@@ -405,23 +414,19 @@ class ChunkDownloads:
         loop = self._loop
         has_files = self.files is not None and self.files.close_idle(loop.time())
 
-        def look_again() -> None:
-            if self._idle_watch is None and not self._is_closed:
-                self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
-
         if self.process is None:
             if has_files:
-                look_again()
+                self._watch_idle(loop)
             return
 
         def looked(done: asyncio.Future[bool]) -> None:
             if has_files or (not done.cancelled() and done.result()):
-                look_again()
+                self._watch_idle(loop)
 
         try:
             looking = loop.run_in_executor(self._executor, self.process.end_if_idle)
         except REFUSALS:
-            look_again()
+            self._watch_idle(loop)
         else:
             looking.add_done_callback(looked)
 

@@ -189,6 +189,8 @@ class ColdReader:
         )
         if found is not None:
             return found
+        if self._indexes.peek(entry.meta_key) is None:
+            self._downloads.expect()
         index = await self._index(entry)
         number = index.chunk_for(offset)
         folder, lost_guesses = _folder(entry), self._downloads.lost_guesses

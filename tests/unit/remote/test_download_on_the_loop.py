@@ -334,6 +334,35 @@ def test_reading_on_needs_no_thread_for_a_chunk(
     run(consume())
 
 
+def test_the_process_starts_while_the_first_index_is_on_its_way(
+    tmp_path: Path, pool: CountingPool
+) -> None:
+    index_may_come = threading.Event()
+
+    class SlowIndexes(FarFolder):
+        def get(self, key: str, **range_: Any) -> bytes:
+            assert index_may_come.wait(WAIT_S_MAX)
+            return super().get(key, **range_)
+
+    store = SlowIndexes(tmp_path, clock=ManualClock())
+    segment = archive_segment(store, PARTITION, make_log(batch_count=10))
+
+    async def consume() -> None:
+        reader = ColdReader(store, pool)
+        process = reader.download_process
+        assert process is not None
+        reading = asyncio.create_task(reader.read(segment.entry, 0, bytes_max=1))
+        async with asyncio.timeout(WAIT_S_MAX):
+            while process.pid is None:
+                await asyncio.sleep(0.001)
+            assert not reading.done()
+            index_may_come.set()
+            assert (await reading).size_bytes
+        reader.close()
+
+    run(consume())
+
+
 @pytest.mark.parametrize("kind", STORES)
 def test_what_was_damaged_meanwhile_is_not_given_out(
     kind: Store, tmp_path: Path, pool: CountingPool

@@ -81,6 +81,7 @@ def fetch(process: DownloadProcess, block: BlockMemory) -> BatchIndex | NotDone 
 
 def fetch_by_child(process: DownloadProcess, block: BlockMemory) -> BatchIndex | NotDone:
     """Asks until the child is there."""
+    process.prepare()
     found = eventually(lambda: fetch(process, block), timeout_s=START_S_MAX, interval_s=0.02)
     assert found is not None
     return found
@@ -98,7 +99,7 @@ def test_the_child_fills_the_block_and_finds_the_batches(
 ) -> None:
     first, second = shared_block(), shared_block()
     assert fetch(process, first) is None
-    assert process.pid is None, "one cold read is not worth a process"
+    assert process.pid is None, "who has said nothing before waits for no process"
     for block in (first, second, first):
         assert fetch_by_child(process, block) == index_batches(memoryview(LOG), 0)
         assert bytes(block.mapping[: len(LOG)]) == LOG

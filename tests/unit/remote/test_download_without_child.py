@@ -16,7 +16,7 @@ from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
 from strandline.storage.remote.download_messages import NotDone
-from strandline.storage.remote.download_process import STARTS_AFTER, DownloadProcess
+from strandline.storage.remote.download_process import DownloadProcess
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.ranged_get import HEAD_BYTES_MAX
 from strandline.storage.remote.segment_index import ChunkKey
@@ -55,7 +55,6 @@ class Reader:
     """A process that has not started its child, and the server that it reads from."""
 
     def __init__(self, *scripts: Callable[[socket.socket], bool]) -> None:
-        assert len(scripts) <= STARTS_AFTER
         self.server = Server(*scripts)
         self.objects = Objects(self.server.source)
         self.clock = ManualClock()
@@ -133,7 +132,6 @@ def test_a_store_in_trouble_is_left_to_the_sdk_for_a_while(
     assert reader.fetch() is None
     assert len(reader.server.requests) == 1
     reader.clock.advance_ms(1000)
-    reader.process.end_if_idle()  # or it would be time for a child
     assert reader.fetch() == INDEX
 
 
@@ -145,7 +143,6 @@ def test_what_is_no_plain_http_is_left_to_the_child_and_the_sdk(make: Make) -> N
         plain._replace(url=plain.url.replace("http:", "https:")),
     ):
         reader.objects.source = source
-        reader.process.end_if_idle()
         assert reader.fetch() is None
     assert reader.server.connections == 0
 
