@@ -35,10 +35,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError
-from strandline.storage.local import checkpoint, closed_log
+from strandline.storage.local import closed_log
 from strandline.storage.local.closed_log import ClosedLog
 from strandline.storage.local.deleted_folders import DeletedFolders
 from strandline.storage.local.log import LocalLog
@@ -50,10 +49,12 @@ from strandline.storage.local.log_folder import (
     drop_unreadable,
     forget,
     lock_usable,
+    mark_clean,
     read_identity,
     read_state,
     write_checkpoints,
     write_cleaned_offsets,
+    write_recovery_points,
 )
 from strandline.storage.local.log_loading import ConfigFor, load_logs
 from strandline.storage.log_config import LogConfig
@@ -175,6 +176,7 @@ class LogDirs:
                 opened.topic_partition: self._watched(directory, opened)
                 for opened in loaded.logs[directory]
             }
+            self._note_losses(directory)
         for directory in self.directories:
             # What is not opened is gone for good, and must not come back through a checkpoint.
             for key in directory.known_keys - directory.logs.keys():
@@ -185,6 +187,7 @@ class LogDirs:
         opened.on_failure = partial(self._take_offline, directory)
         opened.cleaned_offset = directory.cleaned_offsets.get(opened.topic_partition)
         opened.on_cleaning_undone = partial(self.write_cleaned_offset, opened)
+        opened.on_cut = partial(self._note_cut, directory)
         if directory.failure is not None:
             opened.stop(directory.failure)
         return opened
@@ -225,6 +228,9 @@ class LogDirs:
                 continue
             try:
                 opened = reopen_logs(directory, clock=self._clock)
+                with self._checkpoint_lock:
+                    logs = {pair.new.topic_partition: pair.new for pair in opened}
+                    write_recovery_points(directory, logs)
             except DiskError as error:
                 log.debug(
                     "log folder stays offline",
@@ -408,6 +414,25 @@ class LogDirs:
 
     # --- checkpoints and the end -----------------------------------------------------------------
 
+    def _note_cut(self, directory: LogDir) -> None:
+        """The checkpoint of a folder calls nothing synced that is not. Blocks. Raises DiskError."""
+        with self._checkpoint_lock:
+            if directory.failure is not None:
+                raise directory.failure
+            directory.check_present()
+            write_recovery_points(directory, dict(directory.logs))
+
+    def _note_losses(self, directory: LogDir) -> None:
+        """The same, for logs that ended below it when they were opened."""
+        if not directory.lost_synced:
+            return
+        try:
+            self._note_cut(directory)
+        except DiskError as error:
+            # Without room the checkpoint of the next minute does it.
+            if not (error.is_full or error.is_out_of_descriptors):
+                self._take_offline(directory, error)
+
     def write_checkpoints(
         self,
         log_starts: Mapping[TopicPartition, int],
@@ -462,24 +487,11 @@ class LogDirs:
                 # Without room for them the next start takes its time, and that is all.
                 with suppress(DiskError):
                     closed_log.write_rows(directory.path, rows[directory])
-                _mark_clean(directory)
+                mark_clean(directory)
             directory.unlock()
 
     def __repr__(self) -> str:
         return f"<LogDirs {list(self.directories)}>"
-
-
-def _mark_clean(directory: LogDir) -> None:
-    """Without room for the mark the next start recovers; the other folders get theirs."""
-    try:
-        files.write_atomically(
-            directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT
-        )
-    except DiskError as error:
-        log.error(
-            "log folder could not be marked as stopped cleanly, the next start recovers it",
-            extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
-        )
 
 
 def _close(opened: LocalLog) -> ClosedLog | None:

@@ -79,6 +79,12 @@ class LogDir:
         """Of what partitions the checkpoints spoke when they were read."""
         return set().union(*self._offsets)
 
+    @property
+    def lost_synced(self) -> bool:
+        """Whether a log ended below what its checkpoint called synced, when it was opened."""
+        synced = self.recovery_points
+        return any(one.recovery_point < synced.get(key, 0) for key, one in self.logs.items())
+
     def forget_state(self, key: TopicPartition) -> None:
         """What the checkpoints said of a log that is gone; `forget` makes it durable."""
         for offsets in self._offsets:
@@ -318,16 +324,21 @@ def write_checkpoints(
     directory.check_present()
     logs = dict(directory.logs)
     forgotten = directory.forgotten.difference(logs)
-    recovery_points = {key: opened.recovery_point for key, opened in logs.items()}
     starts = {key: log_starts.get(key, opened.log_start_offset) for key, opened in logs.items()}
     watermarks = {key: offset for key, offset in high_watermarks.items() if key in logs}
-    checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
+    write_recovery_points(directory, logs)
     checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
     checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)
     # That of the cleaner is not written each time, and may be the one that speaks of them.
     if forgotten or not directory.is_cleaning_noted:
         write_cleaned_offsets(directory)
     directory.forgotten -= forgotten
+
+
+def write_recovery_points(directory: LogDir, logs: Mapping[TopicPartition, LocalLog]) -> None:
+    """Replaces the checkpoint of how far logs are synced, and syncs it. Raises DiskError."""
+    recovery_points = {key: opened.recovery_point for key, opened in logs.items()}
+    checkpoint.write_offsets(directory.path / checkpoint.RECOVERY_POINTS, recovery_points)
 
 
 def forget(directory: LogDir, keys: Iterable[TopicPartition]) -> None:
@@ -353,3 +364,16 @@ def write_cleaned_offsets(directory: LogDir) -> None:
         directory.path / checkpoint.CLEANED_OFFSETS, dict(directory.cleaned_offsets)
     )
     directory.is_cleaning_noted = True
+
+
+def mark_clean(directory: LogDir) -> None:
+    """Without room for the mark the next start recovers; the other folders get theirs."""
+    try:
+        files.write_atomically(
+            directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT
+        )
+    except DiskError as error:
+        log.error(
+            "log folder could not be marked as stopped cleanly, the next start recovers it",
+            extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
+        )

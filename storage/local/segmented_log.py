@@ -33,7 +33,7 @@ from strandline.storage.local.segment_list import SegmentList
 from strandline.storage.local.segment_names import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, file_name
 from strandline.storage.local.trash import Trash
 from strandline.storage.log_config import LogConfig
-from strandline.storage.model import Buffer, EpochStart, TopicId, TopicPartition
+from strandline.storage.model import Buffer, EpochStart, Offset, TopicId, TopicPartition
 from strandline.storage.values import dataclass
 
 
@@ -78,6 +78,8 @@ class SegmentedLog:
         self.cleaned_offset: int | None = None
         # Makes durable that the log is compacted only up to an offset. Blocks; raises DiskError.
         self.on_cleaning_undone: Callable[[int], None] | None = None
+        # Makes the recovery point durable, which was lowered. Blocks; raises DiskError.
+        self.on_cut: Callable[[], None] | None = None
         # What lies below is in another tier too, and is changed here no more; None: nobody knows
         # yet. The owner of both tiers answers.
         self.archived_below: Callable[[], int | None] = _nothing_archived
@@ -201,7 +203,7 @@ class SegmentedLog:
         help it would never end, and its deleted files keep their descriptors and their room on the
         disk until it does. A quiet broker's collector may take hours.
         """
-        self.on_failure = self.on_cleaning_undone = self.on_segment_closed = None
+        self.on_failure = self.on_cleaning_undone = self.on_cut = self.on_segment_closed = None
         self.archived_below = _nobody_knows
 
     def stop(self, error: DiskError) -> None:
@@ -287,6 +289,7 @@ class SegmentedLog:
                 raise self._stopped()
             # The end is read first: what is appended meanwhile may be synced but is not counted.
             end_offset, recovery_point = self._end_offset, self._recovery_point
+            cut_count = self.cut_count
             names_unsynced, self._names_unsynced = self._names_unsynced, False
             try:
                 for segment in self._list.segments:
@@ -312,9 +315,10 @@ class SegmentedLog:
                 self._names_unsynced = True
                 raise
             with self._lock:
-                # A truncation may have come in between.
-                reached = min(end_offset, self._end_offset)
-                self._recovery_point = max(self._recovery_point, reached)
+                # A truncation may have come in between, and other records in the place of what
+                # was synced: those are for the next flush.
+                if cut_count == self.cut_count:
+                    self._recovery_point = max(self._recovery_point, end_offset)
             self.last_flush_ms = self._clock.now_ms()
 
     def write_epochs(self) -> None:
@@ -386,9 +390,11 @@ class SegmentedLog:
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that ends at or after `offset`.
 
+            1 the recovery point is no higher, durably   2 segments behind   3 the file   4 lineage
+
         Batches [0,9][10,19][20,29]: `truncate_to(20)` leaves two, `truncate_to(15)` leaves one.
-        Raises OffsetOutOfRange below the local start. Reads batches again for the producers, so it
-        may take a while.
+        Raises OffsetOutOfRange below the local start, and DiskError: after 1 nothing has changed.
+        Reads batches again for the producers, so it may take a while.
         """
         if offset >= self._end_offset:
             return
@@ -404,18 +410,34 @@ class SegmentedLog:
             self.cleaned_offset = start.base_offset
             if self.on_cleaning_undone is not None:
                 self.on_cleaning_undone(start.base_offset)
-        self.cut_count += 1
-        for segment in reversed(removed):
+        self._lower_recovery_point(start.base_offset)  # 1
+        for segment in reversed(removed):  # 2
             self._discard(segment)
-        active.truncate(start.position, start.base_offset)
+        active.truncate(start.position, start.base_offset)  # 3
         with self._lock:
             self._end_offset = start.base_offset
-            self._recovery_point = min(self._recovery_point, self._end_offset)
-        self.leader_epochs.truncate_from_end(self._end_offset)
+        self.leader_epochs.truncate_from_end(self._end_offset)  # 4
         active.reactivate(self.config)
         self._names_unsynced = True
         self._set_segments(kept)
         self.producers = reload_producers(self.directory, kept, self._end_offset)
+
+    def _lower_recovery_point(self, offset: Offset) -> None:
+        """What is synced from `offset` on is about to go: a start after a crash has to know before
+        anything else is in its place, or trusts that unread. Raises DiskError: nothing has changed.
+        """
+        with self._lock:
+            # A flush that is under way raises it no more.
+            self.cut_count += 1
+            synced_end = self._recovery_point
+            self._recovery_point = min(synced_end, offset)
+        if synced_end <= offset or self.on_cut is None:
+            return
+        try:
+            self.on_cut()
+        except BaseException:
+            self._recovery_point = synced_end
+            raise
 
     def reset_to(
         self,
@@ -426,9 +448,9 @@ class SegmentedLog:
     ) -> None:
         """Empties the log and begins it anew at `offset`, as a replica does that takes over a tier.
 
-        Producers and lineage are those given, as they were at `offset`.
+        Producers and lineage are those given, as they were at `offset`. Raises DiskError.
         """
-        self.cut_count += 1
+        self._lower_recovery_point(offset)
         old = self._list.segments
         for segment in reversed(old):
             self._discard(segment)

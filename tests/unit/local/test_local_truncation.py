@@ -8,17 +8,19 @@ import pytest
 
 from strandline.storage import files
 from strandline.storage.clock import ManualClock
-from strandline.storage.errors import OffsetOutOfRange
+from strandline.storage.errors import DiskError, OffsetOutOfRange
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import EpochStart
 from tests.unit.local.builders import (
     NOW_MS,
+    TOPIC_ID,
     append,
     assert_dense,
     batch,
     fill,
     open_log,
 )
+from tests.unit.local.log_folders import T0, kill, load_all, open_dirs
 
 SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
 
@@ -110,6 +112,90 @@ def test_after_truncation_the_log_goes_on_without_a_gap(tmp_path: Path, offset: 
     assert reopened.end_offset == end_offset
     assert not reopened.recovery_report.problems
     assert_dense(reopened)
+
+
+@pytest.mark.parametrize("how", ["truncated", "reset", "lost", "lost while away"])
+def test_what_takes_the_place_of_synced_records_is_not_trusted_before_it_is_synced(
+    tmp_path: Path, how: str
+) -> None:
+    """The checkpoint in the folder would vouch for offsets that other bytes have by now."""
+    dirs = open_dirs(tmp_path)
+    load_all(dirs)
+    log = dirs.create_log(T0, TOPIC_ID, SMALL)
+    fill(log, 60)
+    log.flush()
+    assert not dirs.write_checkpoints({}, {})
+    second = log.segments[1]
+    if how == "truncated":
+        log.truncate_to(second.base_offset)
+    elif how == "reset":
+        log.reset_to(second.base_offset)
+    else:
+        # The device did not keep what it had called synced.
+        for segment in log.segments[1:]:
+            files.remove(segment.log_path)
+        if how == "lost":
+            kill(dirs)
+            dirs = open_dirs(tmp_path)
+            log = dirs.load(lambda _partition, _topic_id: SMALL)[T0]
+        else:
+            assert log.on_failure is not None
+            log.on_failure(DiskError("the disk went away"))
+            [revived] = dirs.revive()
+            log = revived.new
+    assert log.end_offset == second.base_offset
+    fill(log, 50)
+    damaged = next(s for s in log.segments if s.base_offset >= second.base_offset)
+    assert not damaged.is_active
+    # A loss of power: the folder has the file with its size, and the device has none of its end.
+    content = bytearray(damaged.log_path.read_bytes())
+    content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
+    damaged.log_path.write_bytes(content)
+    kill(dirs)
+    again = open_dirs(tmp_path)
+    found = load_all(again)[T0]
+    assert found.end_offset < damaged.end_offset
+    assert_dense(found)
+    again.close()
+
+
+def test_a_flush_does_not_vouch_for_what_was_appended_behind_a_cut_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    sync_directory = files.sync_directory
+
+    def cut_meanwhile(path: Path) -> None:
+        sync_directory(path)
+        monkeypatch.undo()
+        log.truncate_to(300)
+        fill(log, 10)
+
+    monkeypatch.setattr(files, "sync_directory", cut_meanwhile)
+    log.flush()
+    assert (log.recovery_point, log.end_offset) == (0, 400)
+    log.flush()
+    assert log.recovery_point == 400
+
+
+def test_a_cut_that_cannot_be_noted_changes_nothing(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    load_all(dirs)
+    log = dirs.create_log(T0, TOPIC_ID, SMALL)
+    fill(log, 60)
+    log.flush()
+    [directory] = dirs.directories
+    directory.failure = DiskError("the disk went away")
+    for cut in (log.truncate_to, log.reset_to):
+        with pytest.raises(DiskError, match="went away"):
+            cut(300)
+        assert (log.recovery_point, log.end_offset) == (600, 600)
+        assert_dense(log)
+    directory.failure = None
+    log.truncate_to(300)
+    assert (log.recovery_point, log.end_offset) == (300, 300)
+    dirs.close()
 
 
 def test_truncation_below_the_start_is_refused(tmp_path: Path) -> None:
