@@ -74,14 +74,16 @@ def load_logs(
     threads_per_directory: int,
 ) -> LoadedLogs:
     """Opens every log; blocks. See LogDirs.load. Raises CorruptFile."""
-    marks = _settle_moves(directories)
+    failures: dict[LogDir, DiskError] = {}
+    marks = _settle_moves(directories, failures)
     places: dict[TopicPartition, Path] = {}
     logs: dict[LogDir, list[LocalLog]] = {}
-    failures: dict[LogDir, DiskError] = {}
     removable: list[Path] = []
     with ExitStack() as pools:
         loading = []
         for directory in directories:
+            if directory in failures:
+                continue
             try:
                 folders = _partition_folders(directory, marks, places, removable)
             except DiskError as error:
@@ -140,8 +142,11 @@ def _load_waiting(
             opened.append(loaded)
 
 
-def _settle_moves(directories: Sequence[LogDir]) -> _Marks:
-    """Removes logs that a copy took over from, and copies that are not among the wanted moves."""
+def _settle_moves(directories: Sequence[LogDir], failures: dict[LogDir, DiskError]) -> _Marks:
+    """Removes logs that a copy took over from, and copies that are not among the wanted moves.
+
+    A log folder where that fails is noted in `failures`.
+    """
     folders: list[Path] = []
     wanted: dict[tuple[TopicPartition, Path], TopicId] = {}
     for directory in directories:
@@ -162,7 +167,12 @@ def _settle_moves(directories: Sequence[LogDir]) -> _Marks:
             continue
         if is_unfinished or moved.get(path.name, path) != path:
             target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
-            files.rename(path, target)
+            try:
+                files.rename(path, target)
+            except DiskError as error:
+                [owner] = (one for one in directories if one.path == path.parent)
+                failures.setdefault(owner, error)
+                continue
             log.info(
                 "folder of a move between log folders removed",
                 extra={"fields": {"folder": str(path), "finished": path.name in moved}},

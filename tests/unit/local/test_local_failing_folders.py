@@ -16,11 +16,12 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.index import TimeIndex
 from strandline.storage.local.log import AppendOrigin, LocalLog
+from strandline.storage.local.log_move import LogMove
 from strandline.storage.local.producer_state import MarkerType, ProducerState
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.txn_index import TxnIndex
 from tests.unit.local.builders import NOW_MS, TOPIC_ID, append, assert_dense, batch, fill, marker
-from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
+from tests.unit.local.log_folders import CONFIG, T0, T1, T2, kill, load_all, open_dirs
 
 
 def test_a_folder_that_cannot_be_made_takes_only_itself_offline(tmp_path: Path) -> None:
@@ -59,6 +60,42 @@ def test_a_folder_that_fails_while_loading_takes_only_its_partitions_offline(
     again.close()
     assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
     assert (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("which", ["the old log", "the copy"])
+def test_a_folder_in_which_a_move_cannot_be_settled_takes_only_its_partitions_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(a, b)
+    moved = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    dirs.create_log(T1, TOPIC_ID, CONFIG)
+    assert moved.directory.parent == a
+    fill(moved, 3)
+    move = LogMove(moved, b / moved.directory.name, clock=ManualClock(NOW_MS))
+    move.prepare()
+    if which == "the old log":
+        move.copy_closed([])
+        move.open_copy(0)
+        move.take_over(log_start_offset=0)
+    kill(dirs)
+    failing, left = (a, T1) if which == "the old log" else (b, T0)
+    rename = files.rename
+
+    def fail_in_one(source: Path, target: Path, *, sync: bool = True) -> None:
+        if source.is_relative_to(failing):
+            raise DiskError("input/output error")
+        rename(source, target, sync=sync)
+
+    monkeypatch.setattr(files, "rename", fail_in_one)
+    again = open_dirs(a, b)
+    logs = load_all(again)
+    assert list(again.failures) == [failing]
+    assert left in logs
+    assert all(one.directory.parent != failing for one in logs.values())
+    if which == "the old log":
+        assert logs[T0].end_offset == 30
+    again.close()
 
 
 @pytest.mark.parametrize(
