@@ -57,7 +57,7 @@ from strandline.storage.local.cleaning_messages import (
 )
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.segment import LogSegment
-from strandline.storage.model import TimestampMs, TopicId, TopicPartition
+from strandline.storage.model import TimestampMs, TopicId, TopicIdPartition, TopicPartition
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.values import dataclass
 
@@ -140,10 +140,11 @@ class LogCleaner:
         # Logs whose cleaning was ended in the middle because somebody asked to leave them alone.
         self._abandoned: set[TopicPartition] = set()
         self._uncleanable: dict[TopicPartition, TopicId] = {}
-        # By a clock that nobody can set.
-        self._retry_at_s: dict[TopicPartition, float] = {}
+        # By a clock that nobody can set. This and the next not by the name of a log alone: what
+        # befell a topic is not the fault of one that has its name later.
+        self._retry_at_s: dict[TopicIdPartition, float] = {}
         # How often in a row the child died over a log, or could not be started for it.
-        self._child_deaths: dict[TopicPartition, int] = {}
+        self._child_deaths: dict[TopicIdPartition, int] = {}
 
     # --- running -----------------------------------------------------------------------------
 
@@ -214,16 +215,17 @@ class LogCleaner:
                 uncleanable_bytes += plan.dirty_bytes
                 continue
             dirty_ratio_max = max(dirty_ratio_max, plan.dirty_ratio)
-            if self._may_clean(opened.topic_partition) and plan.is_due(opened.config):
+            if self._may_clean(opened) and plan.is_due(opened.config):
                 candidates.append(_Candidate(log=opened, plan=plan))
         self._uncleanable = {
             key: topic_id
             for key, topic_id in self._uncleanable.items()
             if served.get(key) == topic_id
         }
-        for key in (self._child_deaths.keys() | self._retry_at_s.keys()) - served.keys():
-            self._child_deaths.pop(key, None)
-            self._retry_at_s.pop(key, None)
+        for known in self._child_deaths.keys() | self._retry_at_s.keys():
+            if served.get(known.topic_partition) != known.topic_id:
+                self._child_deaths.pop(known, None)
+                self._retry_at_s.pop(known, None)
         figures = self.figures
         figures.last_look_ms = self._clock.now_ms()
         figures.dirty_ratio_max = dirty_ratio_max
@@ -232,11 +234,12 @@ class LogCleaner:
         figures.delay_ms_max = max((candidate.plan.delay_ms for candidate in candidates), default=0)
         return max(candidates, key=lambda candidate: candidate.plan.dirty_ratio, default=None)
 
-    def _may_clean(self, key: TopicPartition) -> bool:
+    def _may_clean(self, opened: LocalLog) -> bool:
+        key = opened.topic_partition
         return (
             key not in self._busy
             and key not in self._paused
-            and self._retry_at_s.get(key, 0.0) <= self._clock.monotonic_s()
+            and self._retry_at_s.get(_identity(opened), 0.0) <= self._clock.monotonic_s()
         )
 
     def _plan(self, opened: LocalLog, now_ms: int) -> CleaningPlan:
@@ -253,13 +256,13 @@ class LogCleaner:
             )
 
     def _note_death(self, opened: LocalLog, error: Exception) -> None:
-        key = opened.topic_partition
+        key = _identity(opened)
         deaths = self._child_deaths[key] = self._child_deaths.get(key, 0) + 1
         if deaths >= CHILD_DEATHS_MAX:
             self._give_up(opened, error)
             return
         self._retry_at_s[key] = self._clock.monotonic_s() + RETRY_S * 2 ** (deaths - 1)
-        _warn("log not compacted, will be tried again", key, error)
+        _warn("log not compacted, will be tried again", opened.topic_partition, error)
 
     # --- cleaning ----------------------------------------------------------------------------
 
@@ -273,13 +276,13 @@ class LogCleaner:
         self._busy[key] = process
         try:
             await self._clean(process, candidate)
-            self._child_deaths.pop(key, None)
+            self._child_deaths.pop(_identity(opened), None)
         except _RoundEnded:
             await self._stop(process, opened)
         except DiskError as error:
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:
-                self._retry_at_s[key] = self._clock.monotonic_s() + RETRY_S
+                self._retry_at_s[_identity(opened)] = self._clock.monotonic_s() + RETRY_S
                 _warn("log not compacted, will be tried again", key, error)
         # Of the machine: the child died, or there was no thread or no memory to work with.
         except (ChildFailed, RuntimeError, MemoryError) as error:
@@ -407,6 +410,11 @@ class LogCleaner:
 
     def __repr__(self) -> str:
         return f"<LogCleaner busy={sorted(self._busy)} uncleanable={sorted(self._uncleanable)}>"
+
+
+def _identity(opened: LocalLog) -> TopicIdPartition:
+    key = opened.topic_partition
+    return TopicIdPartition(key.topic, opened.topic_id, key.partition)
 
 
 def _sources(opened: LocalLog, group: CleanedGroup) -> list[LogSegment]:

@@ -1,12 +1,14 @@
-"""What compaction lets go after a time, under a clock that jumps."""
+"""What compaction lets go after a time, under a clock that jumps, and what it waits for."""
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from strandline.storage.child_process import ChildFailed
 from strandline.storage.clock import ManualClock
 from tests.unit.local.compaction import CONFIG, CompactedLog
 
@@ -59,3 +61,27 @@ def test_a_clock_that_jumps_ahead_makes_no_record_old_enough_to_be_compacted(
     clock.jump_ms(-YEAR_MS)
     clock.advance_ms(3_600_001)
     assert log.clean() == 1
+
+
+def test_a_topic_that_is_created_again_pays_for_no_death_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CompactedLog(tmp_path)
+    log.append((b"a", b"1"))
+    log.append((b"a", b"2"))
+    log.seal()
+
+    def die() -> None:
+        raise ChildFailed("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.process, "next", die)
+        assert log.clean() == 1
+    # Between two looks of the cleaner.
+    log.dirs.delete_log(log.log)
+    log.log = log.dirs.create_log(log.log.topic_partition, uuid.uuid4(), log.config)
+    log.append((b"b", b"1"))
+    log.append((b"b", b"2"))
+    log.seal()
+    assert log.clean() == 1
+    assert len(log.records()) == 1
