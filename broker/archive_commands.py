@@ -1,7 +1,7 @@
 """`strandline archive verify`, `orphans` and `lifecycle`: is a bucket whole, and is it tidy.
 
     exit code   0  whole (or everything was repaired)
-                1  could not look: bucket away, access denied
+                1  could not look: bucket away, access denied, no such topic
                 2  wrong arguments
                 3  something is damaged, or could not be looked at
 
@@ -29,6 +29,7 @@ from strandline.storage.errors import (
     CorruptFile,
     InvalidConfig,
     StorageError,
+    UnknownTopic,
     UnsupportedFormat,
 )
 from strandline.storage.model import TopicIdPartition
@@ -87,7 +88,7 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
     troubles = [] if options.topic else [*_check_cluster(store), *_check_topics(store, found)]
     topics = [info for info in found if options.topic in (None, info.topic)]
     if options.topic and not topics:
-        raise InvalidConfig(f"no topic {options.topic!r} is archived at {store.url}")
+        raise UnknownTopic(f"no topic {options.topic!r} is archived at {store.url}")
     wanted = [
         TopicIdPartition(info.topic, info.topic_id, number)
         for info in topics

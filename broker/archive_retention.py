@@ -12,7 +12,7 @@ from strandline.broker.tools.printing import human_bytes, print_json, say
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import RetentionLimits
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import InvalidConfig, StorageError
+from strandline.storage.errors import InvalidConfig, StorageError, UnknownTopic
 from strandline.storage.log_config import UNLIMITED
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
@@ -33,7 +33,7 @@ def print_retention(
     store.check()
     infos = [info for info in list_topics(store) if info.topic == topic and not info.is_deleted]
     if not infos:
-        raise InvalidConfig(f"no topic {topic!r} is archived at {store.url}")
+        raise UnknownTopic(f"no topic {topic!r} is archived at {store.url}")
     limits = _limits(infos[0], retention_ms, retention_bytes)
     with working("reading manifests"):
         rows = _forecasts(store, topic, limits)

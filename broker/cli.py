@@ -2,7 +2,8 @@
 and what is asked of any cluster in `broker/tools`.
 
 Every command says what it takes with `--help`. Mistakes of the user end with one line on standard
-error and exit code 2; failures of the world with one line and exit code 1.
+error and exit code 2; failures of the world, and names of what is not there, with one line and exit
+code 1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import NoReturn
 from strandline import __version__
 from strandline.broker.tools.failures import WrongUse
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import CorruptFile, InvalidConfig, StrandlineError
+from strandline.storage.errors import CorruptFile, InvalidConfig, StrandlineError, UnknownTopic
 
 USAGE_ERROR = 2
 FAILURE = 1
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
     except (InvalidConfig, WrongUse) as error:
         print(f"strandline: {error}", file=sys.stderr)
-        return USAGE_ERROR
+        return FAILURE if isinstance(error, UnknownTopic) else USAGE_ERROR
     except StrandlineError as error:
         print(f"strandline: {error}{_remedy(error)}", file=sys.stderr)
         return FAILURE

@@ -26,7 +26,7 @@ from strandline.spark_lake.open_segment import with_open_segment
 from strandline.spark_lake.planner import OffsetRange
 from strandline.spark_lake.selection_options import Assign, Selection, Subscribe, SubscribePattern
 from strandline.storage import crc32c
-from strandline.storage.errors import CorruptFile, InvalidConfig, ObjectNotFound
+from strandline.storage.errors import CorruptFile, InvalidConfig, ObjectNotFound, UnknownTopic
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.remote.cluster_info import ClusterInfo
 from strandline.storage.remote.keys import (
@@ -92,7 +92,7 @@ class Catalog:
     def topic_names(self, selection: Selection | None = None) -> list[str]:
         """The selected topics, or all that are not being deleted, in order of their names.
 
-        Raises InvalidConfig for a topic that the archive does not have.
+        Raises UnknownTopic for a topic that the archive does not have.
         """
         return [topic.topic for topic in self._load_topics(selection or SubscribePattern(".*"))]
 
@@ -269,14 +269,14 @@ class Catalog:
                 option, wanted = "assign", list(selection.partitions)
         for name in wanted:
             if name in gone:
-                raise InvalidConfig(
+                raise UnknownTopic(
                     f"option {option}: {self._reader.url} has no topic {name} any more: it was"
                     " deleted, and what it had is being removed"
                 )
             if name not in topics:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"the nearest is {near[0]}" if near else has
-                raise InvalidConfig(
+                raise UnknownTopic(
                     f"option {option}: {self._reader.url} has no topic {name}; {hint}"
                 )
 

@@ -131,6 +131,10 @@ class InvalidConfig(StrandlineError):
     kafka_code = 40  # INVALID_CONFIG
 
 
+class UnknownTopic(InvalidConfig):
+    """An archive has no topic of the name that is given; as a command's end this is no misuse."""
+
+
 # --- the world -------------------------------------------------------------------------------
 
 

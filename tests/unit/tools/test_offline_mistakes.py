@@ -73,6 +73,31 @@ def test_an_archive_that_has_nothing_yet_says_when_it_will(
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("archive", "ls"),
+        ("archive", "show"),
+        ("archive", "verify"),
+        ("archive", "retention"),
+        ("lake", "plan"),
+    ],
+    ids=" ".join,
+)
+def test_a_topic_that_is_not_there_ends_every_command_with_one_code(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it ends `strandline topic describe`, whose cluster says so: with 1."""
+    store = open_store(f"file://{tmp_path}")
+    create_cluster_info(store, ClusterInfo(cluster_id="cluster-of-the-tests00"))
+    store.close()
+    assert main([*words, "--remote", f"file://{tmp_path}", "--topic", "absent"]) == 1
+    told = capsys.readouterr()
+    assert "no topic" in told.err
+    assert "absent" in told.err
+    assert not told.out
+
+
+@pytest.mark.parametrize(
     ("words", "module", "advice"),
     [
         (("archive", "ls", "--remote", "file:///a"), "archive_tables.print_partitions", ""),
