@@ -6,7 +6,7 @@
     4 write the partitions         empty logs behind their archives   restore.after-partition
     5 write the groups' offsets                               crash point restore.after-groups
     6 checkpoints, clean-shutdown mark                        crash point restore.before-unmark
-    7 take the marks away
+    7 take the marks away, and only then unlock: who finds a mark may empty the folder
 
 Whatever cannot be read is found in 1, before anything is written. A broker does not start on
 folders with a mark; a restore that finds its own mark empties the folders and begins again, which
@@ -157,19 +157,10 @@ class Restore:
             cluster_id=archive.cluster_id,
             clock=self._clock,
         )
-        self._write_metadata(archive)  # 3
-        crash_point(RESTORE_AFTER_METADATA)
-        offset_count = self._write_logs(log_dirs, archive)  # 4, 5
-        crash_point(RESTORE_AFTER_GROUPS)
-        ends = {key: opened.end_offset for key, opened in log_dirs.logs.items()}
-        starts = {key: state.log_start_offset for key, state in archive.states.items()}
-        log_dirs.close(starts, ends)  # 6
-        if log_dirs.failures:
-            raise DiskError("; ".join(map(str, log_dirs.failures.values())))
-        crash_point(RESTORE_BEFORE_UNMARK)
-        for folder in self._config.log_dirs:
-            files.remove(folder / RESTORE_MARK)  # 7
-            files.sync_directory(folder)
+        try:
+            offset_count = self._write(log_dirs, archive)
+        finally:
+            log_dirs.unlock()
         return RestoreSummary(
             cluster_id=archive.cluster_id,
             partitions=tuple(_row(key, state) for key, state in sorted(archive.states.items())),
@@ -177,6 +168,23 @@ class Restore:
             offset_count=offset_count,
             problems=archive.problems,
         )
+
+    def _write(self, log_dirs: LogDirs, archive: _Archive) -> int:
+        """Steps 3 to 7; how many records of groups there are."""
+        self._write_metadata(archive)  # 3
+        crash_point(RESTORE_AFTER_METADATA)
+        offset_count = self._write_logs(log_dirs, archive)  # 4, 5
+        crash_point(RESTORE_AFTER_GROUPS)
+        ends = {key: opened.end_offset for key, opened in log_dirs.logs.items()}
+        starts = {key: state.log_start_offset for key, state in archive.states.items()}
+        log_dirs.finish(starts, ends)  # 6
+        if log_dirs.failures:
+            raise DiskError("; ".join(map(str, log_dirs.failures.values())))
+        crash_point(RESTORE_BEFORE_UNMARK)
+        for folder in self._config.log_dirs:
+            files.remove(folder / RESTORE_MARK)  # 7
+            files.sync_directory(folder)
+        return offset_count
 
     # --- 1 read ------------------------------------------------------------------------------
 

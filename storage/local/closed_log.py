@@ -106,6 +106,12 @@ def _marks(directory: str, last_base: int) -> list[FileMark]:
 # --- at the stop -----------------------------------------------------------------------------
 
 
+def close(opened: SegmentedLog) -> ClosedLog | None:
+    """Closes a log; its row, None if it gets none. Blocks. Raises DiskError."""
+    opened.close()
+    return describe(opened)
+
+
 def describe(closed: SegmentedLog) -> ClosedLog | None:
     """The row of a log that was just closed; None if it gets none. Blocks.
 

@@ -65,10 +65,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Why a checkpoint waits; said once.
-_FULL = "log folder full: appends are refused until there is room"
-_TOO_MANY_OPEN = "checkpoints wait: the process has too many open files"
-
 
 class LogDirs:
     """All log folders of one broker. `open`, `load`, `write_checkpoints` and `close` block."""
@@ -455,13 +451,8 @@ class LogDirs:
                     failed.add(directory.path)
                     if not (error.is_full or error.is_out_of_descriptors):
                         self._take_offline(directory, error)
-                    elif not directory.is_checkpoint_late:
-                        directory.is_checkpoint_late = True
-                        event = _FULL if error.is_full else _TOO_MANY_OPEN
-                        log.error(
-                            event,
-                            extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
-                        )
+                    else:
+                        directory.note_late(error)
         return frozenset(failed)
 
     def close(
@@ -469,31 +460,39 @@ class LogDirs:
         log_starts: Mapping[TopicPartition, int] | None = None,
         high_watermarks: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Closes every log and leaves the clean-shutdown mark where all went well."""
+        """Closes every log, leaves the clean-shutdown mark where all went well, and unlocks."""
+        self.finish(log_starts or {}, high_watermarks or {})
+        self.unlock()
+
+    def finish(
+        self,
+        log_starts: Mapping[TopicPartition, int],
+        high_watermarks: Mapping[TopicPartition, int],
+    ) -> None:
+        """`close` without its end: nobody else may have the folders yet."""
         rows: dict[LogDir, list[ClosedLog]] = {}
         with ThreadPoolExecutor(SYNC_THREADS, "close") as pool:
             for directory in self.directories:
                 rows[directory] = []
-                for closing in [pool.submit(_close, opened) for opened in directory.logs.values()]:
+                closings = [pool.submit(closed_log.close, one) for one in directory.logs.values()]
+                for closing in closings:
                     try:
                         row = closing.result()
                     except DiskError as error:
                         self._take_offline(directory, error)
                     else:
                         rows[directory] += [] if row is None else [row]
-        self.write_checkpoints(log_starts or {}, high_watermarks or {})
+        self.write_checkpoints(log_starts, high_watermarks)
         for directory in self.directories:
             if directory.failure is None:
                 # Without room for them the next start takes its time, and that is all.
                 with suppress(DiskError):
                     closed_log.write_rows(directory.path, rows[directory])
                 mark_clean(directory)
+
+    def unlock(self) -> None:
+        for directory in self.directories:
             directory.unlock()
 
     def __repr__(self) -> str:
         return f"<LogDirs {list(self.directories)}>"
-
-
-def _close(opened: LocalLog) -> ClosedLog | None:
-    opened.close()
-    return closed_log.describe(opened)

@@ -31,6 +31,9 @@ SYNC_THREADS = 8
 # each return costs the recovery of all its logs.
 REVIVAL_PAUSE_S = 2.0
 REVIVAL_PAUSE_S_MAX = 60.0
+# Why a checkpoint waits; said once.
+_FULL = "log folder full: appends are refused until there is room"
+_TOO_MANY_OPEN = "checkpoints wait: the process has too many open files"
 ALL_CHECKPOINTS = (
     checkpoint.RECOVERY_POINTS,
     checkpoint.LOG_STARTS,
@@ -90,6 +93,15 @@ class LogDir:
         for offsets in self._offsets:
             offsets.pop(key, None)
         self.forgotten.add(key)
+
+    def note_late(self, error: DiskError) -> None:
+        """A checkpoint found no room, or no descriptor; says so once."""
+        if not self.is_checkpoint_late:
+            self.is_checkpoint_late = True
+            log.error(
+                _FULL if error.is_full else _TOO_MANY_OPEN,
+                extra={"fields": {"folder": str(self.path), "reason": str(error)}},
+            )
 
     def postpone_revival(self, now_s: float) -> None:
         """It has failed, at a monotonic `now_s`."""

@@ -11,6 +11,7 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.folder_marks import RESTORE_MARK, RestoreRefused
 from strandline.broker.restore import MARK_FORMAT, MARK_VERSIONS, Restore, RestoreSummary
 from strandline.storage.clock import ManualClock
+from strandline.storage.crash_points import RESTORE_BEFORE_UNMARK
 from strandline.storage.errors import LogDirLocked
 from strandline.storage.local.checkpoint import META_PROPERTIES, read_properties
 from strandline.storage.local.log_dir import LogDirs
@@ -64,3 +65,22 @@ def test_a_restore_beside_one_that_is_under_way_takes_nothing_from_it(tmp_path: 
         restore(tmp_path)
     assert (data / META_PROPERTIES).exists()
     opened.close()
+
+
+def test_a_restore_beside_one_that_takes_its_marks_away_empties_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def try_another(point: str) -> None:
+        if point == RESTORE_BEFORE_UNMARK:
+            with pytest.raises(LogDirLocked) as caught:
+                restore(tmp_path)
+            refused.append(str(caught.value))
+
+    monkeypatch.setattr("strandline.broker.restore.crash_point", try_another)
+    restore(tmp_path)
+    assert len(refused) == 1
+    assert (tmp_path / "data" / META_PROPERTIES).exists()
+    assert not (tmp_path / "data" / RESTORE_MARK).exists()
+    LogDirs.open([tmp_path / "data"], node_id=1, cluster_id=CLUSTER, clock=CLOCK).close()
