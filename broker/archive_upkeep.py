@@ -31,6 +31,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import (
     DiskError,
     StorageError,
+    StoreFull,
     StrandlineError,
     TierError,
     TierUnavailable,
@@ -113,10 +114,12 @@ class ArchiveClaim:
             self._note_failure(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
             return False
         except (DiskError, TierError) as error:
-            self._asking = None
             self._note_failure(error)
             return False
-        self._asking = None
+        finally:
+            # Whatever the answer was: who asks again is not given an old one.
+            if asking.done():
+                self._asking = None
         if theirs.cluster_id != self._ours.cluster_id:
             raise WrongArchive(
                 f"{self._store.url} belongs to cluster {theirs.cluster_id}, the log folders to "
@@ -138,9 +141,12 @@ class ArchiveClaim:
     def _note_failure(self, error: StorageError) -> None:
         """Says why the archive is not used yet, once per kind of reason."""
         kind = type(error).__name__
+        event = "remote tier cannot be reached; archived records wait until it can"
+        if isinstance(error, StoreFull):
+            event = "remote tier has no room to begin an archive in; it is tried again"
         log.log(
             logging.DEBUG if kind == self._noted_kind else logging.WARNING,
-            "remote tier cannot be reached; archived records wait until it can",
+            event,
             extra={"fields": {"url": self._store.url, "error": str(error)}},
         )
         self._noted_kind = kind
@@ -157,7 +163,8 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> C
         1 an archive that was there before is there   2 the store keeps conditions
         3 cluster.json                                4 this disk remembers the archive
 
-    Before 1 nothing is written there: it may be the mount point of a volume that is not mounted.
+    Before 1 nothing is written there: it may be the mount point of a volume that is not mounted. A
+    store without room cannot be asked 2; one that has a 3 was asked by who wrote that.
     Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked,
     DiskError if this disk cannot say what it remembers.
     """
@@ -168,8 +175,14 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> C
             f"{store.url} held this broker's archive, and is empty: is its volume mounted?"
             f" To begin a new archive there, remove {mark.path}",
         )
-    check_conditional_writes(store)  # 2
-    found = create_cluster_info(store, ours)  # 3
+    try:
+        check_conditional_writes(store)  # 2
+        found = create_cluster_info(store, ours)  # 3
+    except StoreFull:
+        begun = load_cluster_info(store)
+        if begun is None:
+            raise
+        found = begun
     if mark is not None and found.cluster_id == ours.cluster_id:
         mark.set()  # 4
     return found

@@ -61,6 +61,7 @@ from strandline.storage.errors import (
     ObjectNotFound,
     PreconditionFailed,
     StorageError,
+    StoreFull,
     TierError,
 )
 from strandline.storage.remote.keys import (
@@ -394,9 +395,20 @@ def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
     check_document(content, key=key)
     try:
         target.put(key, content, condition=IfAbsent())
-    except PreconditionFailed:
+    except (PreconditionFailed, StoreFull) as error:
+        # A store without room refuses before it looks what is there.
+        if isinstance(error, StoreFull) and not _is_there(target, key):
+            raise
         if target.get(key) != content:
             kind = MirrorTaken if key.startswith(METADATA_LOG_PREFIX) else MirrorDiverged
             raise kind(
                 f"{key} in {target.url} is not the one in {source.url}: another history"
             ) from None
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True

@@ -10,10 +10,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from strandline.broker.archive_mark import FILE_NAME, ArchiveMark
 from strandline.broker.archive_upkeep import ArchiveClaim
 from strandline.broker.workers import Workers
-from strandline.storage.errors import TierUnavailable
+from strandline.storage.errors import CorruptFile, StoreFull, TierUnavailable
+from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.memory import Fault, MemoryStore
 
@@ -70,3 +73,46 @@ def test_an_archive_folder_that_is_empty_all_at_once_is_away_and_stays_empty(
     (disk / FILE_NAME).unlink()
     assert asyncio.run(claim_once())
     assert (root / "cluster.json").exists()
+
+
+def claim_of(store: MemoryStore, thread: ThreadPoolExecutor) -> ArchiveClaim:
+    workers = cast(Workers, SimpleNamespace(manifests=thread))
+    return ArchiveClaim(store, workers, cluster_id="c")
+
+
+def test_an_archive_without_room_is_claimed_by_who_began_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is archived can be read from a full volume, which a probe would have to write to."""
+    store = MemoryStore()
+    full = Fault(operation="put", error=StoreFull, times=-1)
+
+    async def claim() -> tuple[bool, bool]:
+        with ThreadPoolExecutor(1) as thread:
+            store.add_fault(full)
+            before_anybody = await claim_of(store, thread).attempt()
+            store.clear_faults()
+            assert await claim_of(store, thread).attempt()
+            store.add_fault(full)
+            return before_anybody, await claim_of(store, thread).attempt()
+
+    assert asyncio.run(claim()) == (False, True)
+    assert [row.message for row in caplog.records] == [
+        "remote tier has no room to begin an archive in; it is tried again"
+    ]
+
+
+def test_a_claim_that_found_damage_asks_again(tmp_path: Path) -> None:
+    store = MemoryStore()
+    store.put(CLUSTER_KEY, b"{")
+
+    async def claim_again() -> bool:
+        with ThreadPoolExecutor(1) as thread:
+            claim = claim_of(store, thread)
+            for _ in range(2):
+                with pytest.raises(CorruptFile):
+                    await claim.attempt()
+            store.delete([CLUSTER_KEY])
+            return await claim.attempt()
+
+    assert asyncio.run(claim_again())

@@ -13,6 +13,7 @@ from strandline.broker.cluster.metadata_log import (
 )
 from strandline.storage.errors import (
     CorruptFile,
+    StoreFull,
     TierUnavailable,
 )
 from strandline.storage.remote.keys import metadata_log_key
@@ -182,6 +183,25 @@ def test_a_mirror_with_another_entry_of_the_same_number_is_left_alone() -> None:
     fill(fork, 1, first=2)
     with pytest.raises(MirrorDiverged):
         fork.mirror_once()
+
+
+def test_a_mirror_without_room_is_another_ones_all_the_same() -> None:
+    store, mirror, copy = MemoryStore(), MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    fill(metadata, 5)
+    metadata.mirror_once()
+    for key in keys_in(store):
+        copy.put(key, store.get(key))
+    fill(metadata, 1, first=50)
+    metadata.mirror_once()
+    mirror.add_fault(Fault(operation="put", error=StoreFull, times=-1))
+    other = opened(copy, mirror)
+    fill(other, 1, first=60)
+    with pytest.raises(MirrorTaken):
+        other.claim_mirror()
+    fill(metadata, 1, first=70)
+    with pytest.raises(StoreFull):
+        metadata.claim_mirror()
 
 
 def test_of_two_copies_of_a_log_that_start_one_claims_the_mirror() -> None:
