@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from strandline.storage.errors import StorageError
@@ -22,7 +23,8 @@ from strandline.storage.errors import StorageError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# A child that does not end within this after its socket is closed is killed.
+# A child that does not end within this after its socket is closed is killed; one that was killed,
+# and hangs in the system, is not waited for any longer.
 GOODBYE_S = 2.0
 NICENESS = 10
 
@@ -101,9 +103,28 @@ class ChildProcess:
         self._process.kill()
 
     def kill(self) -> None:
+        """Ends it, whatever it does. One that hangs in the system ends when that lets it go."""
         self.connection.close()
         self._process.kill()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GOODBYE_S)
+
+    def activity(self) -> bytes | None:
+        """What changes whenever the process computes, sleeps or waits for a disk; None: not known.
+
+        One that is stopped, or hangs in the system, does none of these.
+        """
+        try:
+            with open(f"/proc/{self._process.pid}/stat", "rb") as file:
+                spent = file.read()
+            with open(f"/proc/{self._process.pid}/status", "rb") as file:
+                found = file.read()
+        except OSError:
+            return None
+        # Behind the name, which may be anything: user and system time are 11 fields further on.
+        times = spent.rpartition(b")")[2].split()[11:13]
+        switches = [line for line in found.splitlines() if b"ctxt_switches" in line]
+        return b" ".join([*times, *switches])
 
     def __repr__(self) -> str:
         return f"pid {self._process.pid}"

@@ -10,7 +10,7 @@ A request may have the child ask for each segment (SegmentWanted); True says tha
 
 One child per cleaner thread. It is started with the first request and ended after `IDLE_S` without
 one, so an idle broker is small. To stop it in the middle it is killed: what it wrote so far has
-names that nobody reads.
+names that nobody reads. One that does not move any more is killed, too.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 IDLE_S = 60.0
 # How soon somebody who waits for the child sees that it was abandoned.
 POLL_S = 0.5
+# A child that did nothing at all for so long was stopped, or hangs with its disk: however
+# much there is to do, and however slow the disk or the limit on its reads, it moves now and then.
+STILL_S_MAX = 300.0
 # No faster than Kafka's throttle looks.
 THROTTLE_SLEEP_S_MAX = 1.0
 
@@ -73,9 +76,17 @@ class CleanerProcess:
         child = self._child
         assert child is not None, "no cleaning was begun"
         try:
+            since_s, activity = self._clock.monotonic_s(), child.activity()
             while not child.connection.poll(POLL_S):
                 if self._closed.is_set():
                     raise ChildFailed("the broker stops")
+                seen, now_s = child.activity(), self._clock.monotonic_s()
+                if seen is None or seen != activity:
+                    since_s, activity = now_s, seen
+                elif now_s - since_s >= STILL_S_MAX:
+                    self._child = None
+                    child.kill()
+                    raise ChildFailed(f"the child process did not move for {STILL_S_MAX:g} s")
             answer = child.connection.recv()
         except (EOFError, OSError) as error:
             self._child = None

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import errno
 import multiprocessing.connection
+import os
 import re
+import signal
 import socket
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from strandline.storage.child_process import ChildFailed, ChildProcess
+from strandline.storage.clock import ManualClock
+from strandline.storage.local.cleaner_process import CleanerProcess
+from strandline.storage.local.cleaning_messages import CleaningRequest
+from strandline.storage.log_config import LogConfig
 from strandline.storage.remote.started_child import StartedChild
+from tests.support.broker import eventually
 
 
 @pytest.mark.parametrize(
@@ -63,3 +72,69 @@ def test_a_downloading_child_that_there_are_no_channels_for_is_a_failed_child(
     monkeypatch.setattr(socket, "socketpair", refuse)
     with pytest.raises(ChildFailed, match=f"cannot set up a child process: .*{error.args[-1]}"):
         StartedChild(4, 0.0)
+
+
+class HurriedClock(ManualClock):
+    """Minutes go by between two looks."""
+
+    def monotonic_s(self) -> float:
+        self.advance_ms(60_000)
+        return super().monotonic_s()
+
+
+def test_a_compacting_child_that_does_not_move_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that hangs in the system: its thread, and the log, would be lost to the broker."""
+    monkeypatch.setattr("strandline.storage.local.cleaner_process.POLL_S", 0.01)
+    pids: list[int] = []
+
+    class StoppedChild(ChildProcess):
+        def __init__(self, program: str) -> None:
+            super().__init__(program)
+            pids.append(self.pid)
+            os.kill(self.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr("strandline.storage.local.cleaner_process.ChildProcess", StoppedChild)
+    process = CleanerProcess(HurriedClock())
+    process.begin(
+        CleaningRequest(
+            directory=tmp_path,
+            config=LogConfig(),
+            segments=(),
+            first_dirty_offset=0,
+            first_uncleanable_offset=0,
+            producers=(),
+            aborted=(),
+            now_ms=0,
+            key_bytes_max=1024,
+            load_factor=0.9,
+            io_bytes=1024,
+            io_bytes_per_s=float("inf"),
+            horizon_end_offset=0,
+        )
+    )
+    with pytest.raises(ChildFailed, match="did not move"):
+        process.next()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+    process.stop()
+
+
+def has_moved(child: ChildProcess, before: bytes) -> bool:
+    return child.activity() != before
+
+
+@pytest.mark.parametrize(
+    "program", ["while True: pass", "import time\nwhile True: time.sleep(0.001)"]
+)
+def test_a_child_that_computes_or_waits_for_something_moves(program: str) -> None:
+    child = ChildProcess(program)
+    try:
+        for _ in range(3):
+            before = child.activity()
+            assert before is not None
+            eventually(partial(has_moved, child, before))
+    finally:
+        child.kill()
+    assert child.activity() is None
