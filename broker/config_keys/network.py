@@ -10,8 +10,12 @@ from strandline.storage.log_config import INT_MAX, ConfigType
 
 
 def network_keys() -> Iterator[BrokerConfigDef]:
+    """The keys in the order of docs/configuration.md."""
     yield from _identity_keys()
+    yield from _login_keys()
     yield from _connection_keys()
+    yield from _measuring_keys()
+    yield from _fetch_keys()
 
 
 def _identity_keys() -> Iterator[BrokerConfigDef]:
@@ -59,6 +63,9 @@ def _identity_keys() -> Iterator[BrokerConfigDef]:
         "PLAINTEXT:PLAINTEXT",
         "Protocol of each listener name, as NAME:PROTOCOL: PLAINTEXT or SASL_PLAINTEXT.",
     )
+
+
+def _login_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         NETWORK,
         "sasl.enabled.mechanisms",
@@ -149,6 +156,9 @@ def _connection_keys() -> Iterator[BrokerConfigDef]:
         minimum=1,
         dynamic=True,
     )
+
+
+def _measuring_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         CONNECTIONS,
         "quota.window.num",
@@ -185,6 +195,9 @@ def _connection_keys() -> Iterator[BrokerConfigDef]:
         " count in the totals.",
         minimum=0,
     )
+
+
+def _fetch_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         CONNECTIONS,
         "fetch.max.bytes",

@@ -9,6 +9,17 @@ from strandline.storage.log_config import LONG_MAX, ConfigType
 
 
 def tier_keys() -> Iterator[BrokerConfigDef]:
+    """The keys in the order of docs/configuration.md."""
+    yield from _store_keys()
+    yield from _pool_keys()
+    yield from _quota_keys()
+    yield from _retry_keys()
+    yield from _wait_keys()
+    yield from _chunk_keys()
+    yield from _upkeep_keys()
+
+
+def _store_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         TIER,
         "remote.log.storage.system.enable",
@@ -39,6 +50,9 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         None,
         "Region of the bucket; unset: AWS_REGION and the like, else us-east-1.",
     )
+
+
+def _pool_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         TIER,
         "remote.log.manager.task.interval.ms",
@@ -96,6 +110,9 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         "Remote reads waiting for a thread; further fetches get an empty answer.",
         minimum=1,
     )
+
+
+def _quota_keys() -> Iterator[BrokerConfigDef]:
     for way, what in (("copy", "sent to"), ("fetch", "read from")):
         yield key(
             TIER,
@@ -122,6 +139,9 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
             f"Seconds that a window of the {way} quota lasts.",
             minimum=1,
         )
+
+
+def _retry_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         TIER,
         "remote.log.manager.task.retry.backoff.ms",
@@ -147,6 +167,9 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         minimum=0,
         maximum=0.5,
     )
+
+
+def _wait_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         TIER,
         "remote.fetch.max.wait.ms",
@@ -198,6 +221,9 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         minimum=1,
         dynamic=True,
     )
+
+
+def _chunk_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         TIER,
         "strandline.remote.chunk.bytes",
@@ -230,6 +256,9 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
         None,
         "Folder of the chunks on disk; unset: remote-cache in the first log folder.",
     )
+
+
+def _upkeep_keys() -> Iterator[BrokerConfigDef]:
     yield key(
         TIER,
         "strandline.remote.delete.grace.ms",
