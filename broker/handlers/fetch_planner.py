@@ -33,7 +33,12 @@ class FetchPlanner:
     def plan(
         self, request: FetchRequest, header: RequestHeader, started_s: float
     ) -> FetchPlan | SessionRefused:
-        """Begins, goes on with or ends the session that the request names."""
+        """Begins, goes on with or ends the session that the request names (KIP-227).
+
+        `started_s` is the loop's clock when the request was taken. SessionRefused is the answer to
+        a session or an epoch that is not this client's. Raises CloseConnectionError for a request
+        of more than PARTITIONS_MAX partitions.
+        """
         refuse_flood(
             sum(len(topic.partitions) or 1 for topic in request.topics)
             + sum(len(topic.partitions) or 1 for topic in request.forgotten_topics),
@@ -41,19 +46,7 @@ class FetchPlanner:
         )
         version = header.api_version
         by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-        wanted = [
-            WantedPartition(
-                None if by_id else topic.name,
-                topic.topic_id,
-                partition.partition,
-                partition.fetch_offset,
-                partition.partition_max_bytes,
-                partition.current_leader_epoch,
-                partition.last_fetched_epoch,
-            )
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
+        wanted = _wanted(request, by_id=by_id)
         session: FetchSession | None = None
         incremental = False
         order: Sequence[WantedPartition] = wanted
@@ -68,12 +61,7 @@ class FetchPlanner:
             if isinstance(resumed, SessionRefused):
                 return resumed
             session, incremental = resumed, True
-            forgotten: list[PartitionKey] = [
-                (topic.topic_id if by_id else topic.name, partition)
-                for topic in request.forgotten_topics
-                for partition in topic.partitions
-            ]
-            self._sessions.update(session, wanted, forgotten)
+            self._sessions.update(session, wanted, _forgotten(request, by_id=by_id))
             order = tuple(session.partitions.values())
             if not order:
                 # Of nothing there is no news: as in Kafka the session ends, and its slot is free.
@@ -101,3 +89,29 @@ class FetchPlanner:
             min_bytes=min(request.min_bytes, bytes_max),
             wait_ms_max=request.max_wait_ms,
         )
+
+
+def _wanted(request: FetchRequest, *, by_id: bool) -> list[WantedPartition]:
+    """The partitions that the request itself names."""
+    return [
+        WantedPartition(
+            None if by_id else topic.name,
+            topic.topic_id,
+            partition.partition,
+            partition.fetch_offset,
+            partition.partition_max_bytes,
+            partition.current_leader_epoch,
+            partition.last_fetched_epoch,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+
+def _forgotten(request: FetchRequest, *, by_id: bool) -> list[PartitionKey]:
+    """The partitions that leave the request's session."""
+    return [
+        (topic.topic_id if by_id else topic.name, partition)
+        for topic in request.forgotten_topics
+        for partition in topic.partitions
+    ]
