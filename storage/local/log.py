@@ -167,6 +167,8 @@ class LocalLog(SegmentedLog):
             raise self._stopped()
         if origin is _REPLICATION:
             return self._append_replicated(records)
+
+        # 1 Check: the batch alone, then as its producer's next one, then by the topic's settings.
         size_bytes = len(records)
         if size_bytes < _HEADER_BYTES:
             raise short_batch(records)
@@ -240,6 +242,7 @@ class LocalLog(SegmentedLog):
         ):
             check_records(records, config, now_ms)
 
+        # 2 Stamp, for the segment that has room. A roll that fails leaves the log as it was.
         base_offset = self._end_offset
         last_offset = base_offset + offset_delta
         segment = self._active
@@ -257,6 +260,8 @@ class LocalLog(SegmentedLog):
         _pack_epoch(records, _EPOCH_POSITION, leader_epoch)
         if leader_epoch > self.leader_epochs.latest_epoch:
             self.leader_epochs.assign(leader_epoch, base_offset)
+
+        # 3 One write.  4 Indexes (by the segment), the end of the log, the producer: in memory.
         try:
             segment.append(records, last_offset, max_timestamp_ms)
             self._end_offset = last_offset + 1
