@@ -233,16 +233,21 @@ def test_moves_that_waited_at_a_stop_go_on_and_those_of_topics_that_are_gone_do_
         eventually(lambda: not any(read_moves(folder / MOVES) for folder in broker.folders))
 
 
-def test_the_archive_goes_on_behind_a_move(tmp_path: Path) -> None:
-    """Segments keep their borders, which is how the archive knows them."""
-    broker = TwoFolders(tmp_path)
-    broker.settings |= {
+def archiving(parent: Path) -> dict[str, str]:
+    """Settings of a broker that archives into a folder below `parent`, and soon."""
+    return {
         "remote.log.storage.system.enable": "true",
-        "strandline.remote.url": f"file://{tmp_path / 'archive'}",
+        "strandline.remote.url": f"file://{parent / 'archive'}",
         "remote.log.manager.task.interval.ms": "200",
         "log.retention.check.interval.ms": "200",
         "log.initial.task.delay.ms": "200",
     }
+
+
+def test_the_archive_goes_on_behind_a_move(tmp_path: Path) -> None:
+    """Segments keep their borders, which is how the archive knows them."""
+    broker = TwoFolders(tmp_path)
+    broker.settings |= archiving(tmp_path)
     topic = "tiered"
     config = {
         "remote.storage.enable": "true",
@@ -273,14 +278,7 @@ def test_the_archive_goes_on_behind_a_move(tmp_path: Path) -> None:
 def test_a_compacted_log_is_cleaned_and_archived_behind_a_move(tmp_path: Path) -> None:
     """With nothing of the archive on its disk the moved log has to know that there is one."""
     broker = TwoFolders(tmp_path)
-    broker.settings |= {
-        "remote.log.storage.system.enable": "true",
-        "strandline.remote.url": f"file://{tmp_path / 'archive'}",
-        "remote.log.manager.task.interval.ms": "200",
-        "log.retention.check.interval.ms": "200",
-        "log.initial.task.delay.ms": "200",
-        "log.cleaner.backoff.ms": "200",
-    }
+    broker.settings |= {**archiving(tmp_path), "log.cleaner.backoff.ms": "200"}
     topic = "table"
     config = {
         "remote.storage.enable": "true",

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cluster.image import MetadataImage
-from strandline.broker.cluster.replica_manager import ReplicaManager
-from strandline.broker.cluster.tiers import LocalTier
-from tests.unit.cluster.controlled import with_topic
+from tests.unit.cluster.served import serving
 from tests.unit.local.log_folders import open_dirs
 
 
@@ -23,15 +21,7 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
 
     async def delete() -> None:
         with ThreadPoolExecutor(1) as disk:
-            replicas = ReplicaManager(
-                dirs,
-                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
-                topic_defaults=dict,
-                disk=disk,
-                syncs=disk,
-            )
-            await replicas.follow(MetadataImage())
-            await replicas.follow(with_topic("t", partitions=3))
+            replicas = await serving(dirs, disk, partitions=3)
             assert len(replicas.partitions()) == 3
             shutil.rmtree(tmp_path / "t-0")
             await replicas.follow(MetadataImage())

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker.cluster.image import MetadataImage
-from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.replica_moves import ReplicaMoves
-from strandline.broker.cluster.tiers import LocalTier
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log_move import LogMove
-from tests.unit.cluster.controlled import with_topic
+from tests.unit.cluster.served import serving
 from tests.unit.local.builders import NOW_MS, assert_dense, fill
 from tests.unit.local.log_folders import open_dirs
 
@@ -31,15 +28,7 @@ def test_a_log_that_was_opened_anew_during_its_move_loses_nothing_that_came_then
 
     async def move() -> None:
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
-            replicas = ReplicaManager(
-                dirs,
-                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
-                topic_defaults=dict,
-                disk=disk,
-                syncs=disk,
-            )
-            await replicas.follow(MetadataImage())
-            await replicas.follow(with_topic("t", partitions=1))
+            replicas = await serving(dirs, disk, partitions=1)
             (served,) = replicas.partitions()
             old = served.log.local
             (target,) = {tmp_path / "a", tmp_path / "b"} - {old.directory.parent}

@@ -17,11 +17,20 @@ from strandline.storage.errors import DiskError
 from strandline.storage.local.index import TimeIndex
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.log_move import LogMove
+from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.producer_state import MarkerType, ProducerState
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.txn_index import TxnIndex
 from tests.unit.local.builders import NOW_MS, TOPIC_ID, append, assert_dense, batch, fill, marker
 from tests.unit.local.log_folders import CONFIG, T0, T1, T2, kill, load_all, open_dirs
+
+
+def two_filled_folders(parent: Path) -> LogDirs:
+    """Folders `a` and `b` below `parent`: T0 is in the one, T1 in the other, 50 records each."""
+    dirs = open_dirs(parent / "a", parent / "b")
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    return dirs
 
 
 def test_a_folder_that_cannot_be_made_takes_only_itself_offline(tmp_path: Path) -> None:
@@ -115,9 +124,7 @@ def test_a_topic_id_that_cannot_be_read_takes_its_folder_offline_until_the_next_
     tmp_path: Path, content: bytes
 ) -> None:
     """LogManager does the same: whose log it is is not guessed, and the other folders serve."""
-    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
-    for key in (T0, T1):
-        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    dirs = two_filled_folders(tmp_path)
     dirs.close()
     file = tmp_path / "a" / "t-0" / "partition.metadata"
     whole = file.read_bytes()
@@ -162,9 +169,7 @@ def test_a_log_that_could_not_be_closed_leaves_no_clean_mark(
 def test_a_folder_without_room_for_its_clean_mark_keeps_the_others_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
-    for key in (T0, T1):
-        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    dirs = two_filled_folders(tmp_path)
     real_write = files.write_atomically
 
     def write(path: Path, content: bytes, *, sync: bool = True) -> None:
@@ -387,9 +392,7 @@ def test_a_folder_whose_own_files_cannot_be_read_takes_only_itself_offline(
     tmp_path: Path, name: str
 ) -> None:
     """LogManager does the same. Where there is no other folder, the start ends with the reason."""
-    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
-    for key in (T0, T1):
-        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 5)
+    dirs = two_filled_folders(tmp_path)
     dirs.close()
     file = tmp_path / "a" / name
     whole = file.read_bytes()

@@ -1,0 +1,25 @@
+"""Partitions that are served from log folders, by a replica manager as the broker has it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.cluster.tiers import LocalTier
+from strandline.storage.local.log_dir import LogDirs
+from tests.unit.cluster.controlled import with_topic
+
+
+async def serving(dirs: LogDirs, disk: Executor, *, partitions: int) -> ReplicaManager:
+    """Follows an image with a topic `t` of so many partitions, local alone."""
+    replicas = ReplicaManager(
+        dirs,
+        LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+        topic_defaults=dict,
+        disk=disk,
+        syncs=disk,
+    )
+    await replicas.follow(MetadataImage())
+    await replicas.follow(with_topic("t", partitions=partitions))
+    return replicas
