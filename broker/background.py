@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster import controller
@@ -49,6 +50,8 @@ REVIVE_CHECK_S = 1.0
 # each time it is tried: a file, and an object in the bucket.
 UNCREATED_RETRY_S = 60.0
 PURGE_CHECK_S = 0.5
+# An entry of the metadata log stays small: some 20 bytes for each.
+PURGES_PER_CHANGE_MAX = 1000
 # Kafka's producer.id.expiration.check.interval.ms.
 PRODUCER_CHECK_S = 600.0
 
@@ -244,6 +247,7 @@ class FinishedPurges:
         while True:
             await asyncio.sleep(PURGE_CHECK_S)
             while self._topic_ids:
-                topic_id = next(iter(self._topic_ids))
-                await metadata.change(partial(controller.finish_purge, topic_id=topic_id))
-                self._topic_ids.discard(topic_id)
+                # Together: each change is a file, and an object in the bucket.
+                topic_ids = frozenset(islice(self._topic_ids, PURGES_PER_CHANGE_MAX))
+                await metadata.change(partial(controller.finish_purges, topic_ids=topic_ids))
+                self._topic_ids -= topic_ids

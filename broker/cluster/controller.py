@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from strandline.broker.cluster.decisions import (
@@ -298,10 +298,12 @@ def deletion_cost(image: MetadataImage, reference: TopicReference) -> int:
     return 0 if topic is None else topic.partition_count
 
 
-def finish_purge(image: MetadataImage, topic_id: TopicId) -> Decision[None]:
-    """Notes that nothing is left of a deleted topic; no record if that is known already."""
-    waiting = topic_id in image.pending_purges
-    return Decision(records=(TopicPurged(topic_id=topic_id),) if waiting else (), results=())
+def finish_purges(image: MetadataImage, topic_ids: Iterable[TopicId]) -> Decision[None]:
+    """Notes that nothing is left of deleted topics; no record of one that is known already."""
+    waiting = [topic_id for topic_id in topic_ids if topic_id in image.pending_purges]
+    return Decision(
+        records=tuple(TopicPurged(topic_id=topic_id) for topic_id in waiting), results=()
+    )
 
 
 # --- partitions and properties ---------------------------------------------------------------

@@ -64,6 +64,9 @@ class ReplicaManager:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
         self._configs: dict[TopicId, LogConfig] = {}
+        # What was followed, and under which defaults: what is still so is not looked at again.
+        self._followed: Mapping[TopicId, TopicImage] = {}
+        self._followed_defaults: Mapping[str, str] = {}
         self._traffic: dict[TopicId, TopicTraffic] = {}
         # That of topics that were deleted, so that totals never go back.
         self._departed = TopicTraffic()
@@ -167,8 +170,13 @@ class ReplicaManager:
             del self._told_uncreated[topic_name]
         for unserved in (self._offline, self._uncreated):
             unserved -= {key for key in unserved if key.topic not in image.topics}
+        if self._followed_defaults != (defaults := self._topic_defaults()):
+            self._followed, self._followed_defaults = {}, defaults
         for topic in image.topics.values():
-            await self._follow_topic(topic)
+            is_known = self._followed.get(topic.topic_id) is topic
+            if not is_known or topic.name in self._told_uncreated:
+                await self._follow_topic(topic)
+        self._followed = image.topics_by_id
         self._unserved_ids = {
             key.topic: image.topics[key.topic].topic_id for key in self._offline | self._uncreated
         }

@@ -119,6 +119,8 @@ class TieringManager:
         self._health = self._tools.health
         self._housekeeping = Housekeeping(self._tools, config, self._ownership)
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
+        # The same. What is done for one topic looks at no other's: there may be thousands.
+        self._of_topic: dict[TopicId, dict[TopicPartition, PartitionTiering]] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}
         self._purges: dict[TopicId, TopicPurge] = {}
         self._late = LateUploads(clock, wait_ms=2 * config.copy_timeout_ms)
@@ -174,7 +176,7 @@ class TieringManager:
         unified_log.remote = remote
         unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
         self.update_topic(topic_info)
-        self._partitions[topic_partition] = PartitionTiering(
+        partition = PartitionTiering(
             unified_log,
             remote,
             topic=self._topics[topic_info.topic_id],
@@ -184,16 +186,22 @@ class TieringManager:
                 topic_partition.partition, ""
             ),
         )
+        self._partitions[topic_partition] = partition
+        self._of_topic.setdefault(topic_info.topic_id, {})[topic_partition] = partition
         self._queue.add(topic_partition)
 
     def detach(self, topic_partition: TopicPartition) -> None:
         """Ends tiering of the partition; what is under way is not committed any more."""
         partition = self._partitions.pop(topic_partition, None)
         if partition is not None:
-            generations = self._generations.setdefault(partition.log.topic_id, {})
+            topic_id = partition.log.topic_id
+            del self._of_topic[topic_id][topic_partition]
+            if not self._of_topic[topic_id]:
+                del self._of_topic[topic_id]
+            generations = self._generations.setdefault(topic_id, {})
             generations[topic_partition.partition] = partition.generation
             partition.detach()
-            self._leaving.setdefault(partition.log.topic_id, []).append(partition)
+            self._leaving.setdefault(topic_id, []).append(partition)
 
     def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """The topics that are not tiered now: whatever start-up finds of them is deleted."""
@@ -206,9 +214,10 @@ class TieringManager:
             self._topics[topic_info.topic_id] = TopicRegistration(
                 topic_info, store=self._store, executor=self._executors.metadata
             )
-        else:
+        elif known.info != topic_info:
             known.update(topic_info)
-            self._wake_topic(topic_info.topic_id)
+            for topic_partition in self._of_topic.get(topic_info.topic_id, ()):
+                self._queue.add(topic_partition)
 
     def disable_topic(self, topic_info: TopicInfo) -> None:
         """As `delete_topic`, for a topic that stays and may be tiered again."""
@@ -224,7 +233,8 @@ class TieringManager:
 
     def _empty(self, topic_info: TopicInfo) -> None:
         self._waiting.pop(topic_info.topic_id, None)
-        self._detach_topic(topic_info.topic_id)
+        for topic_partition in tuple(self._of_topic.get(topic_info.topic_id, ())):
+            self.detach(topic_partition)
         self._topics.pop(topic_info.topic_id, None)
         if topic_info.topic_id not in self._late:
             self._purge(topic_info)
@@ -243,17 +253,11 @@ class TieringManager:
             )
         self._queue.add(topic_info.topic_id)
 
-    def _detach_topic(self, topic_id: TopicId) -> None:
-        for topic_partition, partition in list(self._partitions.items()):
-            if partition.log.topic_id == topic_id:
-                self.detach(topic_partition)
-
     def _go_on_with_purge(self, info: TopicInfo) -> None:
         """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
         again = [
             _Waiting(log=p.log, info=p.topic.info, leader_epoch=p.leader_epoch)
-            for p in self._partitions.values()
-            if p.log.topic_id == info.topic_id
+            for p in self._of_topic.get(info.topic_id, {}).values()
         ]
         self._empty(info)
         if again:
@@ -286,11 +290,6 @@ class TieringManager:
         """Something changed: a segment was closed, or the log start moved."""
         if topic_partition in self._partitions:
             self._queue.add(topic_partition)
-
-    def _wake_topic(self, topic_id: TopicId) -> None:
-        for topic_partition, partition in self._partitions.items():
-            if partition.log.topic_id == topic_id:
-                self._queue.add(topic_partition)
 
     # --- running -----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
@@ -13,6 +14,7 @@ from strandline.broker import background
 from strandline.broker.background import (
     RESTART_S_MAX,
     UNCREATED_RETRY_S,
+    FinishedPurges,
     LogUpkeep,
     keep_running,
 )
@@ -181,3 +183,21 @@ def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_be
 
     asyncio.run(some_failures())
     assert waits_s == [1, 2, 4, 1, 2]
+
+
+def test_topics_that_are_gone_from_both_tiers_are_noted_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "PURGE_CHECK_S", 0.0)
+    metadata, purges = CountingMetadata(), FinishedPurges()
+
+    async def some_turns() -> None:
+        for number in range(100):
+            purges.add(uuid.UUID(int=number))
+        task = asyncio.ensure_future(purges.note_forever(cast(Metadata, metadata)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(some_turns())
+    assert metadata.change_count == 1

@@ -96,9 +96,9 @@ def test_a_purge_is_noted_once() -> None:
     image = image.apply_entry(
         controller.delete_topics(image, [TopicReference(name="a")], defaults=DEFAULTS).records
     )
-    image = image.apply_entry(controller.finish_purge(image, A).records)
+    image = image.apply_entry(controller.finish_purges(image, (A,)).records)
     assert not image.pending_purges
-    assert controller.finish_purge(image, A).records == ()
+    assert controller.finish_purges(image, (A,)).records == ()
 
 
 # --- partitions --------------------------------------------------------------------------------

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.image import MetadataImage, TopicImage
+from strandline.broker.cluster.records import TopicConfigsSet, TopicCreated
+from strandline.broker.cluster.replica_manager import ReplicaManager
+from strandline.broker.cluster.tiers import LocalTier
+from strandline.storage.log_config import LogConfig
+from tests.unit.cluster.controlled import with_topic
 from tests.unit.cluster.served import serving
 from tests.unit.local.log_folders import open_dirs
+
+B = uuid.UUID(int=0xB)
 
 
 def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_removed(
@@ -32,4 +40,44 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
     assert [path.name for path in tmp_path.glob("t-?")] == []
     assert len(list(tmp_path.glob("t-?.*-delete"))) == 2
     assert caplog.text.count("folder of a deleted partition stays") == 1
+    dirs.close()
+
+
+def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    asked: list[str] = []
+
+    class Asked(ReplicaManager):
+        def config_of(self, topic: TopicImage) -> LogConfig:
+            asked.append(topic.name)
+            return super().config_of(topic)
+
+    async def follow() -> None:
+        defaults: dict[str, str] = {}
+        with ThreadPoolExecutor(1) as disk:
+            replicas = Asked(
+                dirs,
+                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+                topic_defaults=lambda: dict(defaults),
+                disk=disk,
+                syncs=disk,
+            )
+            image = with_topic("a", partitions=1)
+            await replicas.follow(image)
+            asked.clear()
+            image = image.apply(
+                TopicCreated(topic="b", topic_id=B, replicas=((1,),), properties={})
+            )
+            await replicas.follow(image)
+            assert asked == ["b"]
+            image = image.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
+            await replicas.follow(image)
+            assert asked == ["b", "b"]
+            # What one topic does not say for itself, it has from the broker.
+            defaults["retention.bytes"] = "9"
+            await replicas.follow(image)
+            assert asked == ["b", "b", "a", "b"]
+            assert [one.log.config.retention_bytes for one in replicas.partitions()] == [9, 9]
+
+    asyncio.run(follow())
     dirs.close()

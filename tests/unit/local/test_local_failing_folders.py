@@ -16,8 +16,8 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.index import TimeIndex
 from strandline.storage.local.log import AppendOrigin, LocalLog
-from strandline.storage.local.log_move import LogMove
 from strandline.storage.local.log_dir import LogDirs
+from strandline.storage.local.log_move import LogMove
 from strandline.storage.local.producer_state import MarkerType, ProducerState
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.txn_index import TxnIndex
