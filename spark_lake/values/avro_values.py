@@ -28,7 +28,8 @@ from strandline.spark_lake.values.avro_logical import (
 )
 from strandline.spark_lake.values.ddl import list_of, map_of, timestamp
 from strandline.spark_lake.values.decoder import UnparsableValue
-from strandline.spark_lake.values.registry import FRAME_BYTES, Registry
+from strandline.spark_lake.values.references import avro_text
+from strandline.spark_lake.values.registry import FRAME_BYTES, RegisteredSchema, Registry
 from strandline.storage.errors import InvalidConfig
 
 DEPTH_MAX = 32
@@ -133,8 +134,11 @@ class AvroValues:
             # {"type": "string"} is a schema of JSON too, and of other bytes.
             return UnparsableValue(f"its schema {schema_id} is {found.kind.lower()}")
         try:
-            written = without_logical(json.loads(found.text), self._logical)
+            text = avro_text(self._registry, found, _parsed)
+            written = without_logical(json.loads(text), self._logical)
             parsed = _parsed(as_wanted(written, self._reader_schema, self._named))
+        except InvalidConfig as error:
+            return UnparsableValue(f"its schema {schema_id} refers to others: {error}")
         except BAD_SCHEMA as error:
             return UnparsableValue(
                 f"its schema {schema_id} in the registry is no Avro schema that stands alone:"
@@ -164,11 +168,22 @@ def _told(error: Exception) -> str:
     return f"{error} is missing" if type(error) is KeyError else str(error)
 
 
-def _parsed(schema: Any) -> Any:
+def schema_of_registry(registry: Registry, found: RegisteredSchema) -> str:
+    """Avro's JSON that stands alone, for `AvroValues`. Raises InvalidConfig, TierUnavailable."""
+    try:
+        return avro_text(registry, found, _parsed)
+    except BAD_SCHEMA as error:
+        raise InvalidConfig(
+            "the schema of the registry, with those it refers to, is no Avro schema:"
+            f" {_told(error)}"
+        ) from error
+
+
+def _parsed(schema: Any, known: dict[str, Any] | None = None) -> Any:
     """Raises one of BAD_SCHEMA."""
     fastavro = _fastavro()
     try:
-        return fastavro.parse_schema(schema)
+        return fastavro.parse_schema(schema, named_schemas=known)
     except fastavro.schema.SchemaParseException as error:
         raise ValueError(str(error)) from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from strandline.spark_lake.selection_options import Assign, Selection, Subscribe
 from strandline.spark_lake.value_options import ValueErrors, ValueFormat, ValueOptions
-from strandline.spark_lake.values.avro_values import AvroValues
+from strandline.spark_lake.values.avro_values import AvroValues, schema_of_registry
 from strandline.spark_lake.values.ddl import parse_columns
 from strandline.spark_lake.values.decoder import ValueDecoder
 from strandline.spark_lake.values.json_values import JsonValues
@@ -20,7 +20,8 @@ from strandline.spark_lake.values.protobuf_values import (
     first_message,
     read_descriptors,
 )
-from strandline.spark_lake.values.registry import Registry
+from strandline.spark_lake.values.references import referred
+from strandline.spark_lake.values.registry import RegisteredSchema, Registry
 from strandline.spark_lake.values.text_values import TextValues
 from strandline.storage.errors import InvalidConfig
 
@@ -81,8 +82,8 @@ def plan_values(options: ValueOptions, selection: Selection) -> ValuePlan | None
         case ValueFormat.AVRO:
             if options.schema is not None:
                 return _with(plan, schema=options.schema)
-            found = _registered(registry, options, selection, serialized=False)
-            return _with(plan, schema=found)
+            asked, found = _registered(registry, options, selection, serialized=False)
+            return _with(plan, schema=schema_of_registry(asked, found))
         case ValueFormat.PROTOBUF:
             if options.descriptors is not None:
                 descriptors = read_descriptors(options.descriptors)
@@ -92,8 +93,10 @@ def plan_values(options: ValueOptions, selection: Selection) -> ValuePlan | None
                         " shop.Order"
                     )
                 return _with(plan, descriptors=descriptors, message=options.message)
+            asked, found = _registered(registry, options, selection, serialized=True)
+            imported = referred(asked, found, serialized=True)
             descriptors = descriptors_of_file(
-                _registered(registry, options, selection, serialized=True)
+                found.text, imported=[(name, one.text) for name, one in imported]
             )
             message = options.message or first_message(descriptors)
             return _with(plan, descriptors=descriptors, message=message)
@@ -118,7 +121,7 @@ def _with(
 
 def _registered(
     registry: Registry | None, options: ValueOptions, selection: Selection, *, serialized: bool
-) -> str:
+) -> tuple[Registry, RegisteredSchema]:
     kind = options.format.name
     if registry is None:
         needed = "valueSchema" if options.format is ValueFormat.AVRO else "valueDescriptors"
@@ -130,7 +133,7 @@ def _registered(
         raise InvalidConfig(
             f"option valueFormat is {options.format.value}, the registry has {found.kind.lower()}"
         )
-    return found.text
+    return registry, found
 
 
 def _subject(selection: Selection) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,17 +88,28 @@ def read_descriptors(text: str) -> bytes:
         ) from error
 
 
-def descriptors_of_file(serialized: str) -> bytes:
-    """A set of the one file that a registry gives with `format=serialized`."""
+def descriptors_of_file(serialized: str, *, imported: Sequence[tuple[str, str]] = ()) -> bytes:
+    """A set of the file that a registry gives with `format=serialized`.
+
+    In front of it those that it imports, by the names it has for them.
+    """
+    files = [_file_of(text) for _, text in imported]
+    for (name, _), one in zip(imported, files, strict=True):
+        # The registry's own name of it is another, and the same for all.
+        one.name = name
+    files.append(_file_of(serialized))
+    return bytes(_protobuf().FileDescriptorSet(file=files).SerializeToString())
+
+
+def _file_of(serialized: str) -> Any:
     descriptor_pb2 = _protobuf()
     try:
         content = base64.b64decode(serialized, validate=True)
-        one = descriptor_pb2.FileDescriptorProto.FromString(content)
+        return descriptor_pb2.FileDescriptorProto.FromString(content)
     except Exception as error:  # binascii.Error, and the DecodeError of Protobuf
         raise InvalidConfig(
             f"the schema of the registry is no Protobuf file: {type(error).__name__}: {error}"
         ) from error
-    return bytes(descriptor_pb2.FileDescriptorSet(file=[one]).SerializeToString())
 
 
 def first_message(descriptors: bytes) -> str:
@@ -141,8 +152,7 @@ def _load(descriptors: bytes, message: str) -> tuple[Any, Callable[[], Any]]:
     except Exception as error:  # DecodeError and TypeError of damaged or incomplete sets
         raise InvalidConfig(
             "the descriptors (of option valueDescriptors, or the registry's) cannot be read:"
-            f" {error}; they must have what their files import (protoc --include_imports), and a"
-            " registry's references are not followed: then give valueDescriptors"
+            f" {error}; they must have what their files import (protoc --include_imports)"
         ) from error
     return descriptor, message_factory.GetMessageClass(descriptor)
 

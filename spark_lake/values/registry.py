@@ -4,8 +4,9 @@
 
     GET /subjects/<subject>/versions/latest        what a query reads into
     GET /schemas/ids/<id>                          what a producer wrote with
+    GET /subjects/<subject>/versions/<version>     what either of them refers to
 
-A schema of an id never changes, so it is asked for once per process.
+A schema of an id or of a version never changes, so it is asked for once per process.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -34,11 +34,21 @@ FRAME_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Another schema of the registry, and the name by which it is meant."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSchema:
     """What the registry has under an id; `kind` is AVRO, PROTOBUF or JSON."""
 
     kind: str
     text: str
+    references: tuple[Reference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,24 +60,29 @@ class Registry:
 
     def latest(self, subject: str, *, serialized: bool = False) -> RegisteredSchema:
         """Raises InvalidConfig for an unknown subject, TierUnavailable, AccessDenied."""
-        name = urllib.parse.quote(subject, safe="")
-        answer = self._get(f"/subjects/{name}/versions/latest", serialized=serialized)
-        return _registered(answer)
+        return self._get(_version_path(subject, "latest"), serialized=serialized)
+
+    def version(self, subject: str, version: int, *, serialized: bool = False) -> RegisteredSchema:
+        """A version that another schema refers to; raises the same."""
+        return self._kept(_version_path(subject, str(version)), serialized=serialized)
 
     def by_id(self, schema_id: int, *, serialized: bool = False) -> RegisteredSchema:
         """The same by id; raises the same."""
-        key = (self.url, schema_id, serialized)
+        return self._kept(f"/schemas/ids/{schema_id}", serialized=serialized)
+
+    def _kept(self, path: str, *, serialized: bool) -> RegisteredSchema:
+        key = (self.url, path, serialized)
         with _LOCK:
             known = _KNOWN.get(key)
         if known is None:
-            known = _registered(self._get(f"/schemas/ids/{schema_id}", serialized=serialized))
+            known = self._get(path, serialized=serialized)
             with _LOCK:
                 if len(_KNOWN) >= _KNOWN_MAX:
                     _KNOWN.clear()
                 _KNOWN[key] = known
         return known
 
-    def _get(self, path: str, *, serialized: bool) -> dict[str, str]:
+    def _get(self, path: str, *, serialized: bool) -> RegisteredSchema:
         url = self.url.rstrip("/") + path + ("?format=serialized" if serialized else "")
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         if self.auth:
@@ -76,7 +91,7 @@ class Registry:
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
                 with _OPENER.open(request, timeout=TIMEOUT_S) as response:
-                    return _with_schema(json.loads(_body(response)))
+                    return _registered(json.loads(_body(response)))
             except urllib.error.HTTPError as error:
                 if error.code in (401, 403):
                     raise AccessDenied(
@@ -140,18 +155,29 @@ def _body(response: http.client.HTTPResponse) -> bytes:
     return bytes(content)
 
 
-def _with_schema(answer: object) -> dict[str, str]:
-    """Raises ValueError for what no registry answers."""
+def _version_path(subject: str, version: str) -> str:
+    return f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}"
+
+
+def _registered(answer: object) -> RegisteredSchema:
+    """Raises ValueError or TypeError for what no registry answers."""
     if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
         raise ValueError("the answer has no schema: is this a schema registry?")
-    return answer
+    return RegisteredSchema(
+        kind=answer.get("schemaType") or "AVRO",
+        text=answer["schema"],
+        references=tuple(map(_reference, answer.get("references") or ())),
+    )
 
 
-def _registered(answer: Mapping[str, str]) -> RegisteredSchema:
-    return RegisteredSchema(kind=answer.get("schemaType") or "AVRO", text=answer["schema"])
+def _reference(one: object) -> Reference:
+    match one:
+        case {"name": str(name), "subject": str(subject), "version": int(version)}:
+            return Reference(name=name, subject=subject, version=version)
+    raise ValueError(f"the answer refers to {one!r}: is this a schema registry?")
 
 
 # Schemas are few and small; a registry with more of them in one query is asked again.
 _KNOWN_MAX = 1000
-_KNOWN: dict[tuple[str, int, bool], RegisteredSchema] = {}
+_KNOWN: dict[tuple[str, str, bool], RegisteredSchema] = {}
 _LOCK = threading.Lock()

@@ -185,7 +185,7 @@ def test_files_that_come_with_protobuf_are_there_though_nobody_gives_them(
     assert row["type"] is None
     file.dependency.append("shop/customer.proto")
     registry.answers = {LATEST: answer_of(file)}
-    with pytest.raises(InvalidConfig, match=r"customer\.proto.* references are not followed"):
+    with pytest.raises(InvalidConfig, match=r"customer\.proto.* must have what their files import"):
         values_of(archive_of(tmp_path / "2", [b""]), **options)
 
 
