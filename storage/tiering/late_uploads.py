@@ -9,6 +9,10 @@ topic is purged: a proxy or the store has it, and goes on. Its objects would lie
 topic.json, where nobody takes them for safe to delete. So a topic counts as gone when its folder
 was emptied a second time, after the time that an upload may take. Until then the metadata log asks
 for the purge again at each start.
+
+A DELETE may be on its way as well, if one was given up, or sent by a process that was killed. Most
+names are used once, and a manifest's is not: it would take the manifest of a topic that was tiered
+again meanwhile. So such a topic waits for the same time.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 from strandline.storage.clock import Clock
 from strandline.storage.model import TopicId
 from strandline.storage.remote.topic_info import TopicInfo
+from strandline.storage.tiering.topic_purge import TopicPurge
 
 
 class LateUploads:
@@ -26,13 +31,22 @@ class LateUploads:
         self._clock = clock
         self._wait_s = wait_ms / 1000
         self._due: dict[TopicId, tuple[float, TopicInfo]] = {}
+        # Those of which a DELETE may still come.
+        self._in_doubt: set[TopicId] = set()
 
     def __contains__(self, topic_id: object) -> bool:
         return topic_id in self._due
 
-    def expect(self, info: TopicInfo) -> None:
+    def expect(self, purge: TopicPurge) -> None:
         """The topic was purged just now."""
-        self._due[info.topic_id] = (self._clock.monotonic_s() + self._wait_s, info)
+        topic_id = purge.info.topic_id
+        self._due[topic_id] = (self._clock.monotonic_s() + self._wait_s, purge.info)
+        if purge.is_in_doubt:
+            self._in_doubt.add(topic_id)
+
+    def holds_up(self, topic_id: TopicId) -> bool:
+        """Whether what is archived of the topic now may be deleted by a request of before."""
+        return topic_id in self._in_doubt
 
     def forget(self, topic_id: TopicId) -> None:
         """The topic is tiered again, and what its manifests do not name is found as an orphan."""
@@ -44,6 +58,7 @@ class LateUploads:
         due = [info for due_s, info in self._due.values() if now_s >= due_s]
         for info in due:
             del self._due[info.topic_id]
+            self._in_doubt.discard(info.topic_id)
         return due
 
     def __repr__(self) -> str:

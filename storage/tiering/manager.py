@@ -153,14 +153,14 @@ class TieringManager:
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
         assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
-        self._late.forget(topic_info.topic_id)
-        if topic_info.topic_id in self._purges:
+        if topic_info.topic_id in self._purges or self._late.holds_up(topic_info.topic_id):
             waiting = self._waiting.setdefault(topic_info.topic_id, [])
             if all(known.log is not unified_log for known in waiting):
                 waiting.append(
                     _Waiting(log=unified_log, info=topic_info, leader_epoch=leader_epoch)
                 )
             return
+        self._late.forget(topic_info.topic_id)
         remote = RemoteLog(
             TopicIdPartition(
                 topic_partition.topic, unified_log.topic_id, topic_partition.partition
@@ -266,13 +266,13 @@ class TieringManager:
     def _end_purge(self, purge: TopicPurge) -> None:
         topic_id = purge.info.topic_id
         del self._purges[topic_id]
-        again = self._waiting.pop(topic_id, ())
-        if purge.is_second:
-            if self._on_topic_purged is not None:
-                self._on_topic_purged(purge.info)
-        else:
-            self._late.expect(purge.info)
-        for waiting in again:
+        if purge.is_second and self._on_topic_purged is not None:
+            self._on_topic_purged(purge.info)
+        if purge.is_in_doubt or not purge.is_second:
+            self._late.expect(purge)
+        if self._late.holds_up(topic_id):
+            return
+        for waiting in self._waiting.pop(topic_id, ()):
             # Nothing is left of the archive before, so there is no manifest to wait for.
             if waiting.log.config.remote_storage_enable:
                 self.attach(

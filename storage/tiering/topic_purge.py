@@ -28,7 +28,7 @@ from strandline.storage.crash_points import (
     PURGE_BEFORE_TOPIC,
     crash_point,
 )
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.object_store import ObjectStore
@@ -65,6 +65,8 @@ class TopicPurge:
         """
         self.info = info
         self.is_second = is_second
+        # Whether a DELETE of this or an earlier process was sent that may not have been done yet.
+        self.is_in_doubt = info.is_deleted and not is_second
         self._leaving = tuple(leaving)
         self._store = store
         self._executor = executor
@@ -83,6 +85,8 @@ class TopicPurge:
         try:
             more = await self._step()
         except StorageError as error:
+            is_away = isinstance(error, TierUnavailable)
+            self.is_in_doubt |= is_away and self._deleted_ms is not None
             self._purging.failed(error)
             return False
         self._purging.succeeded()

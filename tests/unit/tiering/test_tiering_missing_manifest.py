@@ -202,6 +202,54 @@ async def test_a_tombstone_that_is_late_deletes_no_topic_that_is_tiered_again(
         await rig.assert_everything_is_readable()
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("is_wanted_meanwhile", [False, True])
+@asynchronous
+async def test_a_delete_that_is_late_takes_no_manifest_of_a_topic_that_is_tiered_again(
+    tmp_path: Path, is_killed: bool, is_wanted_meanwhile: bool
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        late = Fault(
+            operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE
+        )
+        rig.memory.add_fault(late)
+        rig.manager.disable_topic(rig.topic_info)
+        for _ in range(2):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        assert late.hit_count == 1
+        if is_killed:
+            rig.memory.add_fault(Fault(operation="delete", error=TierUnavailable, times=1))
+            # Tiered again while it was down, or after.
+            attach = rig.attach
+            if not is_wanted_meanwhile:
+                rig.attach = lambda: None  # type: ignore[method-assign]
+            await rig.crash()
+            rig.attach = attach  # type: ignore[method-assign]
+        elif is_wanted_meanwhile:
+            rig.attach()
+        for _ in range(4):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        if not is_wanted_meanwhile:
+            assert rig.memory.keys() == []
+            rig.attach()
+            rig.attach()
+        await rig.manager.run_once()
+        rig.memory.deliver_late()
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        for _ in range(3):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        rig.produce_segments(1)
+        await heal(rig)
+        assert rig.archived == [(0, 10), (10, 20), (20, 30)]
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)
+
+
 @asynchronous
 async def test_a_commit_that_is_late_names_nothing_in_an_archive_that_was_begun_anew(
     tmp_path: Path,
