@@ -40,7 +40,7 @@ first steps:
   echo hello | strandline produce orders
   strandline consume orders --from start --until-end
 
-Each command says with --help what it takes, with examples.
+Each command says with --help what it takes, with examples. Defaults stand in [brackets].
 """
 
 _SERVE_EXAMPLES = """
@@ -154,6 +154,10 @@ class _CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from strandline.broker.tools.other_tools import said_here
 
+        if self._subparsers is not None and not self._given:
+            # `strandline` or `strandline topic` alone is a question.
+            self.print_help(sys.stderr)
+            self.exit(USAGE_ERROR)
         hint = said_here(self._given, self._option_string_actions)
         super().error(
             f"{message}; `{self.prog} --help` tells more" + (f"\n  {hint}" if hint else "")
@@ -257,7 +261,7 @@ def _add_configuration(command: argparse.ArgumentParser, *, log_level: str) -> N
         "--log-level",
         default=log_level,
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
-        help=f"[{log_level}]",
+        help=f"least severe line that is logged, on standard error [{log_level}]",
     )
 
 

@@ -303,7 +303,9 @@ def _add_verify_folders(commands: argparse._SubParsersAction[argparse.ArgumentPa
         epilog=_VERIFY_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verify.add_argument("folders", type=Path, nargs="+", metavar="DATA_FOLDER")
+    verify.add_argument(
+        "folders", type=Path, nargs="+", metavar="DATA_FOLDER", help="one of log.dirs, or several"
+    )
     verify.set_defaults(run=_verify_folders)
 
 
@@ -315,7 +317,12 @@ def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         epilog=_DUMP_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    dump.add_argument("file", type=Path, metavar="FILE")
+    dump.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="by its name: .log, .index, .timeindex, .txnindex, .snapshot, or a checkpoint",
+    )
     dump.add_argument("--records", action="store_true", help="print every record as well")
     dump.add_argument("--verify", action="store_true", help="check every CRC")
     dump.set_defaults(run=_dump_log)

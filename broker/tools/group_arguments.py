@@ -44,7 +44,7 @@ def add_group(commands: Commands) -> None:
         _group_describe,
         with_json=True,
     )
-    describe.add_argument("groups", nargs="+", metavar="GROUP")
+    describe.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
     describe.add_argument("--members", action="store_true", help="a table of the members as well")
 
     reset = action_parser(
@@ -55,7 +55,7 @@ def add_group(commands: Commands) -> None:
         _group_reset,
         with_json=True,
     )
-    reset.add_argument("group", metavar="GROUP")
+    reset.add_argument("group", metavar="GROUP", help="a group without members")
     reset.add_argument(
         "--topic",
         action="append",
@@ -69,16 +69,18 @@ def add_group(commands: Commands) -> None:
     target.add_argument("--to-earliest", action="store_true", help="the start of the log")
     target.add_argument("--to-latest", action="store_true", help="the end of the log")
     target.add_argument("--to-current", action="store_true", help="where it is, held in the log")
-    target.add_argument("--to-offset", type=int, metavar="OFFSET")
+    target.add_argument(
+        "--to-offset", type=int, metavar="OFFSET", help="this one, in each partition"
+    )
     target.add_argument("--shift-by", type=int, metavar="N", help="forwards, or backwards with -N")
     target.add_argument("--to-datetime", metavar="MOMENT", help="2026-11-20T18:00:00Z, or ms")
     target.add_argument("--by-duration", metavar="LENGTH", help="that long ago: 90s 15m 6h 7d")
-    reset.add_argument("--execute", action="store_true", help="do it")
+    reset.add_argument("--execute", action="store_true", help="do it, and not only print the plan")
 
     delete = action_parser(
         actions, "delete", "forget groups and their offsets", _EXAMPLES, _group_delete
     )
-    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    delete.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
 
 
 def _group_list(options: argparse.Namespace) -> int:

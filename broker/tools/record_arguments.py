@@ -47,7 +47,7 @@ examples:
 
 def add_produce(commands: Commands) -> None:
     produce = command_parser(commands, "produce", "write lines into a topic", _PRODUCE_EXAMPLES)
-    produce.add_argument("topic", metavar="TOPIC")
+    produce.add_argument("topic", metavar="TOPIC", help="where to")
     produce.add_argument("--file", type=Path, metavar="FILE", help="instead of standard input")
     form = produce.add_mutually_exclusive_group()
     form.add_argument("--whole", action="store_true", help="the whole input is one record")
@@ -62,12 +62,21 @@ def add_produce(commands: Commands) -> None:
     )
     produce.add_argument("--null", metavar="TEXT", help="a key or value of this text is null")
     produce.add_argument(
-        "--partition", type=partition_number, metavar="N", help="[by key, else spread]"
+        "--partition", type=partition_number, metavar="N", help="where to [by key, else spread]"
     )
     produce.add_argument(
-        "--compression", default="none", choices=("none", "gzip", "snappy", "lz4", "zstd")
+        "--compression",
+        default="none",
+        choices=("none", "gzip", "snappy", "lz4", "zstd"),
+        help="of the batches that are sent [none]",
     )
-    produce.add_argument("--acks", default="all", choices=("0", "1", "all"), help="[all]")
+    produce.add_argument(
+        "--acks",
+        default="all",
+        choices=("0", "1", "all"),
+        help="who must have a record before it counts: nobody, the leader, all in-sync replicas"
+        " [all]",
+    )
     produce.add_argument("--quiet", "-q", action="store_true", help="say nothing on success")
     add_connection(produce)
     produce.set_defaults(run=_produce)
@@ -99,7 +108,7 @@ def _produce(options: argparse.Namespace) -> int:
 
 def add_consume(commands: Commands) -> None:
     consume = command_parser(commands, "consume", "print the records of topics", _CONSUME_EXAMPLES)
-    consume.add_argument("topics", nargs="+", metavar="TOPIC")
+    consume.add_argument("topics", nargs="+", metavar="TOPIC", help="one topic or several")
     place = consume.add_mutually_exclusive_group()
     place.add_argument(
         "--from",
@@ -113,7 +122,12 @@ def add_consume(commands: Commands) -> None:
     consume.add_argument("--max-messages", "-n", type=int, metavar="N", help="stop after N")
     consume.add_argument("--timeout", metavar="LENGTH", help="stop when nothing comes for so long")
     consume.add_argument(
-        "--partition", action="append", type=int, default=[], metavar="N", help="may be repeated"
+        "--partition",
+        action="append",
+        type=int,
+        default=[],
+        metavar="N",
+        help="this one alone; may be repeated",
     )
     consume.add_argument("--group", "-g", help="as a member of this group, committing offsets")
     form = consume.add_mutually_exclusive_group()

@@ -41,10 +41,20 @@ def add_topic(commands: Commands) -> None:
     actions = topic.add_subparsers(title="actions", required=True, metavar="ACTION")
 
     create = action_parser(actions, "create", "create topics", _EXAMPLES, _topic_create)
-    create.add_argument("topics", nargs="+", metavar="NAME")
-    create.add_argument("--partitions", type=int, default=-1, metavar="N", help="[num.partitions]")
+    create.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
     create.add_argument(
-        "--replication-factor", type=int, default=-1, metavar="N", help="[that of the broker]"
+        "--partitions",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="how many [the broker's num.partitions]",
+    )
+    create.add_argument(
+        "--replication-factor",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="how many brokers have each of them [default.replication.factor]",
     )
     _add_config(create)
     create.add_argument("--if-not-exists", action="store_true", help="leave one that is there")
@@ -63,13 +73,13 @@ def add_topic(commands: Commands) -> None:
         _topic_describe,
         with_json=True,
     )
-    describe.add_argument("topics", nargs="+", metavar="NAME")
+    describe.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
     describe.add_argument("--all-config", action="store_true", help="properties not set as well")
 
     alter = action_parser(
         actions, "alter", "change properties, add partitions", _EXAMPLES, _topic_alter
     )
-    alter.add_argument("topic", metavar="NAME")
+    alter.add_argument("topic", metavar="NAME", help="the topic")
     _add_config(alter)
     alter.add_argument(
         "--delete-config",
@@ -87,7 +97,7 @@ def add_topic(commands: Commands) -> None:
         _EXAMPLES,
         _topic_delete,
     )
-    delete.add_argument("topics", nargs="+", metavar="NAME")
+    delete.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
     delete.add_argument("--if-exists", action="store_true", help="pass over those that are gone")
 
 

@@ -46,6 +46,18 @@ def test_words_of_kafkas_tools_and_of_kcat_are_told_with_ours(
     assert [words for words in told_words if words not in told] == []
 
 
+@pytest.mark.parametrize(("given", "told_words"), [([], "first steps:"), (["topic"], "examples:")])
+def test_a_command_that_stops_before_its_action_shows_what_there_is(
+    given: list[str], told_words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    told = capsys.readouterr().err
+    assert ended.value.code == USAGE_ERROR
+    assert told.startswith(f"usage: {' '.join(['strandline', *given])} ")
+    assert told_words in told
+
+
 def test_what_a_command_has_itself_is_not_told_as_anothers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
