@@ -23,8 +23,8 @@ from strandline.storage.errors import StorageError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-# A child that does not end within this after its socket is closed is killed; one that was killed,
-# and hangs in the system, is not waited for any longer.
+# A child that does not end within this after its socket is closed is killed, and one that is given
+# up is waited for no longer.
 GOODBYE_S = 2.0
 NICENESS = 10
 
@@ -103,7 +103,16 @@ class ChildProcess:
         self._process.kill()
 
     def kill(self) -> None:
-        """Ends it, whatever it does. One that hangs in the system ends when that lets it go."""
+        """Ends it, and waits until it is gone: what it shares with the broker is written to no more.
+
+        Blocks as long as the system does not let it go.
+        """
+        self.connection.close()
+        self._process.kill()
+        self._process.wait()
+
+    def give_up(self) -> None:
+        """Ends it, and waits for a moment: one that hangs in the system ends when that lets it go."""
         self.connection.close()
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):

@@ -85,13 +85,13 @@ class CleanerProcess:
                     since_s, activity = now_s, seen
                 elif now_s - since_s >= STILL_S_MAX:
                     self._child = None
-                    child.kill()
+                    child.give_up()
                     raise ChildFailed(f"the child process did not move for {STILL_S_MAX:g} s")
             answer = child.connection.recv()
         except (EOFError, OSError) as error:
             self._child = None
             died = child.died()
-            child.kill()
+            child.give_up()
             raise died from error
         self._used_s = self._clock.monotonic_s()
         if isinstance(answer, StrandlineError):
@@ -111,14 +111,14 @@ class CleanerProcess:
         except OSError as error:
             self._child = None
             died = child.died()
-            child.kill()
+            child.give_up()
             raise died from error
 
     def stop(self) -> None:
         """Ends a cleaning in the middle; the next one gets a new child."""
         child, self._child = self._child, None
         if child is not None:
-            child.kill()
+            child.give_up()
 
     def abandon(self) -> None:
         """Like `stop`, while another thread is waiting in `next`, which then raises."""
