@@ -13,7 +13,9 @@
     decoding (1)   large requests
     moves (1)      copies of partitions for another log folder
 
-`app.py` alone makes them; who works in one is given it.
+`app.py` alone makes them; who works in one is given it. Those whose threads begin while the broker
+works are of the kind that gets over a thread that the system did not give. The other two, of one
+thread each, begin with the start.
 """
 
 from __future__ import annotations
@@ -42,36 +44,36 @@ class Workers:
     """Every pool of the broker; see the top of this file for what each does."""
 
     disk: ThreadPoolExecutor
-    syncs: ThreadPoolExecutor
+    syncs: ResizablePool
     metadata: ThreadPoolExecutor
     copier: ResizablePool
-    lookups: ThreadPoolExecutor
-    records: ThreadPoolExecutor
+    lookups: ResizablePool
+    records: ResizablePool
     manifests: ResizablePool
     reader: ResizablePool
     expiration: ResizablePool
-    cleaner: ThreadPoolExecutor
-    decoding: ThreadPoolExecutor
-    moves: ThreadPoolExecutor
+    cleaner: ResizablePool
+    decoding: ResizablePool
+    moves: ResizablePool
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
         """The pools; their threads begin with the first call of each. `stop` ends them."""
         return cls(
             disk=ThreadPoolExecutor(1, "disk"),
-            syncs=ThreadPoolExecutor(SYNC_THREADS, "syncs"),
+            syncs=ResizablePool(SYNC_THREADS, "syncs"),
             metadata=ThreadPoolExecutor(1, "metadata"),
             copier=ResizablePool(config.remote_log_manager_copier_thread_pool_size, "copier"),
-            lookups=ThreadPoolExecutor(LOOKUP_THREADS, "lookups"),
-            records=ThreadPoolExecutor(RECORD_THREADS, "records"),
+            lookups=ResizablePool(LOOKUP_THREADS, "lookups"),
+            records=ResizablePool(RECORD_THREADS, "records"),
             manifests=ResizablePool(MANIFEST_THREADS, "manifests"),
             reader=ResizablePool(config.remote_log_reader_threads, "reader"),
             expiration=ResizablePool(
                 config.remote_log_manager_expiration_thread_pool_size, "expiration"
             ),
-            cleaner=ThreadPoolExecutor(max(1, config.log_cleaner_threads), "cleaner"),
-            decoding=ThreadPoolExecutor(1, "decoding"),
-            moves=ThreadPoolExecutor(1, "moves"),
+            cleaner=ResizablePool(max(1, config.log_cleaner_threads), "cleaner"),
+            decoding=ResizablePool(1, "decoding"),
+            moves=ResizablePool(1, "moves"),
         )
 
     def resize(self, config: BrokerConfig) -> None:

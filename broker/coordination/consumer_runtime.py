@@ -45,6 +45,7 @@ from strandline.broker.coordination.slots import Slot
 from strandline.broker.coordination.topic_regex import find_topics
 from strandline.broker.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.errors import OutOfResources
 
 log = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ class ConsumerCoordinator:
             searching = asyncio.get_running_loop().run_in_executor(
                 self._reads, find_topics, regexes, tuple(image.topics)
             )
-        except (RuntimeError, MemoryError):
+        except (OutOfResources, RuntimeError, MemoryError):
             # There is no thread for it: it is tried again, as one that found nothing.
             group.end_search()
         else:

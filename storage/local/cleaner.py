@@ -36,7 +36,7 @@ from strandline.storage.crash_points import (
     CLEAN_BEFORE_CHECKPOINT,
     crash_point,
 )
-from strandline.storage.errors import DiskError, StrandlineError
+from strandline.storage.errors import DiskError, OutOfResources, StrandlineError
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import remove_cleaned
 from strandline.storage.local.cleaner_facts import (
@@ -285,7 +285,7 @@ class LogCleaner:
                 self._retry_at_s[_identity(opened)] = self._clock.monotonic_s() + RETRY_S
                 _warn("log not compacted, will be tried again", key, error)
         # Of the machine: the child died, or there was no thread or no memory to work with.
-        except (ChildFailed, RuntimeError, MemoryError) as error:
+        except (ChildFailed, OutOfResources, RuntimeError, MemoryError) as error:
             await self._stop(process, opened)
             if self._is_wanted(opened) and key not in self._abandoned:
                 self._note_death(opened, error)

@@ -8,7 +8,9 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
+from strandline.broker.config import BrokerConfig
 from strandline.broker.resizable_pool import ResizablePool
+from strandline.broker.workers import LOOKUP_THREADS, RECORD_THREADS, SYNC_THREADS, Workers
 from strandline.storage.errors import OutOfResources
 
 WAIT_S = 60.0
@@ -106,6 +108,45 @@ def test_a_pool_that_was_refused_threads_while_it_worked_has_all_of_them_later(
     jobs.end(2)
     for future in futures:
         future.result(WAIT_S)
+
+
+LATER = {
+    "syncs": SYNC_THREADS,
+    "lookups": LOOKUP_THREADS,
+    "records": RECORD_THREADS,
+    "cleaner": 3,
+    "decoding": 1,
+    "moves": 1,
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_pool_of_the_broker_gets_over_a_thread_that_it_was_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    workers = Workers.start(BrokerConfig.load(None, ["log.cleaner.threads=3"]))
+    ran: list[int] = []
+    try:
+        pool: ResizablePool = getattr(workers, name)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises((OutOfResources, RuntimeError)):
+                pool.submit(ran.append, 1)
+        jobs = Jobs(pool)
+        futures = jobs.start(1)
+        jobs.await_running(1)
+        jobs.end(1)
+        futures += jobs.start(LATER[name])
+        jobs.await_running(LATER[name])
+        jobs.end(LATER[name])
+        for future in futures:
+            future.result(WAIT_S)
+        assert ran == [], "what was refused was not done"
+    finally:
+        workers.stop()
 
 
 def test_a_shutdown_that_waits_waits_for_what_began_before_threads_were_refused(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +26,7 @@ from strandline.broker.coordination.shard_values import (
 )
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.resizable_pool import ResizablePool
 from strandline.storage.clock import ManualClock
 from strandline.storage.local.log import AppendOrigin
 from strandline.storage.model import TopicPartition
@@ -109,7 +109,7 @@ class World:
         default_factory=lambda: {0: MemoryPartition(0), 1: MemoryPartition(1)}
     )
     clock: ManualClock = field(default_factory=ManualClock)
-    executor: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    executor: ResizablePool = field(default_factory=lambda: ResizablePool(1, "reads"))
 
     async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
         decision = decide(self.image)

@@ -14,7 +14,7 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import DiskError, OutOfResources
 from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedSegment
 from strandline.storage.local.cleaner import CHILD_DEATHS_MAX
@@ -279,7 +279,10 @@ def test_retention_may_take_a_segment_while_it_is_cleaned(tmp_path: Path) -> Non
     assert not [p for p in log.directory.iterdir() if p.suffix in (".cleaned", ".swap")]
 
 
-@pytest.mark.parametrize("death", [ChildFailed("died"), RuntimeError("no thread"), MemoryError()])
+@pytest.mark.parametrize(
+    "death",
+    [ChildFailed("died"), OutOfResources("no thread"), RuntimeError("no thread"), MemoryError()],
+)
 def test_a_child_that_dies_is_tried_again_with_pauses_but_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, death: Exception
 ) -> None:
