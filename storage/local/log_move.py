@@ -277,11 +277,12 @@ class LogMove:
 
     # --- 5: the swap, on the loop -------------------------------------------------------------
 
-    def take_over(self, log_start_offset: int) -> LocalLog:
-        """Copies the last batches and makes the copy the log; returns it. Waits for no disk.
+    def take_over(self, log_start_offset: int, *, is_synced: bool = True) -> LocalLog:
+        """Copies the last batches and makes the copy the log; returns it.
 
-        The owner must use it from this call on, without waiting for anything in between. Raises
-        SourceChanged, DiskError: the original is still the log.
+        Waits for no disk, unless the copy is not `is_synced` by now: then for its own, before it is
+        the log. The owner must use it from this call on, without waiting for anything in between.
+        Raises SourceChanged, DiskError: the original is still the log.
         """
         source, copy = self._source, self.copy
         while (piece := self.next_piece()) is not None:
@@ -292,6 +293,8 @@ class LogMove:
         copy.log_start_offset = log_start_offset
         copy.update_config(source.config)
         copy.on_segment_closed = source.on_segment_closed
+        if not is_synced:
+            copy.flush()
         content = f"{_MARK_VERSION}\n{log_start_offset}\n".encode()
         files.write_atomically(self._target / MOVED_MARK, content, sync=False)
         return copy

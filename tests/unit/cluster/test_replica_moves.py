@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
+from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_move import LogMove
 from tests.unit.cluster.served import serving
 from tests.unit.local.builders import NOW_MS, assert_dense, fill
-from tests.unit.local.log_folders import open_dirs
+from tests.unit.local.log_folders import kill, load_all, open_dirs
 
 WAIT_S_MAX = 60.0
 
@@ -62,3 +64,67 @@ def test_a_log_that_was_opened_anew_during_its_move_loses_nothing_that_came_then
 
     asyncio.run(move())
     dirs.close()
+
+
+def test_a_copy_that_cannot_be_synced_is_not_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is appended from then on goes to the old log, and a start would have taken the copy."""
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    synced, flush = LogMove.sync, LocalLog.flush
+
+    async def move() -> None:
+        with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
+            replicas = ReplicaManager(
+                dirs,
+                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+                topic_defaults=dict,
+                disk=disk,
+                syncs=disk,
+            )
+            await replicas.follow(MetadataImage())
+            await replicas.follow(with_topic("t", partitions=1))
+            (served,) = replicas.partitions()
+            old = served.log.local
+            (target,) = {tmp_path / "a", tmp_path / "b"} - {old.directory.parent}
+            fill(old, 3)
+            moves = ReplicaMoves(
+                replicas,
+                dirs,
+                worker=worker,
+                clock=ManualClock(NOW_MS),
+                cleaning_paused=lambda _key: nullcontext(),
+            )
+
+            def sync_what_is_not_all(move: LogMove) -> None:
+                synced(move)
+                fill(old, 1)
+
+            def fail_on_the_loop(log: LocalLog) -> None:
+                if log.directory.parent == target and threading.current_thread() is loop_thread:
+                    failed.set()
+                    raise DiskError("input/output error")
+                flush(log)
+
+            loop_thread, failed = threading.current_thread(), asyncio.Event()
+            monkeypatch.setattr(LogMove, "sync", sync_what_is_not_all)
+            monkeypatch.setattr(LocalLog, "flush", fail_on_the_loop)
+            moves.ask(served, target)
+            await moves.note()
+            running = asyncio.ensure_future(moves.run())
+            async with asyncio.timeout(WAIT_S_MAX):
+                await failed.wait()
+                while moves.current():
+                    await asyncio.sleep(0.001)
+            running.cancel()
+            assert served.log.local is old
+            fill(old, 1)
+
+    asyncio.run(move())
+    monkeypatch.undo()
+    (key,) = dirs.logs
+    end_offset = dirs.logs[key].end_offset
+    kill(dirs)
+    again = open_dirs(tmp_path / "a", tmp_path / "b")
+    assert load_all(again)[key].end_offset == end_offset
+    again.close()
