@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import DiskError, StorageError
 from strandline.storage.local import closed_log
 from strandline.storage.local.closed_log import ClosedLog
 from strandline.storage.local.deleted_folders import DeletedFolders
@@ -227,7 +227,7 @@ class LogDirs:
                 with self._checkpoint_lock:
                     logs = {pair.new.topic_partition: pair.new for pair in opened}
                     write_recovery_points(directory, logs)
-            except DiskError as error:
+            except (StorageError, MemoryError) as error:
                 log.debug(
                     "log folder stays offline",
                     extra={"fields": {"folder": str(directory.path), "reason": str(error)}},

@@ -445,3 +445,32 @@ def test_a_folder_that_can_be_written_and_not_read_comes_back_ever_more_seldom(
     assert seconds_offline() == 1
     assert caplog.text.count("log folder offline") == 9
     assert_dense(log)
+
+
+def test_a_folder_that_cannot_come_back_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(a, b)
+    load_all(dirs)
+    logs = [dirs.create_log(key, TOPIC_ID, CONFIG) for key in (T0, T1)]
+    for log in logs:
+        fill(log, 3)
+        assert log.on_failure is not None
+        log.on_failure(DiskError("input/output error"))
+    reopen = LocalLog.open.__func__  # type: ignore[attr-defined]
+
+    def short_of_memory(cls: type[LocalLog], directory: Path, **given: Any) -> LocalLog:
+        if directory.parent == b:
+            raise MemoryError
+        return reopen(cls, directory, **given)  # type: ignore[no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalLog, "open", classmethod(short_of_memory))
+        [revived] = dirs.revive()
+    assert revived.new is dirs.logs[T0]
+    assert dirs.has_failed
+    [revived] = dirs.revive()
+    assert revived.new is dirs.logs[T1]
+    assert not dirs.has_failed
+    dirs.close()
