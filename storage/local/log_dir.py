@@ -324,12 +324,14 @@ class LogDirs:
 
         Blocks. Raises DiskError.
         """
-        directory = self._directory_of(deleted)
+        directory = self.directory_at(deleted.directory.parent)
+        assert directory is not None, deleted
         key = deleted.topic_partition
-        # A flush that is under way may find its folder gone; that is no fault of the disk.
-        deleted.let_go()
-        deleted.stop(DiskError(f"{key} was deleted"))
-        del directory.logs[key]
+        # Its folder may have come back, with a log over the same files that nobody serves yet.
+        for opened in {deleted, directory.logs.pop(key, deleted)}:
+            # A flush that is under way may find its folder gone; that is no fault of the disk.
+            opened.let_go()
+            opened.stop(DiskError(f"{key} was deleted"))
         directory.forget_state(key)
         self.put_aside(deleted)
 
@@ -338,7 +340,8 @@ class LogDirs:
 
         Waits for no disk.
         """
-        directory = self._directory_of(old)
+        directory = self._find_directory(old)
+        assert directory is not None, f"{old} is not one of ours"
         target = self.directory_at(new.directory.parent)
         assert target is not None, new
         key = old.topic_partition
@@ -364,11 +367,6 @@ class LogDirs:
         """The log folder with this path, relative or absolute; None if it is none of ours."""
         wanted = path.absolute()
         return next((d for d in self.directories if d.path.absolute() == wanted), None)
-
-    def _directory_of(self, opened: LocalLog) -> LogDir:
-        directory = self._find_directory(opened)
-        assert directory is not None, f"{opened} is not one of ours"
-        return directory
 
     def purge_deleted(self, now_ms: int) -> int:
         """Unlinks files and folders whose delay is over; how many. May run in a worker thread.

@@ -14,6 +14,7 @@ from strandline.broker.cluster.image import MetadataImage, TopicImage
 from strandline.broker.cluster.records import TopicConfigsSet, TopicCreated
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.tiers import LocalTier
+from strandline.storage.errors import DiskError
 from strandline.storage.log_config import LogConfig
 from tests.unit.cluster.controlled import with_topic
 from tests.unit.cluster.served import serving
@@ -80,4 +81,27 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None
             assert [one.log.config.retention_bytes for one in replicas.partitions()] == [9, 9]
 
     asyncio.run(follow())
+
+
+def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_path: Path) -> None:
+    """Between the return of the folder and the partitions' taking over of the new logs."""
+    dirs = open_dirs(tmp_path)
+
+    async def delete() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = await serving(dirs, disk, partitions=2)
+            stopped = replicas.partitions()[0].log.local
+            assert stopped.on_failure is not None
+            stopped.on_failure(DiskError("input/output error"))
+            revived = dirs.revive()
+            assert len(revived) == 2
+            await replicas.follow(MetadataImage())
+            replicas.replace_logs(revived)
+            assert replicas.partitions() == ()
+            assert all(pair.new.is_stopped for pair in revived)
+
+    asyncio.run(delete())
+    assert dirs.logs == {}
+    assert [path.name for path in tmp_path.glob("t-?")] == []
+    assert len(list(tmp_path.glob("t-?.*-delete"))) == 2
     dirs.close()

@@ -75,15 +75,7 @@ def test_a_copy_that_cannot_be_synced_is_not_the_log(
 
     async def move() -> None:
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
-            replicas = ReplicaManager(
-                dirs,
-                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
-                topic_defaults=dict,
-                disk=disk,
-                syncs=disk,
-            )
-            await replicas.follow(MetadataImage())
-            await replicas.follow(with_topic("t", partitions=1))
+            replicas = await serving(dirs, disk, partitions=1)
             (served,) = replicas.partitions()
             old = served.log.local
             (target,) = {tmp_path / "a", tmp_path / "b"} - {old.directory.parent}
