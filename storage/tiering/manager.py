@@ -356,6 +356,7 @@ class TieringManager:
 
     async def _schedule(self) -> None:
         while True:
+            self._look_again()
             self._add_all()
             await asyncio.sleep(self._interval_ms() / 1000)
 
@@ -381,7 +382,6 @@ class TieringManager:
             if self._health.is_up and not self._tombstones_read:
                 await self._read_tombstones()
             await self._housekeeping.step()
-            self._look_again()
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     def _add_all(self) -> None:

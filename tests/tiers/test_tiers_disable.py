@@ -84,6 +84,8 @@ def test_a_crash_after_tiering_was_turned_off_leaves_nothing_in_the_bucket(
     broker.start()
     assert broker.alter_topic(TOPIC, ON) == 0
     broker.kill()
+    # So long that what the killed ones may have sent comes: it waits for twice that, too.
+    broker.settings["strandline.remote.copy.timeout.ms"] = "5000"
     broker.settings["strandline.remote.delete.grace.ms"] = "0"
     broker.start()
     with broker.client(TOPIC) as client:
