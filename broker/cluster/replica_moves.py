@@ -302,13 +302,16 @@ class ReplicaMoves:
 
     def _check(self, served: Partition, move: LogMove) -> None:
         """Raises _Dropped if the partition or the wish for this move is gone, and SourceChanged if
-        its log was opened anew meanwhile: what was appended to that one is not in the copy.
+        its log was opened anew meanwhile: what was appended to that one is not in the copy. Raises
+        DiskError if the log has stopped, and may have been opened anew before anybody serves that.
         """
         key = served.topic_partition
         if move.cancelled or self._replicas.partition(key.topic, key.partition) is not served:
             raise _Dropped
         if served.log.local is not move.source:
             raise SourceChanged(f"{key} was opened anew")
+        if move.source.failure is not None:
+            raise DiskError(f"{key} has stopped: {move.source.failure}")
 
     async def _abandon(self, move: LogMove) -> None:
         if log_move.has_taken_over(move.target):

@@ -15,6 +15,7 @@ from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_move import LogMove
+from strandline.storage.local.log_revival import RevivedLog
 from tests.unit.cluster.served import serving
 from tests.unit.local.builders import NOW_MS, assert_dense, fill
 from tests.unit.local.log_folders import kill, load_all, open_dirs
@@ -61,6 +62,54 @@ def test_a_log_that_was_opened_anew_during_its_move_loses_nothing_that_came_then
             running.cancel()
             assert served.log.end_offset == 40
             assert_dense(served.log.local)
+
+    asyncio.run(move())
+    dirs.close()
+
+
+def test_a_copy_of_a_log_that_has_stopped_takes_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+    synced = LogMove.sync
+    revived: list[RevivedLog] = []
+
+    async def move() -> None:
+        with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
+            replicas = await serving(dirs, disk, partitions=1)
+            (served,) = replicas.partitions()
+            old = served.log.local
+            (target,) = {tmp_path / "a", tmp_path / "b"} - {old.directory.parent}
+            fill(old, 3)
+            moves = ReplicaMoves(
+                replicas,
+                dirs,
+                worker=worker,
+                clock=ManualClock(NOW_MS),
+                cleaning_paused=lambda _key: nullcontext(),
+            )
+
+            def fails_and_comes_back(move: LogMove) -> None:
+                synced(move)
+                if not revived:
+                    assert old.on_failure is not None
+                    old.on_failure(DiskError("input/output error"))
+                    revived.extend(dirs.revive())
+
+            monkeypatch.setattr(LogMove, "sync", fails_and_comes_back)
+            moves.ask(served, target)
+            await moves.note()
+            running = asyncio.ensure_future(moves.run())
+            async with asyncio.timeout(WAIT_S_MAX):
+                while not revived or moves.current():
+                    await asyncio.sleep(0.001)
+            running.cancel()
+            # The metadata is told first, and then these are served.
+            replicas.replace_logs(revived)
+            fill(served.log.local, 1)
+            assert served.log.local is dirs.logs[served.topic_partition]
+            assert served.log.end_offset == 40
+            assert not (target / "t-0").exists()
 
     asyncio.run(move())
     dirs.close()
