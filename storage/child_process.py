@@ -103,7 +103,7 @@ class ChildProcess:
         self._process.kill()
 
     def kill(self) -> None:
-        """Ends it, and waits until it is gone: what it shares with the broker is written to no more.
+        """Ends it, and waits until it is gone: what it shares is written to no more then.
 
         Blocks as long as the system does not let it go.
         """
@@ -112,7 +112,7 @@ class ChildProcess:
         self._process.wait()
 
     def give_up(self) -> None:
-        """Ends it, and waits for a moment: one that hangs in the system ends when that lets it go."""
+        """Ends it, and waits for a moment; if it hangs in the system, it ends after that."""
         self.connection.close()
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):

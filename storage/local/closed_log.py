@@ -106,10 +106,15 @@ def _marks(directory: str, last_base: int) -> list[FileMark]:
 # --- at the stop -----------------------------------------------------------------------------
 
 
-def close(opened: SegmentedLog) -> ClosedLog | None:
-    """Closes a log; its row, None if it gets none. Blocks. Raises DiskError."""
-    opened.close()
-    return describe(opened)
+def close(opened: SegmentedLog) -> ClosedLog | DiskError | None:
+    """Closes a log; its row, None if it gets none, or why it was not closed cleanly. Blocks."""
+    try:
+        opened.close()
+        return describe(opened)
+    except DiskError as error:
+        return error
+    except MemoryError:
+        return DiskError(f"{opened.topic_partition}: no memory to close it")
 
 
 def describe(closed: SegmentedLog) -> ClosedLog | None:

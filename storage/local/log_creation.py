@@ -12,8 +12,8 @@ LogManager, a new log goes to the folder with the fewest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from strandline.storage import files
@@ -21,7 +21,8 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError
 from strandline.storage.local import checkpoint, unknown_past
 from strandline.storage.local.log import LocalLog
-from strandline.storage.local.log_folder import SYNC_THREADS, LogDir
+from strandline.storage.local.log_folder import LogDir
+from strandline.storage.local.together import together
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 
@@ -64,8 +65,9 @@ def create_logs(
         except DiskError as error:
             return error
 
-    with ThreadPoolExecutor(SYNC_THREADS, "create") as pool:
-        created = list(pool.map(create, targets, topic_partitions))
+    created = together(
+        [partial(create, *pair) for pair in zip(targets, topic_partitions, strict=True)], "create"
+    )
     unsynced: dict[LogDir, DiskError] = {}
     for directory in dict.fromkeys(targets):
         try:
@@ -114,6 +116,9 @@ def _create_log(
     except DiskError:
         _discard(path)
         raise
+    except MemoryError as error:
+        _discard(path)
+        raise DiskError(f"{path}: no memory for a log") from error
 
 
 def _discard(path: Path) -> None:

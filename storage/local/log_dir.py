@@ -29,7 +29,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -43,7 +42,6 @@ from strandline.storage.local.deleted_folders import DeletedFolders
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.log_creation import create_logs, spread
 from strandline.storage.local.log_folder import (
-    SYNC_THREADS,
     LogDir,
     agree_on_identity,
     drop_unreadable,
@@ -57,6 +55,7 @@ from strandline.storage.local.log_folder import (
     write_recovery_points,
 )
 from strandline.storage.local.log_loading import ConfigFor, load_logs
+from strandline.storage.local.together import together
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId, TopicPartition
 
@@ -469,17 +468,14 @@ class LogDirs:
     ) -> None:
         """`close` without its end: nobody else may have the folders yet."""
         rows: dict[LogDir, list[ClosedLog]] = {}
-        with ThreadPoolExecutor(SYNC_THREADS, "close") as pool:
-            for directory in self.directories:
-                rows[directory] = []
-                closings = [pool.submit(closed_log.close, one) for one in directory.logs.values()]
-                for closing in closings:
-                    try:
-                        row = closing.result()
-                    except DiskError as error:
-                        self._take_offline(directory, error)
-                    else:
-                        rows[directory] += [] if row is None else [row]
+        for directory in self.directories:
+            rows[directory] = []
+            closings = [partial(closed_log.close, one) for one in directory.logs.values()]
+            for closed in together(closings, "close"):
+                if isinstance(closed, DiskError):
+                    self._take_offline(directory, closed)
+                elif closed is not None:
+                    rows[directory].append(closed)
         self.write_checkpoints(log_starts, high_watermarks)
         for directory in self.directories:
             if directory.failure is None:

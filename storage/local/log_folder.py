@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
 PROBE_FILE = ".strandline-probe"
-# Each log is synced by itself, and a file system writes what several threads wait for in one go:
-# creating or closing 2,000 logs takes a fraction of the time.
-SYNC_THREADS = 8
 # A folder that fails is tried again at once. One that had just come back waits before that, twice
 # as long each time up to the maximum: that it can be written does not mean that it can be read, and
 # each return costs the recovery of all its logs.

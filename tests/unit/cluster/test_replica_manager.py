@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,9 @@ from strandline.broker.cluster.records import TopicConfigsSet, TopicCreated
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.tiers import LocalTier
 from strandline.storage.errors import DiskError
+from strandline.storage.local import checkpoint
 from strandline.storage.log_config import LogConfig
+from strandline.storage.model import TopicId
 from tests.unit.cluster.controlled import with_topic
 from tests.unit.cluster.served import serving
 from tests.unit.local.log_folders import open_dirs
@@ -104,4 +107,52 @@ def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_pat
     assert dirs.logs == {}
     assert [path.name for path in tmp_path.glob("t-?")] == []
     assert len(list(tmp_path.glob("t-?.*-delete"))) == 2
+    dirs.close()
+
+
+@pytest.mark.parametrize("lacks", ["threads", "memory"])
+def test_partitions_that_there_was_too_little_for_are_created_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """Half of their folders would be in the way of every later attempt."""
+    dirs = open_dirs(tmp_path)
+    start, write_topic_id, left = threading.Thread.start, checkpoint.write_topic_id, 2
+
+    def take(_: object) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise RuntimeError("can't start new thread") if lacks == "threads" else MemoryError
+
+    def start_if_there_is_one(thread: threading.Thread) -> None:
+        take(thread)
+        start(thread)
+
+    def write_if_there_is_memory(folder: Path, topic_id: TopicId) -> None:
+        take(folder)
+        write_topic_id(folder, topic_id)
+
+    async def create() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = ReplicaManager(
+                dirs,
+                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+                topic_defaults=dict,
+                disk=disk,
+                syncs=disk,
+            )
+            await replicas.follow(MetadataImage())
+            with monkeypatch.context() as patch:
+                if lacks == "threads":
+                    patch.setattr(threading.Thread, "start", start_if_there_is_one)
+                else:
+                    patch.setattr(checkpoint, "write_topic_id", write_if_there_is_memory)
+                await replicas.follow(with_topic("t", partitions=5))
+            assert left < 0
+            await replicas.follow(with_topic("t", partitions=5))
+            assert len(replicas.partitions()) == 5
+            assert not replicas.has_uncreated
+
+    asyncio.run(create())
+    assert len(dirs.logs) == 5
     dirs.close()

@@ -1,4 +1,7 @@
-"""flush and searches by time run in worker threads while the loop appends, rolls and deletes."""
+"""flush and searches by time run in worker threads while the loop appends, rolls and deletes.
+
+And logs are closed by several threads, or by one where there are no more.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
-from tests.unit.local.builders import NOW_MS, append, assert_dense, batch, open_log
+from tests.unit.local.builders import (
+    NOW_MS,
+    TOPIC_ID,
+    append,
+    assert_dense,
+    batch,
+    fill,
+    open_log,
+)
+from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
 
 
 @pytest.mark.slow
@@ -54,3 +67,24 @@ def test_flushing_and_searching_beside_the_loop_disturb_nothing(tmp_path: Path) 
     log.flush()
     assert log.recovery_point == log.end_offset
     assert all(segment.is_durable for segment in log.segments[:-1])
+
+
+def test_logs_are_closed_and_marked_as_clean_also_without_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path)
+    load_all(dirs)
+    for log in dirs.create_logs((T0, T1, T2), TOPIC_ID, CONFIG):
+        assert isinstance(log, LocalLog)
+        fill(log, 3)
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        dirs.close()
+    again = open_dirs(tmp_path)
+    assert all(log.recovery_report.clean_shutdown for log in load_all(again).values())
+    assert [log.recovery_point for log in again.logs.values()] == [30, 30, 30]
+    again.close()
