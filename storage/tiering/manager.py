@@ -272,12 +272,13 @@ class TieringManager:
             self._late.expect(purge)
         if self._late.holds_up(topic_id):
             return
+        told = self._topics.get(topic_id)
         for waiting in self._waiting.pop(topic_id, ()):
             # Nothing is left of the archive before, so there is no manifest to wait for.
             if waiting.log.config.remote_storage_enable:
-                self.attach(
-                    waiting.log, waiting.info, leader_epoch=waiting.leader_epoch, is_new=True
-                )
+                # It may have been altered meanwhile.
+                info = waiting.info if told is None else told.info
+                self.attach(waiting.log, info, leader_epoch=waiting.leader_epoch, is_new=True)
 
     def update_leader_epoch(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """This broker leads the partition under a new epoch: its next commit says so."""

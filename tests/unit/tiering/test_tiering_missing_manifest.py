@@ -202,6 +202,23 @@ async def test_a_tombstone_that_is_late_deletes_no_topic_that_is_tiered_again(
         await rig.assert_everything_is_readable()
 
 
+@asynchronous
+async def test_a_topic_that_is_altered_while_it_waits_is_described_as_it_is_now(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.manager.disable_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.attach()
+        now = replace(rig.topic_info, properties={**rig.topic_info.properties, "retention.ms": "7"})
+        rig.manager.update_topic(now)
+        await heal_for_a_while(rig)
+        assert rig.archived == [(0, 10)]
+        assert load_topic_info(rig.memory, TOPIC, TOPIC_ID) == now
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("is_wanted_meanwhile", [False, True])
 @asynchronous
