@@ -43,7 +43,6 @@ class QuotaStatistics:
     bytes_total: int
     throttled_count: int
     throttled_s: float
-    throttled_s_max: float
 
 
 class QuotaExceeded(TierUnavailable):
@@ -62,7 +61,6 @@ class TierQuota:
         self._bytes_total = 0
         self._throttled_count = 0
         self._throttled_s = 0.0
-        self._throttled_s_max = 0.0
 
     def record(self, size_bytes: int) -> None:
         """That many bytes have gone."""
@@ -101,11 +99,10 @@ class TierQuota:
         return True
 
     def note_throttled(self, waited_s: float) -> None:
-        """Somebody waited, for the metrics `remote-{copy,fetch}-throttle-time-{avg,max}`."""
+        """Somebody waited; for `strandline_remote_throttled_seconds_total`."""
         with self._lock:
             self._throttled_count += 1
             self._throttled_s += waited_s
-            self._throttled_s_max = max(self._throttled_s_max, waited_s)
 
     def statistics(self) -> QuotaStatistics:
         with self._lock:
@@ -113,7 +110,6 @@ class TierQuota:
                 bytes_total=self._bytes_total,
                 throttled_count=self._throttled_count,
                 throttled_s=self._throttled_s,
-                throttled_s_max=self._throttled_s_max,
             )
 
     def _forget(self, now_s: float) -> None:
