@@ -37,8 +37,6 @@ class AvroColumns:
 
     def decode(self, values: Any, *, skip: int) -> Any:
         """An array of the type for a binary one; None if a value is odd."""
-        import pyarrow as pa
-
         from strandline.spark_lake.values import avro_kernel
 
         made = Columns.of(values, self._layout)
@@ -57,12 +55,7 @@ class AvroColumns:
             made.text_start,
             made.text,
         )
-        if decoded < len(values):
-            return None
-        try:
-            return made.array(self._root)
-        except (pa.ArrowInvalid, NotHere):  # text that is none, a date beyond Python's
-            return None
+        return made.whole_array(self._root, decoded)
 
 
 # --- schemas ----------------------------------------------------------------------------------

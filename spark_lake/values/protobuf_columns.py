@@ -22,13 +22,15 @@ class ProtobufColumns:
     def __init__(self, compiler: _Compiler, root: Node) -> None:
         import numpy as np
 
+        from strandline.spark_lake.values.protobuf_kernel import FIELD_SIZE
+
         self._layout = compiler.layout
         self._program = np.array(compiler.layout.ops, np.int64)
         sizes = [len(one) for one in compiler.messages]
         lasts = np.cumsum(sizes)
         self._messages = np.stack([lasts - sizes, lasts], axis=1).astype(np.int64)
         rows = [row for one in compiler.messages for row in one]
-        self._fields = np.array(rows, np.int64).reshape(-1, 6)
+        self._fields = np.array(rows, np.int64).reshape(-1, FIELD_SIZE)
         self._fields_max = max(1, *sizes)
         self._root = root
 
@@ -48,8 +50,6 @@ class ProtobufColumns:
 
     def decode(self, values: Any, *, skip: int) -> Any:
         """An array of the type for a binary one; None if a message is odd."""
-        import pyarrow as pa
-
         from strandline.spark_lake.values import protobuf_kernel
 
         made = Columns.of(values, self._layout)
@@ -71,12 +71,7 @@ class ProtobufColumns:
             made.text_start,
             made.text,
         )
-        if decoded < len(values):
-            return None
-        try:
-            return made.array(self._root)
-        except (pa.ArrowInvalid, NotHere):  # text that is none, an enum's number without a name
-            return None
+        return made.whole_array(self._root, decoded)
 
 
 class _Compiler:

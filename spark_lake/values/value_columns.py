@@ -106,6 +106,21 @@ class Columns:
             text=np.empty(int(has_bytes.sum()) * size_bytes, np.uint8),
         )
 
+    def whole_array(self, root: Node, decoded: int) -> Any:
+        """The Arrow array of all values, of which the loop decoded so many.
+
+        None if the loop stopped before the last one, or Arrow does not take what it found: text
+        that is none, a date beyond Python's, an enum's number without a name.
+        """
+        import pyarrow as pa
+
+        if decoded < len(self.present):
+            return None
+        try:
+            return self.array(root)
+        except (pa.ArrowInvalid, NotHere):
+            return None
+
     def array(self, node: Node) -> Any:
         """The Arrow array of a node. Raises ArrowInvalid, or NotHere."""
         import numpy as np
