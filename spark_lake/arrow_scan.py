@@ -132,6 +132,7 @@ def refuse_jvm(query: Query, asked: str) -> None:
 
 
 def default_threads() -> int:
+    """Splits that are read at once when `scan` is not told: one a core, THREADS_MAX at most."""
     return min(THREADS_MAX, os.cpu_count() or 1)
 
 

@@ -144,6 +144,7 @@ def _unknown_option(name: str) -> InvalidConfig:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
+    """The known name that is most like the given one, in any case."""
     by_lower = {one.lower(): one for one in names}
     return by_lower[difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.0)[0]]
 
@@ -161,6 +162,7 @@ def duration_ms(name: str, text: str) -> int:
 
 
 def json_object(name: str, text: str, example: str) -> dict[str, object]:
+    """An option's JSON object. Raises InvalidConfig, with `example`, for anything else."""
     try:
         parsed = json.loads(text)
     except (ValueError, RecursionError) as error:

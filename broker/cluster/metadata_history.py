@@ -133,6 +133,7 @@ def checksum_at(store: ObjectStore, version: int) -> str:
 
 
 def is_empty(store: ObjectStore) -> bool:
+    """Whether a store has nothing of a metadata log, entry or snapshot. Raises StorageError."""
     return not any(
         indexes(store, prefix, limit=1)
         for prefix in (METADATA_LOG_PREFIX, METADATA_SNAPSHOT_PREFIX)

@@ -291,5 +291,6 @@ def topic_ids(names: Iterable[str], image: MetadataImage) -> frozenset[TopicId]:
 
 
 def partition_counts(names: Iterable[str], image: MetadataImage) -> Mapping[TopicId, int]:
+    """Partitions of these topics by topic id; names that the image lacks are left out."""
     found = (image.topics.get(name) for name in names)
     return {topic.topic_id: topic.partition_count for topic in found if topic is not None}

@@ -54,6 +54,7 @@ def write_members(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment)
 
 
 def replay(slot: Slot, records: Sequence[CoordinatorRecord], now: Moment) -> None:
+    """Takes records that were written, in their order, into the state of their slot."""
     for record in records:
         slot.shard.replay(record, now)
 
@@ -86,5 +87,6 @@ async def settle(slot: Slot) -> None:
 
 
 def in_batches(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:
+    """The records cut into runs of TOMBSTONES_PER_BATCH_MAX, which a batch holds."""
     size = TOMBSTONES_PER_BATCH_MAX
     return [records[start : start + size] for start in range(0, len(records), size)]

@@ -22,6 +22,7 @@ from strandline.storage.local.log_dir import LogDirs
 def make_admin_handlers(
     services: Services, log_dirs: LogDirs, moves: ReplicaMoves
 ) -> Mapping[ApiKey, Handler]:
+    """What administrators alter: configurations, partitions, quotas, users, log folders."""
     configs = AlterConfigsHandlers(services)
     partitions = PartitionAdminHandlers(services)
     quotas = ClientQuotaHandlers(services)

@@ -67,6 +67,7 @@ def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
 
 
 def finalized_features() -> list[FinalizedFeature]:
+    """The features as ApiVersions tells them (KIP-584): each at its one level."""
     return [
         FinalizedFeature(name=f.name, max_version_level=f.level, min_version_level=f.level)
         for f in FEATURES

@@ -54,6 +54,7 @@ class Admission:
 
 
 def creation_cost(image: MetadataImage, topic: NewTopic, defaults: TopicDefaults) -> int:
+    """Partitions that creating the topic makes, for `controller_mutation_rate` (KIP-599)."""
     if topic.name in image.topics:
         return 0
     if topic.assignments:
@@ -64,5 +65,6 @@ def creation_cost(image: MetadataImage, topic: NewTopic, defaults: TopicDefaults
 
 
 def addition_cost(image: MetadataImage, wanted: NewPartitions) -> int:
+    """Partitions that are added, for `controller_mutation_rate` (KIP-599)."""
     topic = image.topics.get(wanted.name)
     return 0 if topic is None else max(wanted.partition_count - topic.partition_count, 0)

@@ -110,10 +110,12 @@ def join(parts: Sequence[Part]) -> bytes:
 
 
 def request_class(api_key: int) -> type[Request]:
+    """The message of a request, by the key of an API that is served."""
     return (_classes.get(api_key) or _load(api_key))[0]
 
 
 def response_class(api_key: int) -> type[Response]:
+    """The message of an answer, by the key of an API that is served."""
     return (_classes.get(api_key) or _load(api_key))[1]
 
 

@@ -31,6 +31,7 @@ _TOPIC_IDS_REMEMBERED: Final = 8192
 
 @lru_cache(maxsize=_TOPIC_IDS_REMEMBERED)
 def uuid_of(raw: bytes) -> uuid.UUID:
+    """The UUID of 16 bytes, as topic ids are sent."""
     return uuid.UUID(bytes=raw)
 
 
@@ -58,6 +59,7 @@ def long_uvarint(data: memoryview, position: int, low: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
+    """An unsigned varint, as lengths and tags of flexible versions are written."""
     assert value >= 0, value
     if value < 0x80:
         return ONE_BYTE[value]

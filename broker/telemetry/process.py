@@ -51,8 +51,10 @@ def _boot_time_s() -> int | None:
 
 
 def collections_by_generation() -> list[int]:
+    """Runs of the garbage collector since the start, youngest generation first."""
     return [generation["collections"] for generation in gc.get_stats()]
 
 
 def release() -> str:
+    """The version of strandline, as `strandline --version` says it."""
     return __version__

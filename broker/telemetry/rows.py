@@ -21,6 +21,7 @@ Step: TypeAlias = Row | None
 
 
 def row_of(name: str, samples: Iterable[Sample]) -> Row:
+    """The row of a family with one sample for each set of labels. Raises KeyError for no family."""
     return FAMILIES[name], samples
 
 

@@ -110,6 +110,7 @@ def read_epochs(path: Path | str) -> list[EpochStart]:
 
 
 def write_epochs(path: Path | str, epochs: Sequence[EpochStart], *, sync: bool) -> None:
+    """Writes `leader-epoch-checkpoint` as Kafka does. Raises DiskError."""
     _write_rows(path, (f"{epoch.epoch} {epoch.start_offset}" for epoch in epochs), sync=sync)
 
 
@@ -177,6 +178,7 @@ def read_topic_id(folder: Path) -> TopicId | None:
 
 
 def write_topic_id(folder: Path, topic_id: TopicId) -> None:
+    """Writes `partition.metadata` as Kafka does. Raises DiskError."""
     content = f"version: 0\ntopic_id: {encode_id(topic_id)}\n"
     files.write_atomically(folder / PARTITION_METADATA, content.encode())
 
@@ -202,5 +204,6 @@ def read_properties(path: Path) -> dict[str, str] | None:
 
 
 def write_properties(path: Path, properties: Mapping[str, str]) -> None:
+    """Writes Java properties, sorted by key. Raises DiskError."""
     content = "".join(f"{key}={value}\n" for key, value in sorted(properties.items()))
     files.write_atomically(path, content.encode())

@@ -44,6 +44,7 @@ class CleanedFacts:
 
 
 def cleaned_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    """Where a file of the segment is made before it takes the place of the cleaned ones."""
     return directory / (file_name(base_offset, suffix) + CLEANED_SUFFIX)
 
 

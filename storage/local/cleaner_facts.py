@@ -37,6 +37,7 @@ def log_facts(opened: LocalLog) -> LogFacts:
 
 
 def segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) -> SegmentFacts:
+    """What the cleaner decides by. A first timestamp costs a read of the file. Raises DiskError."""
     return SegmentFacts(
         base_offset=segment.base_offset,
         end_offset=segment.end_offset,
@@ -47,6 +48,7 @@ def segment_facts(segment: LogSegment, *, with_first_timestamp: bool = False) ->
 
 
 def producer_tails(opened: LocalLog) -> Iterator[ProducerTail]:
+    """The last batch of each producer, which a cleaning keeps; last offset -1 for none."""
     for entry in opened.producers.entries.values():
         last_offset = entry.batches[-1].last_offset if entry.batches else -1
         yield ProducerTail(entry.producer_id, entry.epoch, last_offset)

@@ -214,6 +214,7 @@ def read_rows(directory: Path) -> dict[str, ClosedLog]:
 
 
 def topic_id_of(row: ClosedLog) -> TopicId:
+    """The topic whose log the row tells of. Raises CorruptFile."""
     return checkpoint.decode_id(row.topic_id)
 
 

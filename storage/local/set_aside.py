@@ -55,6 +55,7 @@ class SetAside:
 
 
 def folder_of(log: SegmentedLog) -> Path:
+    """Where the records of this log that were set aside lie."""
     return log.directory / FOLDER
 
 

@@ -36,6 +36,7 @@ def decode_entries(content: bytes) -> list[AbortedTransaction]:
 
 
 def encode_entries(entries: Sequence[AbortedTransaction]) -> bytes:
+    """A whole `.txnindex` file, in Kafka's format."""
     return b"".join(ENTRY.pack(VERSION, *entry) for entry in entries)
 
 

@@ -96,5 +96,6 @@ def big_endian(buffer: Bytes, position: int, width: int) -> int:
 
 @inlined
 def sum_wraps(left: int, right: int) -> bool:
+    """Whether the sum of two numbers of 64 bits is beyond 64 bits."""
     total = left + right
     return ((left ^ total) & (right ^ total)) < 0

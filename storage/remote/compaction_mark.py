@@ -59,6 +59,7 @@ def next_mark(
 
 
 def mark_fields(mark: CompactionMark) -> dict[str, Json]:
+    """The mark as a manifest holds it; `mark_from` is the way back."""
     return {
         "cleaned_offset": mark.cleaned_offset,
         "horizon_offset": mark.horizon_offset,

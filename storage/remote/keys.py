@@ -87,10 +87,12 @@ def new_unique() -> str:
 
 
 def metadata_log_key(index: int) -> str:
+    """One entry of the metadata log."""
     return f"{METADATA_LOG_PREFIX}{index:020d}.json"
 
 
 def metadata_snapshot_key(index: int) -> str:
+    """The state that all entries up to this one make."""
     return f"{METADATA_SNAPSHOT_PREFIX}{index:020d}.json"
 
 
@@ -111,6 +113,7 @@ def topic_folder(topic: str, topic_id: TopicId) -> str:
 
 
 def topic_key(topic: str, topic_id: TopicId) -> str:
+    """`topic.json`: name, id, partitions and properties of a topic."""
     return topic_folder(topic, topic_id) + TOPIC_FILE
 
 
@@ -120,12 +123,14 @@ def partition_folder(partition: TopicIdPartition) -> str:
 
 
 def manifest_key(partition: TopicIdPartition) -> str:
+    """The root manifest of a partition."""
     return partition_folder(partition) + MANIFEST_FILE
 
 
 def manifest_page_key(
     partition: TopicIdPartition, *, base_offset: Offset, end_offset: Offset, unique: str
 ) -> str:
+    """A sealed page of a manifest, for the offsets from `base_offset` up to `end_offset`."""
     folder = partition_folder(partition) + MANIFEST_PAGES_FOLDER
     return f"{folder}{base_offset:020d}-{end_offset:020d}-{unique}.json"
 
