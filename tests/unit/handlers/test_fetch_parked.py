@@ -6,17 +6,15 @@ import asyncio
 import gc
 import weakref
 from types import SimpleNamespace
-from typing import cast
 
 from strandline.broker.answers import Deferred, Parts
 from strandline.broker.cluster.partition import AppendWaiter
 from strandline.broker.handlers.fetch import FetchHandler
-from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.header import RequestHeader
-from strandline.storage.clock import SystemClock
 from strandline.storage.model import TopicPartition
 from tests.integration.calls import fetch_request, fetch_topic
+from tests.unit.handlers.fetch_plans import handler_over
 
 LONG_MS = 600_000
 VERSION = 12
@@ -58,22 +56,12 @@ class EmptyPartition:
 
 
 def handler_of(partition: EmptyPartition) -> FetchHandler:
-    services = SimpleNamespace(
-        replicas=SimpleNamespace(
+    return handler_over(
+        SimpleNamespace(
             partition=lambda _topic, _partition: partition,
             partitions_of=lambda _topic, _topic_id: {0: partition},
-        ),
-        sessions=None,
-        config=SimpleNamespace(fetch_max_bytes=10**6),
-        quotas=SimpleNamespace(is_active=False),
-        traffic=SimpleNamespace(
-            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}, remote_fetches=None
-        ),
-        clock=SystemClock(),
-        cold_pace=None,
-        records=None,
+        )
     )
-    return FetchHandler(cast(Services, services))
 
 
 def park(handler: FetchHandler) -> tuple[Deferred, list[Parts], list[Exception]]:

@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -20,15 +18,12 @@ from strandline.broker.handlers.fetch import FetchHandler
 from strandline.broker.handlers.fetch_answers import passed_over
 from strandline.broker.handlers.fetch_plan import FetchPass
 from strandline.broker.handlers.fetch_sessions import WantedPartition
-from strandline.broker.handlers.services import Services
-from strandline.broker.protocol.api import ApiKey
-from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Isolation
 from strandline.storage.tiering.unified_log import UnifiedLog
-from tests.unit.handlers.fetch_plans import plan_of_nothing
+from tests.unit.handlers.fetch_plans import handler_over, plan_of_nothing
 from tests.unit.local.builders import (
     PARTITION,
     TOPIC_ID,
@@ -64,19 +59,7 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
 
 
 async def _handler() -> FetchHandler:
-    services = SimpleNamespace(
-        replicas=None,
-        sessions=None,
-        config=SimpleNamespace(fetch_max_bytes=10**6),
-        quotas=SimpleNamespace(is_active=False),
-        traffic=SimpleNamespace(
-            apis={ApiKey.FETCH: SimpleNamespace(failed_answers=0)}, remote_fetches=None
-        ),
-        clock=SystemClock(),
-        cold_pace=None,
-        records=None,
-    )
-    return FetchHandler(cast("Services", services))
+    return handler_over()
 
 
 def _wanted(offset: int, *, epoch: int = -1, last_epoch: int = -1) -> WantedPartition:

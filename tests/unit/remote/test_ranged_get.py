@@ -74,20 +74,16 @@ def test_who_checks_along_is_told_of_all_that_came(
     server.close()
 
 
-def test_a_bounded_rate_is_kept_by_small_blocks_with_sleeps_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def assert_kept_to_a_rate(source: DirectRead, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A download at a bounded rate comes in small blocks; the next one without a rate at once."""
     clock, block_bytes, bytes_per_s = ManualClock(), 100, 10_000
-    # None of the body comes with the head.
-    monkeypatch.setattr(ranged_get, "HEAD_BYTES_MAX", len(HEAD) + 2)
     monkeypatch.setattr(paced_steps, "STEP_BYTES", block_bytes)
     gets = RangedGets(clock, wait_s=lambda wait_s: clock.advance_ms(round(wait_s * 1000)))
-    server = Server(sends(GOOD), sends(GOOD))
     target = bytearray(SIZE)
     # How much was there, and when.
     seen: list[tuple[int, float]] = [(0, 0.0)]
     gets.get_into(
-        server.source,
+        source,
         memoryview(target),
         start=START,
         on_received=lambda count: seen.append((count, clock.monotonic_s())),
@@ -101,9 +97,18 @@ def test_a_bounded_rate_is_kept_by_small_blocks_with_sleeps_between(
     # It is for one download only.
     ended_s = clock.monotonic_s()
     assert ended_s >= (SIZE - block_bytes) / bytes_per_s
-    assert get(gets, server.source) == WANTED
+    assert get(gets, source) == WANTED
     assert clock.monotonic_s() == ended_s
     gets.close()
+
+
+def test_a_bounded_rate_is_kept_by_small_blocks_with_sleeps_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # None of the body comes with the head.
+    monkeypatch.setattr(ranged_get, "HEAD_BYTES_MAX", len(HEAD) + 2)
+    server = Server(sends(GOOD), sends(GOOD))
+    assert_kept_to_a_rate(server.source, monkeypatch)
     server.close()
 
 
@@ -169,29 +174,9 @@ def test_nobody_listening_is_refused(gets: RangedGets) -> None:
 def test_a_file_is_read_at_a_bounded_rate_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    clock, block_bytes, bytes_per_s = ManualClock(), 100, 10_000
-    monkeypatch.setattr(paced_steps, "STEP_BYTES", block_bytes)
-    gets = RangedGets(clock, wait_s=lambda wait_s: clock.advance_ms(round(wait_s * 1000)))
     path = tmp_path / "object"
     path.write_bytes(bytes(START) + WANTED)
-    source = DirectRead(path=str(path))
-    target = bytearray(SIZE)
-    seen: list[tuple[int, float]] = [(0, 0.0)]
-    gets.get_into(
-        source,
-        memoryview(target),
-        start=START,
-        on_received=lambda count: seen.append((count, clock.monotonic_s())),
-        bytes_per_s=bytes_per_s,
-    )
-    assert bytes(target) == WANTED
-    for (before, _), (count, now_s) in pairwise(seen):
-        assert count - before <= block_bytes
-        assert before <= now_s * bytes_per_s + 1
-    ended_s = clock.monotonic_s()
-    assert ended_s >= (SIZE - block_bytes) / bytes_per_s
-    assert get(gets, source) == WANTED
-    assert clock.monotonic_s() == ended_s
+    assert_kept_to_a_rate(DirectRead(path=str(path)), monkeypatch)
 
 
 def test_a_file_that_is_too_short_is_refused(gets: RangedGets, tmp_path: object) -> None:
