@@ -14,7 +14,9 @@ reader has it is safe, the descriptor is closed with the last reference.
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +30,9 @@ TEMPORARY_SUFFIX = ".tmp"
 # One read for most checkpoints and indexes; larger ones take more of them.
 SMALL_FILE_BYTES = 64 * 1024
 LARGE_READ_BYTES = 4 * 1024 * 1024
+
+# Of the descriptors a quarter, and no more than this, is for other things than new logs.
+DESCRIPTORS_KEPT_MAX = 256
 
 
 class FileMark(NamedTuple):
@@ -182,8 +187,6 @@ def remove(path: Path) -> None:
 
 def remove_tree(path: Path) -> None:
     """Removes a folder and all in it; a folder that is already gone is fine."""
-    # It brings modules of archives and codecs with it, 2 ms of a start that removes nothing.
-    import shutil
 
     def tolerate_absence(
         _function: Callable[..., object], _path: str, error: BaseException
@@ -192,6 +195,10 @@ def remove_tree(path: Path) -> None:
             raise error
 
     try:
+        # It brings modules of archives and codecs with it, 2 ms of a start that removes nothing. In
+        # here, for it is files that are opened, of which this process may have too many.
+        import shutil
+
         if path.exists():
             shutil.rmtree(path, onerror=lambda f, p, e: tolerate_absence(f, p, e[1]))
     except OSError as error:
@@ -206,6 +213,26 @@ def make_directory(path: Path, *, sync: bool = True) -> None:
             sync_directory(path.parent)
     except OSError as error:
         raise DiskError(f"cannot create folder {path}: {error.strerror}") from error
+
+
+def check_descriptors_left() -> None:
+    """Raises DiskError, as if there was none, when the last descriptors of the process are reached.
+
+    They are for what has to go on whatever else is wanted: clients that connect, checkpoints,
+    requests to the object store, child processes.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    kept = min(DESCRIPTORS_KEPT_MAX, limit // 4)
+    try:
+        # The system gives out the lowest number that is free.
+        lowest_free = os.open("/", os.O_RDONLY | os.O_CLOEXEC)
+        os.close(lowest_free)
+        if lowest_free >= limit - kept:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    except OSError as error:
+        raise DiskError(
+            f"{error.strerror}: of {limit}, {kept} are kept for other things"
+        ) from error
 
 
 def is_there(folder: Path, name: str) -> bool:

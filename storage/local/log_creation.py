@@ -97,6 +97,8 @@ def _create_log(
     path = directory.path / str(topic_partition)
     if path.exists():
         raise DiskError(f"{path} exists already")
+    # Its active segment stays open for as long as there is the partition.
+    files.check_descriptors_left()
     try:
         if may_be_archived:
             unknown_past.make_marked(path)

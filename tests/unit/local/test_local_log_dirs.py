@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -151,6 +152,32 @@ def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
     counts = [len(list((tmp_path / name).glob("t-*"))) for name in "abc"]
     assert sorted(counts) == [2, 2, 3]
     assert len(dirs.logs) == 7
+    dirs.close()
+
+
+def test_new_partitions_leave_descriptors_for_clients_and_checkpoints(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    load_all(dirs)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    # Half of them are taken when the first partition comes.
+    limit = 2 * max(40, lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    try:
+        keys = [TopicPartition("t", number) for number in range(limit)]
+        created = dirs.create_logs(keys, TOPIC_ID, CONFIG)
+        left = [os.dup(0) for _ in range(limit // 8)]
+        assert dirs.write_checkpoints({}, {}) == frozenset()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for descriptor in left:
+        os.close(descriptor)
+    refused = [found for found in created if isinstance(found, DiskError)]
+    assert 0 < len(refused) < limit
+    assert all(error.is_out_of_descriptors for error in refused)
+    assert not dirs.has_failed
+    assert len(list(tmp_path.glob("t-*"))) == limit - len(refused)
     dirs.close()
 
 
