@@ -39,5 +39,17 @@ class MetricRegistry:
             existing = self._counters[key] = Counter(name, help, key[1])
         return existing
 
+    def retire(self, **labels: str) -> None:
+        """The counters with these labels alone are dropped; their values go on without a label.
+
+        So a sum over all counters of a name never goes back. What is added to a dropped one later
+        is not counted any more.
+        """
+        wanted = tuple(sorted(labels.items()))
+        for key in [key for key in self._counters if key[1] == wanted]:
+            retired = self._counters.pop(key)
+            if retired.value:
+                self.counter(retired.name, retired.help).add(retired.value)
+
     def __iter__(self) -> Iterator[Counter]:
         return iter(self._counters.values())

@@ -119,7 +119,7 @@ class TieringManager:
         self._health = self._tools.health
         self._housekeeping = Housekeeping(self._tools, config, self._ownership)
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
-        # The same. What is done for one topic looks at no other's: there may be thousands.
+        # The same by topic: what is done for one looks at no other; there may be thousands.
         self._of_topic: dict[TopicId, dict[TopicPartition, PartitionTiering]] = {}
         self._topics: dict[TopicId, TopicRegistration] = {}
         self._purges: dict[TopicId, TopicPurge] = {}
@@ -193,15 +193,24 @@ class TieringManager:
     def detach(self, topic_partition: TopicPartition) -> None:
         """Ends tiering of the partition; what is under way is not committed any more."""
         partition = self._partitions.pop(topic_partition, None)
-        if partition is not None:
-            topic_id = partition.log.topic_id
-            del self._of_topic[topic_id][topic_partition]
-            if not self._of_topic[topic_id]:
-                del self._of_topic[topic_id]
-            generations = self._generations.setdefault(topic_id, {})
-            generations[topic_partition.partition] = partition.generation
-            partition.detach()
+        if partition is None:
+            return
+        topic_id, generation = partition.log.topic_id, partition.generation
+        del self._of_topic[topic_id][topic_partition]
+        if not self._of_topic[topic_id]:
+            del self._of_topic[topic_id]
+        partition.detach()
+        if not self._config.follows:
+            self._generations.setdefault(topic_id, {})[topic_partition.partition] = generation
             self._leaving.setdefault(topic_id, []).append(partition)
+        elif topic_id not in self._of_topic and self._topics.pop(topic_id, None) is not None:
+            # No purge comes for it: that is the origin's.
+            self._retire_counters(topic_partition.topic)
+
+    def _retire_counters(self, topic: str) -> None:
+        """Unless another topic has the name of the one that is gone."""
+        if all(registered.info.topic != topic for registered in self._topics.values()):
+            self._tools.metrics.retire(topic=topic)
 
     def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """The topics that are not tiered now: whatever start-up finds of them is deleted."""
@@ -266,6 +275,7 @@ class TieringManager:
     def _end_purge(self, purge: TopicPurge) -> None:
         topic_id = purge.info.topic_id
         del self._purges[topic_id]
+        self._retire_counters(purge.info.topic)
         if purge.is_second and self._on_topic_purged is not None:
             self._on_topic_purged(purge.info)
         if purge.is_in_doubt or not purge.is_second:

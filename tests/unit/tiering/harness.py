@@ -28,6 +28,7 @@ from strandline.storage.local import checkpoint, unknown_past
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.local.log import LocalLog
 from strandline.storage.log_config import LogConfig
+from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TopicIdPartition, TopicPartition
 from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote.keys import manifest_key
@@ -147,6 +148,7 @@ class Rig:
         # The cleaner's checkpoint, as LogDirs keeps it.
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
+        self.metrics = MetricRegistry()
         # What the next start knows of it.
         self.ownership = Ownership()
         self.log: UnifiedLog
@@ -195,6 +197,7 @@ class Rig:
             config=self.tiering_config,
             inspector=self.inspector,
             cleaner=self.make_cleaner(),
+            metrics=self.metrics,
             on_topic_purged=self.purged.append,
             ownership=self.ownership,
         )

@@ -1,8 +1,13 @@
-"""What is done for one topic costs nothing for the others, of which there may be thousands."""
+"""What is done for one topic costs nothing for the others, of which there may be thousands, and
+nothing is kept of one that is gone.
+"""
 
 from __future__ import annotations
 
+import gc
 import uuid
+import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +17,14 @@ from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.tiering.work_queue import WorkQueue
-from tests.unit.tiering.harness import CONFIG, Rig, asynchronous
+from tests.unit.tiering.harness import (
+    CONFIG,
+    GRACE_MS,
+    PARTITION,
+    TOPIC,
+    Rig,
+    asynchronous,
+)
 
 MANY = TopicInfo(topic="many", topic_id=uuid.UUID(int=77), partition_count=20)
 
@@ -78,3 +90,57 @@ async def test_a_topic_that_changes_or_goes_looks_at_no_partition_of_another(
         rig.manager.delete_topic(rig.topic_info)
         assert AskedLog.asked == 0
         assert len(rig.manager.statistics()) == MANY.partition_count
+
+
+def archived_bytes(rig: Rig) -> float:
+    name = "strandline_remote_copy_bytes_total"
+    return sum(counter.value for counter in rig.metrics if counter.name == name)
+
+
+def counted_topics(rig: Rig) -> set[str]:
+    return {topic for counter in rig.metrics for _, topic in counter.labels}
+
+
+@asynchronous
+async def test_a_purged_topic_leaves_what_was_counted_in_the_total_alone(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        copied_bytes = archived_bytes(rig)
+        assert copied_bytes > 0
+        assert counted_topics(rig) == {TOPIC}
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert rig.memory.keys() == []
+        assert counted_topics(rig) == set()
+        assert archived_bytes(rig) == copied_bytes
+
+
+@asynchronous
+async def test_a_purged_topic_leaves_the_counters_of_the_next_one_of_its_name(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.manager.delete_topic(rig.topic_info)
+        rig.manager.update_topic(replace(rig.topic_info, topic_id=uuid.UUID(int=78)))
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert counted_topics(rig) == {TOPIC}
+
+
+@asynchronous
+async def test_a_replica_keeps_nothing_of_a_topic_that_its_origin_deleted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.tiering_config = replace(rig.tiering_config, follows=True)
+    async with rig:
+        assert counted_topics(rig) == {TOPIC}
+        archive = weakref.ref(rig.log.remote)
+        rig.manager.detach(PARTITION)
+        gc.collect()
+        assert archive() is None
+        assert counted_topics(rig) == set()
