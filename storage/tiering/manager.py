@@ -62,7 +62,7 @@ HOUSEKEEPING_INTERVAL_S = 15.0
 WorkKey: TypeAlias = TopicPartition | TopicId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Waiting:
     """What `attach` was asked for."""
 
@@ -296,6 +296,9 @@ class TieringManager:
         if partition is not None:
             partition.lead(leader_epoch)
             self._queue.add(topic_partition)
+        for waiting in (one for some in self._waiting.values() for one in some):
+            if waiting.log.topic_partition == topic_partition:
+                waiting.leader_epoch = leader_epoch
 
     def wake(self, topic_partition: TopicPartition) -> None:
         """Something changed: a segment was closed, or the log start moved."""

@@ -219,6 +219,24 @@ async def test_a_topic_that_is_altered_while_it_waits_is_described_as_it_is_now(
         assert load_topic_info(rig.memory, TOPIC, TOPIC_ID) == now
 
 
+@asynchronous
+async def test_a_leader_epoch_that_begins_while_a_partition_waits_is_that_of_its_manifest(
+    tmp_path: Path,
+) -> None:
+    """A manifest of an older epoch would say that its newer records are of another past."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.manager.disable_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.attach()
+        rig.manager.update_leader_epoch(rig.log.topic_partition, rig.leader_epoch + 3)
+        await heal_for_a_while(rig)
+        assert rig.archived == [(0, 10)]
+        assert rig.manifest is not None
+        assert rig.manifest.leader_epoch == rig.leader_epoch + 3
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("is_wanted_meanwhile", [False, True])
 @asynchronous
