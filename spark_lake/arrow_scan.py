@@ -16,12 +16,14 @@ and the compiled loops let go of the interpreter:
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import os
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from strandline.spark_lake.given_options import nearest, option_text
 from strandline.spark_lake.objects import ObjectReader
@@ -60,11 +62,21 @@ _OPERATORS: Mapping[str, tuple[Operator, bool]] = {
 }
 
 
+# What is iterable and no list of values.
+_NO_LISTS = (str, bytes, bytearray, memoryview, Mapping)
+_TAKES = {
+    **dict.fromkeys(("key", "value"), "text or bytes"),
+    "topic": "text",
+    **dict.fromkeys(("partition", "offset", "timestampType"), "a whole number"),
+    "timestamp": "a datetime with a zone, or milliseconds since 1970",
+}
+
+
 def scan(
     path: str,
     topics: str | Sequence[str] | None = None,
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     filters: Sequence[FilterTuple] = (),
     options: Mapping[str, OptionValue] | None = None,
     threads: int | None = None,
@@ -96,7 +108,7 @@ def make_query(
     path: str,
     topics: str | Sequence[str] | None = None,
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     filters: Sequence[FilterTuple] = (),
     options: Mapping[str, OptionValue] | None = None,
 ) -> Query:
@@ -104,14 +116,15 @@ def make_query(
     given = {name: option_text(value) for name, value in (options or {}).items()}
     arguments = {"path": path}
     if topics is not None:
-        arguments["subscribe"] = topics if isinstance(topics, str) else ",".join(topics)
+        arguments["subscribe"] = _joined("topics", topics)
     if columns is not None:
-        arguments["columns"] = ",".join(columns)
+        arguments["columns"] = _joined("columns", columns)
     for name in given:
         if name.lower() in arguments:
             raise InvalidConfig(f"option {name} is given twice: as an argument, and as an option")
     given |= arguments
     parsed = LakeOptions.parse(given)
+    _refuse_one_filter(filters)
     predicate, residual = Predicate(), []
     for one in filters:
         comparison = _comparison(one)
@@ -121,6 +134,28 @@ def make_query(
         else:
             predicate = more
     return Query(parsed, columns=parsed.columns, predicate=predicate, residual=residual)
+
+
+def _joined(argument: str, names: str | Sequence[str]) -> str:
+    """Names as an option has them. Raises InvalidConfig for a mapping, whose values would do
+    nothing.
+    """
+    if isinstance(names, Mapping):
+        raise InvalidConfig(
+            f"{argument} is {names!r}, it must be a name or a list of names; option assign names"
+            " partitions too"
+        )
+    return names if isinstance(names, str) else ",".join(names)
+
+
+def _refuse_one_filter(filters: object) -> None:
+    """Raises InvalidConfig for a filter that stands in no list: its parts would be taken for it."""
+    if isinstance(filters, str) or (
+        isinstance(filters, Sequence) and any(isinstance(one, str) for one in filters)
+    ):
+        raise InvalidConfig(
+            f"filters is {filters!r}, it must be a list of (column, operator, value)"
+        )
 
 
 def refuse_jvm(query: Query, asked: str) -> None:
@@ -235,16 +270,20 @@ def _comparison(one: FilterTuple) -> Comparison:
         )
     if symbol not in _OPERATORS:
         raise InvalidConfig(f"filter {one!r}: the operators are {', '.join(_OPERATORS)}")
-    operator, negated = _OPERATORS[symbol]
-    if operator is Operator.IN:
-        if not isinstance(value, list | tuple | set | frozenset):
+    compared, negated = _OPERATORS[symbol]
+    if compared is Operator.IN:
+        if isinstance(value, _NO_LISTS) or not isinstance(value, Iterable):
             raise InvalidConfig(f"filter {one!r}: {symbol} wants a list")
-        return Comparison(column, operator, [_value(one, column, v) for v in value], negated)
-    return Comparison(column, operator, _value(one, column, value), negated)
+        return Comparison(column, compared, [_value(one, column, v) for v in value], negated)
+    return Comparison(column, compared, _value(one, column, value), negated)
 
 
 def _value(one: FilterTuple, column: str, value: object) -> object:
     """The value as the column has it. Raises InvalidConfig if it cannot be compared with it."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        # The integers of numpy and pandas are no int.
+        with suppress(TypeError):
+            value = operator.index(value)
     match column, value:
         case "key" | "value", str():
             return value.encode()
@@ -262,7 +301,9 @@ def _value(one: FilterTuple, column: str, value: object) -> object:
             return value
         case "timestamp", int() if not isinstance(value, bool):
             return _moment(one, value)
-    raise InvalidConfig(f"filter {one!r}: {column} cannot be compared with {value!r}")
+    raise InvalidConfig(
+        f"filter {one!r}: {column} cannot be compared with {value!r}, but with {_TAKES[column]}"
+    )
 
 
 def _moment(one: FilterTuple, timestamp_ms: int) -> dt.datetime:

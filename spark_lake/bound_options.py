@@ -93,7 +93,7 @@ def parse_bounds(given: GivenOptions, which: str, default: Edge, refused: Edge |
     """
     name = f"{which}Timestamp"
     if (text := given.text(name)) is not None:
-        return Bounds(option=name, default=AtTimestamp(integer(name, text)))
+        return Bounds(option=name, default=AtTimestamp(integer(name, text, "milliseconds")))
     name = f"{which}OffsetsByTimestamp"
     if (text := given.text(name)) is not None:
         return Bounds(option=name, default=default, named=_named(name, text, AtTimestamp))

@@ -277,7 +277,8 @@ class Catalog:
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"the nearest is {near[0]}" if near else has
                 raise UnknownTopic(
-                    f"option {option}: {self._reader.url} has no topic {name}; {hint}"
+                    f"option {option}: {self._reader.url} has no topic {name}; {hint}. A topic"
+                    " comes into the archive with the first records that are archived of it"
                 )
 
     def _load_topic(self, folder: TopicFolder) -> TopicInfo | None:

@@ -32,7 +32,7 @@ def load(
     path: str,
     topics: str | Sequence[str] | None = None,
     *,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     filters: Sequence[FilterTuple] = (),
     options: Mapping[str, OptionValue] | None = None,
 ) -> DataFrame:

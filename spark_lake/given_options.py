@@ -69,6 +69,8 @@ _OF_BROKERS = (
 )
 # What people write who mean another option, which letters do not tell.
 _MEANT = {"topic": "subscribe", "topics": "subscribe", "url": "path", "bucket": "path"}
+# What Spark's catalog adds to the options of CREATE TABLE, besides others.
+_CATALOGS = frozenset({"owner", "provider"})
 # What comes from environment variables that may not be set.
 _MAY_BE_EMPTY = ("s3.", "schemaRegistry.auth")
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
@@ -85,6 +87,12 @@ class GivenOptions:
     """The options as they came; names in any case, as everywhere in Spark."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        if _CATALOGS.issubset(name.lower() for name in options):
+            raise InvalidConfig(
+                "a table of a catalog (CREATE TABLE) cannot be of this source: Spark would read it"
+                " without its options; CREATE TEMPORARY VIEW takes the same, and register_views"
+                " makes views in each session"
+            )
         self._texts: dict[str, str] = {}
         for name, text in options.items():
             known = _NAME_BY_LOWER.get(name.lower())
@@ -172,10 +180,13 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
     return parsed
 
 
-def integer(name: str, text: str) -> int:
-    """Raises InvalidConfig for what Java's `long` cannot be."""
+def integer(name: str, text: str, unit: str = "") -> int:
+    """Raises InvalidConfig for what Java's `long` cannot be; it says the unit."""
     if re.fullmatch(r"[+-]?[0-9]{1,19}", text) is None or not is_long(int(text)):
-        raise InvalidConfig(f"option {name} is {text[:100]!r}, expected a whole number of 64 bits")
+        raise InvalidConfig(
+            f"option {name} is {text[:100]!r}, expected a whole number of 64 bits"
+            + (unit and f" ({unit} since 1970)")
+        )
     return int(text)
 
 

@@ -152,7 +152,11 @@ class Query:
         values = None
         if self.values is not None:
             values = ValueColumns(
-                self.values.decoder(), self.values.errors, self.columns, self.schema
+                self.values.decoder(),
+                self.values.errors,
+                self.columns,
+                self.schema,
+                has_registry=self.values.registry is not None,
             )
         scan = SplitScan(
             reader,

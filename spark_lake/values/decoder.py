@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from strandline.spark_lake.options import CORRUPT_COLUMN
 from strandline.spark_lake.value_options import ValueErrors
+from strandline.spark_lake.values.registry import FRAME_BYTES
 from strandline.storage.errors import CorruptRecords
 
 
@@ -42,12 +43,19 @@ class ValueColumns:
     """Replaces the column `value` of record batches, and adds `_corrupt` where it is asked for."""
 
     def __init__(
-        self, decoder: ValueDecoder, errors: ValueErrors, columns: Sequence[str], schema: Any
+        self,
+        decoder: ValueDecoder,
+        errors: ValueErrors,
+        columns: Sequence[str],
+        schema: Any,
+        *,
+        has_registry: bool = False,
     ) -> None:
         self._decoder = decoder
         self._errors = errors
         self._columns = tuple(columns)
         self._schema = schema
+        self._has_registry = has_registry
 
     def apply(self, batch: Any) -> Any:
         """A batch of the schema. Raises CorruptRecords if the policy is to fail."""
@@ -83,7 +91,8 @@ class ValueColumns:
                     todo += [(start + half, length - half), (start, half)]
                     continue
                 if self._errors is ValueErrors.FAIL:
-                    raise _refused(batch, start, error) from error
+                    hint = "" if self._has_registry else _framed_hint(raw[start].as_py())
+                    raise _refused(batch, start, f"{error}{hint}") from error
                 bad.append(start)
                 parts.append(pa.nulls(1, self._decoder.type))
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
@@ -101,7 +110,18 @@ def _only(raw: Any, rows: Sequence[int]) -> Any:
     return pa.compute.if_else(pa.array(chosen), raw, pa.scalar(None, pa.binary()))
 
 
-def _refused(batch: Any, row: int, error: UnparsableValue) -> CorruptRecords:
+def _framed_hint(value: bytes) -> str:
+    """For who has values of a registry's serializers and does not say so."""
+    if len(value) <= FRAME_BYTES or value[0] != 0:
+        return ""
+    schema_id = int.from_bytes(value[1:FRAME_BYTES], "big")
+    return (
+        f" (it begins as a registry's values do, with schema {schema_id}: then give option"
+        " schemaRegistry.url)"
+    )
+
+
+def _refused(batch: Any, row: int, error: str) -> CorruptRecords:
     names = batch.schema.names
     where = f"at offset {batch.column('offset')[row]}" if "offset" in names else f"of row {row}"
     return CorruptRecords(

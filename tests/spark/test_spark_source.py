@@ -170,6 +170,22 @@ def test_splits_suit_the_tasks_that_run_at_once(
     assert task_count(splitBytes=20 * 1024 * 1024) == [12, 12]
 
 
+def test_a_view_of_sql_alone_follows_the_archive_and_a_table_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    archive.add_segment("t", make_batches(MADE[:50]))
+    using = f"using strandline options (subscribe 't', path '{archive.url}')"
+    spark.sql(f"create temporary view of_sql {using}")
+    few = "select count(*) n, min(offset) low from of_sql where offset >= 40"
+    assert [tuple(row) for row in spark.sql(few).collect()] == [(10, 40)]
+    archive.add_segment("t", make_batches(MADE[50:100]))
+    assert [tuple(row) for row in spark.sql(few).collect()] == [(60, 40)]
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW takes the same"):
+        spark.sql(f"create table of_catalog {using}")
+
+
 def test_queries_without_rows_and_limits_work(spark: SparkSession, archive: ArchiveBuilder) -> None:
     assert load(spark, archive).where("offset > 100000").count() == 0
     assert len(load(spark, archive).limit(5).collect()) == 5

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 
@@ -226,12 +228,17 @@ def test_filters_choose_rows_whether_they_prune_or_not(archive: ArchiveBuilder) 
     [
         ([("offset", "~", 3)], "the operators are"),
         ([("size", "=", 3)], "the columns to filter by are key"),
-        ([("offset", "=", "3")], "offset cannot be compared with '3'"),
+        ([("offset", "=", "3")], "offset cannot be compared with '3', but with a whole number"),
+        ([("timestamp", ">", "2024-01-01")], "but with a datetime with a zone, or milliseconds"),
+        ([("offset", "=", np.True_)], "cannot be compared with"),
+        (("offset", "=", 3), r"filters is .* must be a list of \(column, operator, value\)"),
+        ("offset = 3", "filters is 'offset = 3', it must be a list"),
         ([("timestamp", ">", 10**18)], "milliseconds since 1970, in years 1 to 9999"),
         ([("timestamp", "=", dt.datetime(2024, 1, 1))], "needs a zone"),
         ([("key", "in", b"k")], "in wants a list"),
         ([("offset", "in", [3, 2**63])], "9223372036854775808 is no number of 64 bits"),
         ([("offset", "!=", -(2**63) - 1)], "is no number of 64 bits"),
+        ([("key", "in", {"k": 1})], "in wants a list"),
         ([("offset", "=")], r"must be \(column, operator, value\)"),
     ],
 )
@@ -240,6 +247,26 @@ def test_a_wrong_filter_is_explained(
 ) -> None:
     with pytest.raises(InvalidConfig, match=says):
         scan(archive.url, "t", filters=filters)
+
+
+def test_values_of_numpy_and_pandas_are_filters_as_pythons_are(archive: ArchiveBuilder) -> None:
+    def offsets(*filters: tuple[str, str, object]) -> list[int]:
+        given = [("partition", "==", np.int32(0)), *filters]
+        table = scan(archive.url, "t", columns="offset,key", filters=given).read_all()
+        return list(table.column("offset").to_pylist())
+
+    assert offsets(("offset", "<", np.int64(3))) == [0, 1, 2]
+    assert offsets(("offset", "in", np.array([1, 2]))) == [1, 2]
+    assert offsets(("offset", "in", range(2)), ("offset", "not in", {1})) == [0]
+    at = pd.Timestamp(START_MS + 1000, unit="ms", tz="Europe/Berlin")
+    assert offsets(("timestamp", "<", at)) == offsets(("timestamp", "<", np.int64(START_MS + 1000)))
+    keys = pd.Series(["key-1", "key-2"])
+    assert offsets(("key", "in", keys)) == offsets(("key", "in", [b"key-1", "key-2"])) != []
+
+
+def test_partitions_beside_a_topics_name_are_not_passed_over(archive: ArchiveBuilder) -> None:
+    with pytest.raises(InvalidConfig, match=r"topics is .* option assign names partitions too"):
+        scan(archive.url, {"t": [0]})  # type: ignore[arg-type]  # what a user may write
 
 
 def test_a_wrong_column_is_answered_with_the_nearest(archive: ArchiveBuilder) -> None:

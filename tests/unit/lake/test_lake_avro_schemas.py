@@ -70,6 +70,22 @@ def test_a_frame_of_an_older_schema_says_that_there_is_a_newer_one(
             reader(schema)
 
 
+def test_values_of_a_registry_say_so_where_none_was_given(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    archive = archive_of(tmp_path, [framed(9, avro(ORDER_ROW))])
+    options = {"valueFormat": "avro", "valueSchema": json.dumps(ORDER)}
+    with pytest.raises(ObjectCorrupt, match=r"with schema 9: then give option schemaRegistry\.url"):
+        values_of(archive, **options)
+    registry.answers["/schemas/ids/9"] = {"schema": json.dumps(ORDER)}
+    assert values_of(archive, **options, registryurl=registry.url) == [shown(ORDER_ROW)]
+    registry.answers["/schemas/ids/8"] = {"schema": '"long"'}
+    other = archive_of(tmp_path / "other", [framed(8, b"\0")])
+    with pytest.raises(ObjectCorrupt, match="does not parse") as caught:
+        values_of(other, **options, registryurl=registry.url)
+    assert "then give option" not in str(caught.value)
+
+
 def record_of(**types: Any) -> dict[str, Any]:
     fields = [{"name": name, "type": kind} for name, kind in types.items()]
     return {"type": "record", "name": "R", "namespace": "a.b", "fields": fields}

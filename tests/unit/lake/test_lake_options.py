@@ -99,6 +99,19 @@ def test_an_unknown_option_is_refused_with_the_nearest_name(name: str, nearest: 
     assert message == f"option {name} is unknown; the nearest is {nearest}"
 
 
+def test_a_table_of_a_catalog_is_refused_with_what_to_do_instead() -> None:
+    """What Spark adds for CREATE TABLE, before whatever else it adds is told as a wrong option."""
+    of_a_table = {
+        "location": "/x",
+        "option.subscribe": "t",
+        "owner": "me",
+        "provider": "strandline",
+    }
+    message = refused({**of_a_table, **REQUIRED})
+    assert "CREATE TEMPORARY VIEW takes the same" in message
+    assert "owner is unknown" in refused({**REQUIRED, "owner": "me"})
+
+
 def test_broker_options_are_refused_with_the_reason() -> None:
     message = refused({**REQUIRED, "kafka.bootstrap.servers": "a:1"})
     assert "no broker" in message
