@@ -9,6 +9,7 @@ import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.Set;
 
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -20,6 +21,8 @@ import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonInputPartition;
@@ -133,8 +136,19 @@ public class OwnScans extends Rule {
     }
   }
 
+  /** Of a plan whose size nobody told; Spark takes it for large. */
+  private static class Unknown implements Statistics {
+    public OptionalLong sizeInBytes() {
+      return OptionalLong.empty();
+    }
+
+    public OptionalLong numRows() {
+      return OptionalLong.empty();
+    }
+  }
+
   /** A scan of a Python source that the source inside the JVM reads, if its plan says so. */
-  private static class PlannedScan extends PythonScan {
+  private static class PlannedScan extends PythonScan implements SupportsReportStatistics {
     private static final String SOURCE = "strandline.spark.ArchiveSource";
     // Before the jar and the plan, each in base64 and with a colon behind it; pickled as they are.
     private static final byte[] MARK =
@@ -144,6 +158,8 @@ public class OwnScans extends Rule {
     private static final Set WITH_JAR = Collections.synchronizedSet(new HashSet());
 
     private Batch batch;
+    // What the JVM reads of it, which knows all that was planned; null if Python reads everything.
+    private Batch inside;
 
     PlannedScan(
         PythonDataSourceV2 source,
@@ -156,6 +172,30 @@ public class OwnScans extends Rule {
     /** Columns of the JVM, or rows of Python: known once it is planned. */
     public Scan.ColumnarSupportMode columnarSupportMode() {
       return Scan.ColumnarSupportMode.PARTITION_DEFINED;
+    }
+
+    /** What is read of how much, where explain() and the UI show this scan. */
+    public String description() {
+      toBatch();
+      return inside == null ? super.description() : ((Scan) inside).description();
+    }
+
+    public scala.collection.immutable.Map getMetaData() {
+      scala.collection.immutable.Map told = super.getMetaData();
+      toBatch();
+      if (inside == null) {
+        return told;
+      }
+      Object planned = ((Scan) inside).description();
+      return (scala.collection.immutable.Map) told.updated("Planned", planned);
+    }
+
+    /** Without a size Spark would shuffle what it could broadcast. It plans next in any case. */
+    public Statistics estimateStatistics() {
+      toBatch();
+      return inside == null
+          ? new Unknown()
+          : ((SupportsReportStatistics) inside).estimateStatistics();
     }
 
     /** Planned once, however often Spark asks. */
@@ -182,7 +222,7 @@ public class OwnScans extends Rule {
         }
         WITH_JAR.add(session.sessionUUID() + jar);
       }
-      Batch inside = inside(session, given[1]);
+      inside = inside(session, given[1]);
       if (all.length == 1) {
         return inside;
       }

@@ -86,6 +86,24 @@ def test_filters_are_pushed_and_exact(
     assert report.rows == 111
 
 
+def test_explain_says_what_is_read_of_how_much(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    """And Spark knows its size: what is small is sent to every task, and nothing is shuffled."""
+    few = load(spark, archive).where("partition = 0 and offset < 150")
+    execution = few._jdf.queryExecution()
+    planned = "2 of 6 segments, 2 of 6 chunks, "
+    assert planned in execution.executedPlan().toString()
+    told = spark._jvm.PythonSQLUtils.explainString(execution, "formatted")
+    assert f"Planned: {planned}" in told
+    assert "PushedFilters: [IsNotNull(partition), IsNotNull(offset), EqualTo(partition,0)" in told
+    joined = few.join(load(spark, archive), "key")
+    assert "BroadcastHashJoin" in joined._jdf.queryExecution().executedPlan().toString()
+    in_python = load(spark, archive, engine="python").join(few, "key")
+    assert "BroadcastHashJoin" in in_python._jdf.queryExecution().executedPlan().toString()
+    assert joined.count() == in_python.count() > 0
+
+
 def test_other_filters_stay_with_spark(spark: SparkSession, archive: ArchiveBuilder) -> None:
     frame = load(spark, archive).where("key = 'key-7' and offset < 100 and timestampType = 0")
     assert [row["offset"] for row in frame.collect()] == [7, 7]
