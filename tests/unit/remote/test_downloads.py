@@ -23,6 +23,7 @@ from tests.support.archived_segments import make_log
 
 LOG = make_log(batch_count=1, records_per_batch=8, value_bytes=100)
 WAIT_S_MAX = 60.0
+WORKERS = 2
 
 
 def _key(number: int) -> ChunkKey:
@@ -37,6 +38,20 @@ async def _wanted(downloads: ChunkDownloads, number: int) -> Chunk:
         return await asyncio.shield(found)
 
 
+async def _workers_let_go(downloads: ChunkDownloads) -> None:
+    """A worker has what it brought a moment longer than whoever asked for it: until its next job.
+
+    This one needs all of them at the same time.
+    """
+    all_of_them = threading.Barrier(WORKERS)
+    loop = asyncio.get_running_loop()
+    jobs = [
+        loop.run_in_executor(downloads._executor, all_of_them.wait, WAIT_S_MAX)
+        for _ in range(WORKERS)
+    ]
+    await asyncio.gather(*jobs)
+
+
 def _run(
     use: Callable[[ChunkDownloads], object], *, chunks_max: int, parallel_max: int = 4
 ) -> None:
@@ -46,7 +61,7 @@ def _run(
         store.put(_key(number).log_key, LOG)
 
     async def main() -> None:
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(WORKERS) as pool:
             downloads = ChunkDownloads(
                 store,
                 pool,
@@ -87,8 +102,7 @@ def test_memory_that_becomes_free_while_a_chunk_is_refused_is_not_lost(
 def test_what_is_evicted_for_a_chunk_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     async def use(downloads: ChunkDownloads) -> None:
         await _wanted(downloads, 0)
-        # Whoever brought it has let it go then.
-        await asyncio.sleep(0)
+        await _workers_let_go(downloads)
         gc.collect()
         freed: list[bool] = []
         became_free = downloads.cache._on_free
