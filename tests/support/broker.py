@@ -184,6 +184,23 @@ def faultless_broker(
         assert "Traceback" not in running.log_text(), running.log_text()[-4000:]
 
 
+def size_bytes(path: Path) -> int:
+    """Of a file that a running broker may remove between its listing and this look: 0 if it did."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def children_of(pid: int) -> Iterator[tuple[int, str]]:
+    """The child processes of `pid`, each with its command line, which is empty when it is dead."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        # A thread may end between the listing and the look at it, and a child too.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for child in children.read_text().split():
+                yield int(child), Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+
+
 def eventually(check: object, *, timeout_s: float = 60.0, interval_s: float = 0.05) -> object:
     """Calls `check` until it returns something true; that value, or AssertionError in the end."""
     assert callable(check)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker import eventually
+from tests.support.broker import eventually, size_bytes
 from tests.support.fault_proxy import FaultProxy
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import (
@@ -149,7 +149,7 @@ def test_chunks_on_disk_outlive_a_kill_and_damaged_ones_are_fetched_again(
 
 
 def cached_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(size_bytes(path) for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_broker_that_lost_a_partition_from_its_disk_serves_the_archive_and_goes_on_behind_it(
