@@ -111,7 +111,8 @@ class ResizablePool(Executor):
         The pool beneath counts each that it could not begin as a thread that has no work, and would
         not begin others for so many. What runs in it goes on, and takes what waits.
         """
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        # Nothing is cancelled: a drain that no thread has taken yet has one, and would be missed.
+        self._threads.shutdown(wait=False)
         self._threads = ThreadPoolExecutor(SIZE_MAX, self._name)
 
     def _drain(self, drain: _Drain) -> None:

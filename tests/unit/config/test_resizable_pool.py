@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
@@ -147,6 +148,40 @@ def test_a_pool_of_the_broker_gets_over_a_thread_that_it_was_refused(
         assert ran == [], "what was refused was not done"
     finally:
         workers.stop()
+
+
+class GatedQueue(queue.SimpleQueue[object]):
+    """One whose readers come to it late."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        super().__init__()
+        self._gate = gate
+
+    def get(self, block: bool = True, timeout: float | None = None) -> object:
+        assert self._gate.wait(WAIT_S)
+        return super().get(block, timeout)
+
+
+def test_what_no_thread_has_taken_yet_is_done_though_another_thread_is_refused(
+    pool: ResizablePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a thread that was begun comes to its work much later."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    gate = threading.Event()
+    monkeypatch.setattr(pool._threads, "_work_queue", GatedQueue(gate))
+    done: list[int] = []
+    futures = [pool.submit(done.append, 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        futures.append(pool.submit(done.append, 2))
+    gate.set()
+    for future in futures:
+        future.result(WAIT_S)
+    pool.shutdown(wait=True)
+    assert (done, pool.idle_part) == ([1, 2], 1.0)
 
 
 def test_a_shutdown_that_waits_waits_for_what_began_before_threads_were_refused(
