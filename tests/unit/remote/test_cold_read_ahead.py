@@ -307,9 +307,10 @@ def test_a_wanted_chunk_is_downloaded_before_guessed_ones(
     async def read_then_jump() -> None:
         first = await reader.read(segment.entry, 0, bytes_max=500)
         gate = threading.Event()
-        store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate))
+        hanging = store.add_fault(Fault(operation="get", key_pattern=r"\.log$", gate=gate))
         await reader.read(segment.entry, first.next_offset, bytes_max=500)
         # One guess hangs, another waits; the jump goes past both.
+        await eventually(lambda: hanging.hit_count > 0)
         found = await reader.read(segment.entry, 700, bytes_max=500)
         assert found.next_offset == 704
         assert reader.statistics().downloads == 2
