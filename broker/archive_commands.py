@@ -22,7 +22,7 @@ from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_tab
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import BarProgress, working
-from strandline.broker.tools.printing import human_bytes, plain
+from strandline.broker.tools.printing import counted, human_bytes, plain
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
@@ -105,11 +105,12 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
     left = _tell(store, reports, troubles, options)
     if not left:
         state.remove()
-    skipped = f", {state.skipped} partitions done before" if state.skipped else ""
+    skipped = f", {counted(state.skipped, 'partition')} done before" if state.skipped else ""
     print(
-        f"{len(reports)} partitions, {sum(r.segment_count for r in reports):,} segments,"
+        f"{counted(len(reports), 'partition')},"
+        f" {counted(sum(r.segment_count for r in reports), 'segment')},"
         f" {human_bytes(sum(r.size_bytes for r in reports))} looked at"
-        f" ({options.depth.value}){skipped}: {'whole' if not left else f'{left} findings'}"
+        f" ({options.depth.value}){skipped}: {'whole' if not left else counted(left, 'finding')}"
     )
     return DAMAGED if left else 0
 

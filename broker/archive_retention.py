@@ -8,7 +8,7 @@ from strandline.broker.archive_tables import human_time
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import working
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.printing import human_bytes, print_json, say
+from strandline.broker.tools.printing import counted, human_bytes, print_json, say
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import RetentionLimits
 from strandline.storage.clock import SystemClock
@@ -123,8 +123,8 @@ def _print_rows(
     records = sum(row.drop_records for row in rows)
     size_bytes = sum(row.drop_bytes for row in rows)
     say(
-        f"\n{count:,} segments, {records:,} records, {human_bytes(size_bytes)} would be deleted;"
-        " nothing was"
+        f"\n{counted(count, 'segment')}, {counted(records, 'record')}, {human_bytes(size_bytes)}"
+        " would be deleted; nothing was"
     )
 
 

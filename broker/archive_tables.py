@@ -17,7 +17,7 @@ from rich.table import Table
 
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import working
-from strandline.broker.tools.printing import Json, human_bytes
+from strandline.broker.tools.printing import Json, counted, human_bytes
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store import ObjectStore, open_store
@@ -69,7 +69,10 @@ def print_partitions(
         printer.row(row)
     total_bytes = sum(row.size_bytes for row in rows)
     segments = sum(row.segment_count for row in rows)
-    print(f"\n{len(rows):,} partitions, {segments:,} segments, {human_bytes(total_bytes)}")
+    print(
+        f"\n{counted(len(rows), 'partition')}, {counted(segments, 'segment')},"
+        f" {human_bytes(total_bytes)}"
+    )
     return code
 
 
@@ -170,7 +173,7 @@ def print_segments(
         printer.row(_segment_cells(segment))
         count += 1
         size_bytes += segment.size_bytes
-    print(f"\n{count:,} segments, {human_bytes(size_bytes)}")
+    print(f"\n{counted(count, 'segment')}, {human_bytes(size_bytes)}")
     return 0
 
 

@@ -9,7 +9,7 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.progress import BarProgress
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.restore import Restore, RestoreSummary
-from strandline.broker.tools.printing import human_bytes, plain
+from strandline.broker.tools.printing import counted, human_bytes, plain
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.remote.object_store import open_store
@@ -61,9 +61,10 @@ def _print(summary: RestoreSummary, config: BrokerConfig) -> None:
     console = make_console()
     console.print(table)
     console.print(
-        f"{summary.topic_count} topics, {len(summary.partitions)} partitions,"
-        f" {summary.offset_count:,} records of groups; start the broker with these folders:"
-        f" {', '.join(map(str, config.log_dirs))}",
+        f"{counted(summary.topic_count, 'topic')},"
+        f" {counted(len(summary.partitions), 'partition')},"
+        f" {counted(summary.offset_count, 'record')} of groups;"
+        f" start the broker with these folders: {', '.join(map(str, config.log_dirs))}",
         highlight=False,
         markup=False,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strandline.broker.progress import BarProgress
-from strandline.broker.tools.printing import human_bytes
+from strandline.broker.tools.printing import counted, human_bytes
 from strandline.storage.local.verify import Damage, Finding, data_bytes, verify_folders
 
 # As `strandline archive verify` has it.
@@ -30,10 +30,10 @@ def verify(data_folders: Sequence[Path]) -> int:
     left = sum(finding.damage is not Damage.TAIL for finding in verified.findings)
     in_use = "; a broker is at work, what it is writing was left out" if verified.is_in_use else ""
     print(
-        f"{verified.partitions:,} partitions, {verified.segments:,} segments,"
-        f" {verified.batches:,} batches, {verified.records:,} records,"
+        f"{counted(verified.partitions, 'partition')}, {counted(verified.segments, 'segment')},"
+        f" {counted(verified.batches, 'batch', 'batches')}, {counted(verified.records, 'record')},"
         f" {human_bytes(verified.size_bytes)}:"
-        f" {f'{left} findings' if left else 'whole'}{in_use}"
+        f" {counted(left, 'finding') if left else 'whole'}{in_use}"
     )
     return DAMAGED if left else 0
 

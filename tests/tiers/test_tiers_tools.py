@@ -354,7 +354,7 @@ def test_archive_verify_names_what_is_damaged_repairs_what_it_can_and_goes_on_wh
     copy.store.put(pears[0].log_key, stopped.archive.store.get(pears[0].log_key))
     ended = strandline(*command)
     # What was whole is not looked at again.
-    assert "1 partitions done before" in ended.stdout
+    assert "1 partition done before" in ended.stdout
     assert (ended.returncode, state.exists()) == (0, False), ended
 
 

@@ -195,10 +195,10 @@ def test_the_command_says_what_to_do_and_ends_with_3(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["verify", str(folder.parent)]) == 0
-    assert "1 partitions" in capsys.readouterr().out
+    assert "1 partition, " in capsys.readouterr().out
     first(folder, ".index").unlink()
     assert main(["verify", str(folder.parent)]) == 3
     printed = capsys.readouterr().out
     assert "the next start makes it again" in printed
-    assert "1 findings" in printed
+    assert "1 finding" in printed
     assert main(["verify", str(tmp_path / "nowhere")]) == 2
