@@ -61,6 +61,8 @@ from strandline.storage.remote.object_store import (
 
 _LOCK_NAME = "%lock"
 _TEMPORARY_FOLDER = "%tmp"
+# Each purge of a topic looks for remains, in microseconds; to meet so many in a row is no accident.
+_STAGING_ATTEMPTS_MAX = 10
 
 _COPY_BYTES = 1024 * 1024
 
@@ -139,10 +141,10 @@ class LocalDirectoryStore:
     def _staged(self, blocks: Iterable[Buffer]) -> Iterator[Path]:
         """A synced file of `blocks` that nobody aborts; gone afterwards unless it was renamed."""
         self._make_folders()
-        staged = self._root / _TEMPORARY_FOLDER / uuid.uuid4().hex
+        file = _open_held(self._root / _TEMPORARY_FOLDER)
+        staged = Path(file.name)
         try:
-            with open(staged, "wb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+            with file:
                 for block in blocks:
                     file.write(block)  # 1
                 file.flush()
@@ -180,9 +182,8 @@ class LocalDirectoryStore:
             for path in self._temporary_files():
                 modified_ms = files.modified_ms(path)
                 is_old = modified_ms is not None and modified_ms < before_ms
-                if (is_old or not older_than_ms) and not _is_held(path):
-                    files.remove(path)
-                    removed_count += 1
+                if is_old or not older_than_ms:
+                    removed_count += _remove_unheld(path)
         return removed_count
 
     # --- reading -----------------------------------------------------------------------------
@@ -365,14 +366,30 @@ class LocalDirectoryStore:
             return _info(key, os.fstat(file.fileno()), crc)
 
 
-def _is_held(path: Path) -> bool:
-    """Whether somebody has the lock of a file, or it is gone."""
+def _remove_unheld(path: Path) -> bool:
+    """Removes a file unless somebody has its lock; whether it did.
+
+    Under the lock: who has just made the file, and waits for it, sees then that it is gone.
+    """
     try:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.remove(path)
     except (BlockingIOError, FileNotFoundError):
-        return True
-    return False
+        return False
+    return True
+
+
+def _open_held(folder: Path) -> BinaryIO:
+    """A new file whose lock we have. Raises FileNotFoundError if others keep taking it away."""
+    for _ in range(_STAGING_ATTEMPTS_MAX):
+        file = open(folder / uuid.uuid4().hex, "wb")  # noqa: SIM115  # the caller's to close
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        # Before we had the lock it was taken for the remains of an upload.
+        file.close()
+    raise FileNotFoundError(errno.ENOENT, "new files are removed at once", str(folder))
 
 
 def _info(key: str, status: os.stat_result, crc: int) -> ObjectInfo:

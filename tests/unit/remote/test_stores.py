@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -133,6 +134,27 @@ def test_remains_of_a_killed_upload_are_no_object_and_are_swept_up(tmp_path: Pat
     assert store.abort_uploads("", older_than_ms=60_000) == 0
     clock.advance_ms(120_000)
     assert store.abort_uploads("", older_than_ms=60_000) == 1
+    assert list((tmp_path / "%tmp").iterdir()) == []
+
+
+def test_an_upload_that_begins_while_remains_are_swept_up_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalDirectoryStore(tmp_path)
+    store.put("b", b"y")
+    swept: list[int] = []
+    flock = fcntl.flock
+
+    def sweep_first(file: BinaryIO, operation: int) -> None:
+        if not operation & fcntl.LOCK_NB and not swept:
+            swept.append(0)
+            swept.append(store.abort_uploads("topics/b/", older_than_ms=0))
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    store.put("a", b"x")
+    assert swept == [0, 1]
+    assert store.get("a") == b"x"
     assert list((tmp_path / "%tmp").iterdir()) == []
 
 
