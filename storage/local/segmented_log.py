@@ -98,7 +98,11 @@ class SegmentedLog:
         self._flush_lock = threading.Lock()
         self._recovery_point = 0
         self._end_offset = loaded.end_offset
+        # What a clean stop left, and the next one may leave as it is; None: it has more to do.
+        self._as_resumed: tuple[object, ...] | None = None
         self._set_segments(loaded.segments)
+        if loaded.report.was_resumed:
+            self._as_resumed = self._state()
 
     @property
     def clock(self) -> Clock:
@@ -190,6 +194,7 @@ class SegmentedLog:
     def _set_segments(self, segments: Sequence[LogSegment]) -> None:
         self._list = SegmentList(segments)
         self._active = self._list.active
+        self._as_resumed = None
 
     @property
     def failure(self) -> DiskError | None:
@@ -272,6 +277,15 @@ class SegmentedLog:
             return False
         self.roll()
         return True
+
+    def _state(self) -> tuple[object, ...]:
+        """Equal to an earlier one if there is nothing to write or to sync since, while no segment
+        came or went: the first append after a start begins an epoch, even one that fails.
+        """
+        epochs = self.leader_epochs
+        is_late = epochs.is_unwritten or epochs.is_unsynced
+        producer_count = len(self.producers.entries)
+        return (self._end_offset, self.cut_count, producer_count, epochs.starts, is_late)
 
     def _write_snapshot(self, *, sync: bool) -> None:
         path = self.directory / file_name(self._end_offset, SNAPSHOT_SUFFIX)
@@ -477,11 +491,13 @@ class SegmentedLog:
         try:
             if self._failure is not None:
                 raise self._stopped()
-            self._active.write_indexes()
-            self._write_snapshot(sync=True)
-            self.leader_epochs.write(sync=True)
-            self.flush()
-            self._active.sync_indexes()
+            # A broker has thousands of partitions, and few that were written to since its start.
+            if self._as_resumed != self._state():
+                self._active.write_indexes()
+                self._write_snapshot(sync=True)
+                self.leader_epochs.write(sync=True)
+                self.flush()
+                self._active.sync_indexes()
         finally:
             for segment in self._list.segments:
                 segment.close()

@@ -316,3 +316,61 @@ def test_clean_stops_do_not_pile_up_snapshots(tmp_path: Path) -> None:
         dirs.close()
     names = [path.name for path in (tmp_path / "t-0").glob("*.snapshot")]
     assert names == ["00000000000000000040.snapshot"]
+
+
+def test_a_clean_stop_syncs_and_writes_nothing_of_a_log_that_nobody_wrote_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path)
+    for key in (T0, T1):
+        fill(dirs.create_log(key, TOPIC_ID, CONFIG), 40)
+    dirs.close()
+    dirs = open_dirs(tmp_path)
+    fill(_load(dirs)[T1], 1)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / str(T0)).iterdir()}
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink().parent.name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    dirs.close()
+    assert str(T1) in synced
+    assert str(T0) not in synced
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / str(T0)).iterdir()} == before
+    logs = _load(open_dirs(tmp_path))
+    assert all(log.recovery_report.was_resumed for log in logs.values())
+    assert [log.end_offset for log in (logs[T0], logs[T1])] == [400, 410]
+
+
+@pytest.mark.parametrize("change", ["append", "truncate", "roll", "delete", "expire", "epoch"])
+def test_a_clean_stop_writes_what_changed_since_the_last_one(tmp_path: Path, change: str) -> None:
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 40)
+    _producers(log)
+    dirs.close()
+    dirs = open_dirs(tmp_path)
+    log = _load(dirs)[T0]
+    assert log.recovery_report.was_resumed
+    end_offset = log.end_offset
+    if change == "append":
+        fill(log, 1)
+    elif change == "truncate":
+        log.truncate_to(end_offset - 1)
+        append(log, batch())
+    elif change == "roll":
+        log.roll()
+    elif change == "delete":
+        log.delete_segments(log.segments[:1])
+    elif change == "expire":
+        log.producers.expire(1 << 60, 1)
+    else:
+        log.leader_epochs.assign(9, end_offset)
+    state = _state(log)
+    dirs.close()
+    again = _state(_load(open_dirs(tmp_path))[T0])
+    for what in ("epochs", "producers", "content"):
+        assert again[what] == state[what]
