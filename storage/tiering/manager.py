@@ -62,7 +62,7 @@ HOUSEKEEPING_INTERVAL_S = 15.0
 WorkKey: TypeAlias = TopicPartition | TopicId
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Waiting:
     """What `attach` was asked for."""
 
@@ -89,8 +89,7 @@ class TieringManager:
         believed_ms: Callable[[], TimestampMs] | None = None,
         ownership: Ownership | None = None,
     ) -> None:
-        """`on_topic_purged` is told when nothing of a deleted topic is left in the bucket,
-        and nothing may come any more.
+        """`on_topic_purged` is told when the bucket has nothing of a topic, and nothing may come.
 
         `believed_ms` is the time by which tombstones are over; None: that of the clock.
         `ownership` is told by its owner whether the archive is this broker's; None: it is.
@@ -103,9 +102,8 @@ class TieringManager:
         self._config = config
         self._on_topic_purged = on_topic_purged
         self._pages = ManifestPages(store)
-        self._gate = ReadGate(
-            reads_max=config.reads_max, quota=TierQuota(config.fetch_quota, clock)
-        )
+        quota = TierQuota(config.fetch_quota, clock)
+        self._gate = ReadGate(reads_max=config.reads_max, quota=quota)
         self._tools = make_tools(
             store,
             executors,
@@ -156,9 +154,7 @@ class TieringManager:
         if topic_info.topic_id in self._purges or self._late.holds_up(topic_info.topic_id):
             waiting = self._waiting.setdefault(topic_info.topic_id, [])
             if all(known.log is not unified_log for known in waiting):
-                waiting.append(
-                    _Waiting(log=unified_log, info=topic_info, leader_epoch=leader_epoch)
-                )
+                waiting.append(_Waiting(unified_log, topic_info, leader_epoch))
             return
         self._late.forget(topic_info.topic_id)
         remote = RemoteLog(
@@ -265,7 +261,7 @@ class TieringManager:
     def _go_on_with_purge(self, info: TopicInfo) -> None:
         """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
         again = [
-            _Waiting(log=p.log, info=p.topic.info, leader_epoch=p.leader_epoch)
+            _Waiting(p.log, p.topic.info, p.leader_epoch)
             for p in self._of_topic.get(info.topic_id, {}).values()
         ]
         self._empty(info)
