@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from strandline.broker.quotas.cold_pace import TICK_S, ColdPace
+from strandline.broker.quotas.cold_pace import ColdPace
 
 if TYPE_CHECKING:
     from strandline.storage.core_wait import CoreWait
@@ -55,6 +55,7 @@ class ColdTurns:
         self._core_wait: CoreWait | None = None
         self._has_no_ticks = False
         self._is_ticking = False
+        self._tick_s = 0.0
         self._is_due = False
 
     def __repr__(self) -> str:
@@ -151,7 +152,8 @@ class ColdTurns:
         assert self._ticks is not None
         self._is_ticking = True
         self._core_wait_s()  # what was before the first tick
-        self._ticks.start(TICK_S, self._now_s())
+        self._tick_s = self._pace.tick_s
+        self._ticks.start(self._tick_s, self._now_s())
 
     def _stop_ticking(self) -> None:
         if self._is_ticking:
@@ -170,6 +172,9 @@ class ColdTurns:
             self._stop_ticking()
             return
         self._pace.ticked(lateness_s, now_s, core_wait_s=self._core_wait_s())
+        if self._pace.tick_s != self._tick_s:
+            self._tick_s = self._pace.tick_s
+            self._ticks.start(self._tick_s, now_s)
         if not self._is_due:
             self._run()
 

@@ -23,6 +23,10 @@ and as then everybody on the machine waits, the floor is a lower one:
     late for want of a core               down to the floor of a full machine
     late for its own work                 down to the floor
 
+Below the first floor only waits for a core steer. The kernel misses none of them between two ticks,
+however far apart, so there are fewer ticks: each is work for a core, too, and at so few bytes all
+of them together were more work than the bytes.
+
 How late is late? Later than the setting, or, where the machine has much else to do, than RATIO
 times what it is without cold. That is looked at now and then, with cold standing still:
 
@@ -46,8 +50,10 @@ TURN_BYTES = 64 * 1024
 # millisecond, or every ten: in step, all of them would come beside a request or none of them would.
 # At the default floor about a turn falls due with each tick; more ticks would bring only work.
 TICK_S = 0.003907
-# What was not used up for a while is not caught up on.
-BURST_S = 2 * TICK_S
+# The same below the first floor, for the default floor of a full machine.
+FULL_TICK_S = 0.015629
+# What was not used up for so many ticks is not caught up on.
+BURST_TICKS = 2
 # log(1 / DECREASE) is a hundred times log(INCREASE).
 DECREASE = 0.85
 INCREASE = 1.0016
@@ -138,14 +144,14 @@ class _Usual:
         """What is late, as there is no need to be better than without cold."""
         return max(setting_s, min(RATIO * self._wait_s, LATE_S_MAX))
 
-    def saw(self, wait_s: float, setting_s: float) -> None:
-        """So long was the wait in a moment without cold."""
+    def saw(self, wait_s: float, setting_s: float, *, ticks: float = 1.0) -> None:
+        """So long was the wait in a moment without cold, which was as long as `ticks` of TICK_S."""
         least_s = setting_s / RATIO
         known_s = max(self._wait_s, least_s)
         if wait_s > known_s:
             self._wait_s = min(wait_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
         else:
-            self._wait_s = max(known_s * (1 - QUIET_UP / 100), least_s)
+            self._wait_s = max(known_s * (1 - ticks * QUIET_UP / 100), least_s)
 
 
 class ColdPace:
@@ -159,6 +165,7 @@ class ColdPace:
         self._live_s = -LIVE_S
         self._cold_s = -IDLE_S
         self._limit = FIRST_LIMIT
+        self._tick_s = TICK_S
         self._answers = _Allowance()
         self._downloads = _Allowance()
         self._running_downloads = 0
@@ -167,7 +174,8 @@ class ColdPace:
         self._waits_since_s: float | None = None
         self._cut_s = 0.0
         self._usual_lateness = _Usual()
-        self._usual_core_wait = _Usual()
+        # By how far apart the ticks are between which it is counted.
+        self._usual_core_wait = {TICK_S: _Usual(), FULL_TICK_S: _Usual()}
         self._pause_began_s: float | None = None
         self._measuring_began_s: float | None = None
         self._next_pause_s = 0.0
@@ -188,6 +196,11 @@ class ColdPace:
         return now_s - self._live_s < LIVE_S and self._settings().lateness_s_max > 0
 
     @property
+    def tick_s(self) -> float:
+        """How long after the last tick the next one is due."""
+        return self._tick_s
+
+    @property
     def stands_still(self) -> bool:
         """Whether cold pauses, to be compared with."""
         return self._pause_began_s is not None
@@ -205,7 +218,7 @@ class ColdPace:
         floor = settings.floor_bytes_per_s
         full_floor = min(settings.full_floor_bytes_per_s, floor)
         is_late = lateness_s > self._usual_lateness.late_s(setting_s)
-        is_full = core_wait_s > self._usual_core_wait.late_s(setting_s)
+        is_full = core_wait_s > self._usual_core_wait[self._tick_s].late_s(setting_s)
         if is_full or (is_late and self._limit > floor):
             if now_s - self._cut_s >= CUT_S:
                 self._cut_s = now_s
@@ -213,9 +226,10 @@ class ColdPace:
                 self._limit = max(self._limit * DECREASE, full_floor if is_full else floor)
         elif self._is_short:
             limit_max = floor if is_late else max(LIMIT_MAX, floor)
-            self._limit = min(self._limit * INCREASE, limit_max)
+            self._limit = min(self._limit * INCREASE ** (self._tick_s / TICK_S), limit_max)
         self._limit = max(self._limit, full_floor)
         self._is_short = False
+        self._tick_s = FULL_TICK_S if self._limit < floor else TICK_S
         if now_s >= self._next_pause_s:
             self._pause_began_s = now_s
 
@@ -233,7 +247,8 @@ class ColdPace:
                 self._end_pause(now_s)
             return
         self._usual_lateness.saw(lateness_s, setting_s)
-        self._usual_core_wait.saw(core_wait_s, setting_s)
+        ticks = self._tick_s / TICK_S
+        self._usual_core_wait[self._tick_s].saw(core_wait_s, setting_s, ticks=ticks)
         if now_s - self._measuring_began_s >= QUIET_S:
             self._end_pause(now_s)
 
@@ -259,7 +274,7 @@ class ColdPace:
     def turn_bytes(self, now_s: float) -> int:
         """What somebody who waits may send now; 0 if nobody may."""
         is_free = not self.stands_still and self._answers.is_there(
-            now_s, bytes_per_s=self._limit, burst_bytes=self._limit * BURST_S
+            now_s, bytes_per_s=self._limit, burst_bytes=self._limit * BURST_TICKS * self._tick_s
         )
         if is_free:
             self._cold_s = now_s
@@ -291,7 +306,7 @@ class ColdPace:
             return 0.0
         self._cold_s = now_s
         if self.stands_still:
-            return TICK_S
+            return self._tick_s
         if self._downloads.is_there(now_s, bytes_per_s=self._limit, burst_bytes=1):
             return 0.0
         self._is_short = True

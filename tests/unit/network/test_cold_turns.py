@@ -16,9 +16,16 @@ from strandline.broker.answers import Answer, ColdParts, Deferred, Parts
 from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Connection
 from strandline.broker.network.sending import SLACK_BYTES
-from strandline.broker.quotas.cold_pace import TURN_BYTES, ColdPace, PaceSettings
+from strandline.broker.quotas.cold_pace import (
+    FULL_TICK_S,
+    TICK_S,
+    TURN_BYTES,
+    ColdPace,
+    PaceSettings,
+)
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.files import FileRange, OpenFile
+from strandline.storage.ticks import Ticks
 
 FLOOR = 64 * 1024 * 1024
 SETTINGS = PaceSettings(lateness_s_max=0.001, floor_bytes_per_s=FLOOR, full_floor_bytes_per_s=FLOOR)
@@ -350,6 +357,41 @@ class NotingPace(ColdPace):
     def ticked(self, lateness_s: float, now_s: float, *, core_wait_s: float = 0.0) -> None:
         self.core_waits_s.append(core_wait_s)
         super().ticked(lateness_s, now_s, core_wait_s=core_wait_s)
+
+
+def test_ticks_come_as_far_apart_as_the_pace_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full machine has fewer: the timer is set anew when that begins, and when it ends."""
+    set_s: list[float] = []
+
+    class NotingTicks(Ticks):
+        def start(self, period_s: float, now_s: float) -> None:
+            set_s.append(period_s)
+            super().start(period_s, now_s)
+
+    def core_wait_s(_self: object) -> float:
+        return 9.0 if set_s == [TICK_S] else 0.0
+
+    monkeypatch.setattr("strandline.storage.ticks.Ticks", NotingTicks)
+    monkeypatch.setattr("strandline.storage.core_wait.CoreWait.read_s", core_wait_s)
+    settings = PaceSettings(
+        lateness_s_max=1.0, floor_bytes_per_s=48 << 20, full_floor_bytes_per_s=40 << 20
+    )
+
+    async def main() -> None:
+        clock, pace = SystemClock(), ColdPace(lambda: settings)
+        turns = ColdTurns(pace, clock.monotonic_s)
+        async with bench() as held:
+            answers = 100
+            client = held.connect(*(ColdParts([CONTENT]) for _ in range(answers)), turns=turns)
+            client.send(answers * REQUEST)
+            left = answers * len(CONTENT)
+            while left and len(set_s) < 3:
+                pace.saw_live(clock.monotonic_s())
+                left -= len(await _receive(client, min(50_000, left)))
+            turns.close()
+
+    asyncio.run(main())
+    assert set_s[:3] == [TICK_S, FULL_TICK_S, TICK_S]
 
 
 async def _first_core_wait_s() -> float:
