@@ -254,9 +254,12 @@ def test_a_producer_is_answered_at_once_and_then_muted(
 ) -> None:
     topic = f"produced-{version}"
     create_topic(admin, topic, 1)
-    alter(admin, of(client_id), {"producer_byte_rate": 40_000})
-    with WireClient(broker.port, client_id=client_id) as client:
+    # The rate of one client is that of one request: a pause between two of them would lower it.
+    for each in (client_id, f"modest-{client_id}"):
+        alter(admin, of(each), {"producer_byte_rate": 40_000})
+    with WireClient(broker.port, client_id=f"modest-{client_id}") as client:
         assert produced(client, topic, 1000, version).throttle_time_ms == 0
+    with WireClient(broker.port, client_id=client_id) as client:
         # A third more than the second allows: about a third of a second.
         asked_s = time.monotonic()
         response = produced(client, topic, 52_000, version)
@@ -307,20 +310,21 @@ def test_a_fetch_above_its_quota_is_empty_and_comes_again(
         # Never more than what the windows allow, whatever the client would take.
         assert first.throttle_time_ms == 0
         assert 30_000 < sum(p.records_bytes for t in first.topics for p in t.partitions) < 40_000
-        asked_s = time.monotonic()
-        second = client.ask(
-            fetch_request(fetch_topic("fetched", {0: 1}), max_wait_ms=0), FetchResponse, 12
-        )
+
+        def fetched_again() -> FetchResponse:
+            return client.ask(
+                fetch_request(fetch_topic("fetched", {0: 1}), max_wait_ms=0), FetchResponse, 12
+            )
+
+        # Where the machine makes a pause in between, there may be room for another one.
+        for _ in range(10):
+            asked_s = time.monotonic()
+            second = fetched_again()
+            if not second.topics:
+                break
         assert not second.topics
         assert_muted_for(client, second.throttle_time_ms, asked_s)
-        again = eventually(
-            lambda: (
-                client.ask(
-                    fetch_request(fetch_topic("fetched", {0: 1}), max_wait_ms=0), FetchResponse, 12
-                ).topics
-            )
-        )
-        assert again
+        assert eventually(lambda: fetched_again().topics)
 
 
 def test_a_parked_fetch_is_throttled_when_its_records_come(

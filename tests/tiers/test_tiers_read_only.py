@@ -88,6 +88,8 @@ def test_a_replica_whose_folder_is_another_one_by_now_writes_nothing_there(
 ) -> None:
     """Another volume, as it may be there after a remount: it may be another broker's."""
     _, replica = replica_of_a_full_archive(make_broker)
+    # What it took out of its logs when it began to follow is unlinked a little later.
+    eventually(lambda: not [*(replica.data / f"{TOPIC}-0").glob("*.deleted")], timeout_s=WAIT_S)
     mounted = replica.data.rename(replica.folder / "mounted")
     shutil.copytree(mounted, replica.data)
     before = files_in(replica.data)
