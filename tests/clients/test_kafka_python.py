@@ -28,7 +28,7 @@ def test_a_topic_that_is_subscribed_while_metadata_is_under_way_is_read(
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for number in range(RECORDS):
         producer.send(topic, b"%d" % number)
-    producer.flush(20)
+    producer.flush(60)
     producer.close()
 
     is_asked, is_subscribed = threading.Event(), threading.Event()

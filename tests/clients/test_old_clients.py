@@ -47,7 +47,7 @@ def test_clients_of_every_release_produce_and_consume(
     )
     for index, value in enumerate(values):
         producer.send(topic, key=b"k%d" % index, value=value)
-    producer.flush(20)
+    producer.flush(60)
     producer.close()
 
     def consume(count: int) -> list[bytes]:

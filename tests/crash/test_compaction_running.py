@@ -47,7 +47,7 @@ def produce(broker: BrokerProcess, topic: str, first_round: int = 0) -> None:
     for number in range(first_round, first_round + ROUNDS):
         for key in KEYS:
             producer.produce(topic, key=key, value=f"{key} {number}")
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
 
 def consume(broker: BrokerProcess, topic: str) -> dict[int, tuple[bytes, bytes]]:
@@ -59,8 +59,8 @@ def consume(broker: BrokerProcess, topic: str) -> dict[int, tuple[bytes, bytes]]
     found: dict[int, tuple[bytes, bytes]] = {}
     try:
         while True:
-            message = consumer.poll(20)
-            assert message is not None, "nothing within 20 s"
+            message = consumer.poll(60)
+            assert message is not None, "nothing within 60 s"
             error = message.error()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
@@ -92,7 +92,7 @@ def test_a_broker_that_dies_while_a_segment_is_swapped_loses_no_key(
     with broker:
         create(broker, "t", **COMPACTED)
         produce(broker, "t")
-        assert broker.wait_for_exit(20) == EXIT_STATUS_KILLED
+        assert broker.wait_for_exit(60) == EXIT_STATUS_KILLED
         broker.environment.clear()
         broker.start()
         assert last_values(consume(broker, "t")) == expected(ROUNDS - 1)

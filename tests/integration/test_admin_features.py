@@ -201,7 +201,7 @@ def test_a_consumer_of_any_rack_is_served_here(client: WireClient, version: int,
 def test_librdkafka_with_a_rack_reads(broker: BrokerProcess, tmp_path: Path) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce("racked", b"value")
-    producer.flush(10)
+    producer.flush(60)
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -211,7 +211,7 @@ def test_librdkafka_with_a_rack_reads(broker: BrokerProcess, tmp_path: Path) -> 
         }
     )
     consumer.subscribe(["racked"])
-    message = consumer.poll(15)
+    message = consumer.poll(60)
     consumer.close()
     assert message is not None
     assert message.value() == b"value"

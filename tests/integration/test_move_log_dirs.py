@@ -187,7 +187,7 @@ def test_a_crash_in_the_middle_leaves_one_whole_log_and_the_move_goes_on(
         before = read_all(client, topic)
         (home,), target = broker.homes(topic), broker.other(topic)
         assert move(client, topic, target) == 0
-        assert broker.wait_for_exit(20) == EXIT_STATUS_KILLED
+        assert broker.wait_for_exit(60) == EXIT_STATUS_KILLED
         # The old one has its name until the mark of the new one cannot be lost any more.
         assert (home / f"{topic}-0").is_dir()
         broker.environment = {}

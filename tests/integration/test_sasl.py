@@ -97,7 +97,7 @@ def by_librdkafka(port: int, user: str, password: str, value: bytes) -> bool:
     refused: list[KafkaError] = []
     producer = Producer(librdkafka_login(port, user, password), error_cb=refused.append)
     producer.produce("t", value, on_delivery=lambda error, _message: errors.append(error))
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while not errors and time.monotonic() < deadline_s:
         producer.poll(0.05)
         if any(error.code() == KafkaError._AUTHENTICATION for error in refused):

@@ -147,7 +147,7 @@ def test_a_thousand_pipelined_produces_are_stored_in_order(
 def connect_with_small_buffer(port: int) -> socket.socket:
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    connected.settimeout(15)
+    connected.settimeout(60)
     connected.connect(("127.0.0.1", port))
     return connected
 

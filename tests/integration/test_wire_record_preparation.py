@@ -164,7 +164,7 @@ def test_many_producers_at_once_lose_nothing_and_keep_their_order(
         )
         for i in range(1500):
             producer.produce(topic, b"%d" % i, key=b"%d" % number, partition=i % 2)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(run, range(4)))

@@ -138,7 +138,7 @@ class World:
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
         world = World()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scenario(world)
         world.executor.shutdown()
 
