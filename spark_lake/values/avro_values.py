@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,8 @@ DEPTH_MAX = 32
 DIGITS_MAX = 38
 # A value of more is no value: a record of Kafka is smaller.
 FIXED_BYTES_MAX = 2**31 - 1
+# Of what fastavro says of two schemas that do not go together.
+MISMATCH_CHARS = 200
 # What a task keeps of other schemas than the reader's.
 WRITERS_MAX = 1000
 # What parsing raises for JSON that is no schema: it expects one.
@@ -106,6 +109,13 @@ class AvroValues:
         try:
             row = writer.read(stream, writer.schema, self._reader_schema)
             row = self._fix(row) if self._fix is not None else row
+        except _fastavro().read.SchemaResolutionError as error:
+            # It shows whole schemas, each with all that it names.
+            told = textwrap.shorten(str(error), MISMATCH_CHARS, placeholder=" ...")
+            raise UnparsableValue(
+                f"{_name_of(writer.schema)} cannot be read as {_name_of(self._reader_schema)}:"
+                f" {told}"
+            ) from error
         except Exception as error:  # damaged bytes make it raise nearly anything
             raise UnparsableValue(f"{type(error).__name__}: {error}") from error
         if stream.tell() != len(value):
@@ -162,6 +172,13 @@ class _Writer:
 
     schema: Any
     read: Callable[[io.BytesIO, Any, Any], Any]
+
+
+def _name_of(schema: Any) -> str:
+    """A parsed schema in a word or two."""
+    if isinstance(schema, list):
+        return f"a union of {len(schema)} types"
+    return str(schema.get("name", schema["type"])) if isinstance(schema, dict) else str(schema)
 
 
 def _told(error: Exception) -> str:

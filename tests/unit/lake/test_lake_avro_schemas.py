@@ -86,6 +86,22 @@ def test_values_of_a_registry_say_so_where_none_was_given(
     assert "then give option" not in str(caught.value)
 
 
+def test_another_record_than_the_wanted_one_is_told_in_a_few_words(
+    tmp_path: Path, registry: FakeRegistry
+) -> None:
+    """Of subjects by record name a topic has several; fastavro shows both schemas, whole."""
+    wide = record_of(**{f"field_{n}": "int" for n in range(200)})
+    other = {**wide, "name": "Refund"}
+    registry.answers["/schemas/ids/1"] = {"schema": json.dumps(other)}
+    registry.answers["/schemas/ids/2"] = {"schema": json.dumps([other, record_of(a="int")])}
+    for number, name in ((1, "a.b.Refund"), (2, "a union of 2 types")):
+        archive = archive_of(tmp_path / name, [framed(number, b"\0" * 200)])
+        options = {"valueSchema": json.dumps(wide), "registryurl": registry.url}
+        says = rf"does not parse: {name} cannot be read as a\.b\.R: .{{1,200}}; option"
+        with pytest.raises(ObjectCorrupt, match=says):
+            values_of(archive, valueFormat="avro", **options)
+
+
 def record_of(**types: Any) -> dict[str, Any]:
     fields = [{"name": name, "type": kind} for name, kind in types.items()]
     return {"type": "record", "name": "R", "namespace": "a.b", "fields": fields}
