@@ -266,6 +266,9 @@ class Peer(asyncio.Protocol):
         keys = sorted(key for key in self._store.objects if key.startswith(prefix))
         after = query.get("continuation-token") or query.get("start-after") or ""
         keys = keys[bisect_right(keys, root + after) :] if after else keys
+        if delimiter and after.endswith(delimiter):
+            # The page before ended with this folder, which has more than one object.
+            keys = [key for key in keys if not key.startswith(root + after)]
         folders: dict[str, None] = {}
         contents: list[str] = []
         last = ""
@@ -277,7 +280,8 @@ class Peer(asyncio.Protocol):
             last = key[len(root) :]
             rest = key[len(prefix) :]
             if delimiter and delimiter in rest:
-                folders[prefix[len(root) :] + rest.partition(delimiter)[0] + delimiter] = None
+                last = prefix[len(root) :] + rest.partition(delimiter)[0] + delimiter
+                folders[last] = None
                 continue
             body, etag, _ = self._store.objects[key]
             contents.append(
