@@ -6,6 +6,8 @@
                 that Kafka's consumers saw; nothing is cut; `verify` has no findings; appends
     Kafka       starts on the same folder and serves all of it, what we appended too
 
+Then the same folder is recovered and compacted by both: see beside_kafka.py.
+
 The libraries of Kafka come from Maven Central (`make kafka-jars`).
 """
 
@@ -31,6 +33,7 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicPartition as Name
 from strandline.storage.records.batch import BatchHeader, iter_batches
 from strandline.storage.records.record import Record, encode_batch, iter_records
+from tests.compat import beside_kafka
 
 SEGMENT_BYTES = 1024 * 1024
 WAIT_S = 60.0
@@ -266,8 +269,9 @@ def _is_cleaned(data: Path) -> bool:
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="strandline-takeover-") as name:
-        run(Path(name), lambda line: print(line, flush=True))
+    for part in (run, beside_kafka.run):
+        with tempfile.TemporaryDirectory(prefix="strandline-takeover-") as name:
+            part(Path(name), lambda line: print(line, flush=True))
     return 0
 
 
