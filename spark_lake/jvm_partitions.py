@@ -2,6 +2,8 @@
 
     partitions   "strandline-jvm:<jar>:<plan>:"     the splits that the JVM reads, all in one text
                  Split, Split, ...                  those that tasks in Python have to
+    or           Split, Split, ...                  all of them; the first has beside it
+                 "strandline-told:<words>:<bytes>:" what is read of how much, and how large it is
 
 A Python source can answer a plan with nothing but partitions, which Spark keeps pickled. So the
 plan comes as the first of them, and `OwnScans.java`, which alone may ask for one, finds it between
@@ -17,6 +19,7 @@ import base64
 from pathlib import Path
 
 import pyspark
+from pyspark.sql.datasource import InputPartition
 
 from strandline.spark_lake.jvm_engine import chosen, divided, signed_plan
 from strandline.spark_lake.jvm_jar import NoJvmReader, jar_of
@@ -27,9 +30,18 @@ from strandline.spark_lake.query import Query
 from strandline.spark_lake.splits import Split
 
 MARK = "strandline-jvm:"
+TOLD_MARK = "strandline-told:"
 
 
-def partition_values(query: Query, plan: ScanPlan, reader: ObjectReader) -> list[Split | str]:
+class ToldPartition(InputPartition):
+    """A split, and what the plan is that it is of; Spark shows that, and goes by its size."""
+
+    def __init__(self, value: Split | None, told: str) -> None:
+        super().__init__(value)
+        self.told = told
+
+
+def partitions_of(query: Query, plan: ScanPlan, reader: ObjectReader) -> list[InputPartition]:
     """The partitions of a plan for the reader that takes it, after the line of the query.
 
     Compiles the jar if need be. Raises InvalidConfig if the JVM's reader was asked for and cannot
@@ -44,13 +56,17 @@ def partition_values(query: Query, plan: ScanPlan, reader: ObjectReader) -> list
         reason="" if query.predicate.keys is None else "keys are compared in Python",
     )
     query.tell_plan(plan, reader, choice.fields())
-    if choice.engine is not Engine.JVM:
-        return list(plan.splits)
-    inside, others = divided(plan, reader)
-    if not inside:
-        return list(others)
-    text = signed_plan(query, plan, inside, reader, columns=query.columns)
-    return [f"{MARK}{_base64(str(jar[0]))}:{text}:", *others]
+    inside, others = (
+        divided(plan, reader) if choice.engine is Engine.JVM else ((), tuple(plan.splits))
+    )
+    if inside:
+        text = signed_plan(query, plan, inside, reader, columns=query.columns)
+        for_jvm = InputPartition(f"{MARK}{_base64(str(jar[0]))}:{text}:")
+        return [for_jvm, *map(InputPartition, others)]
+    told = f"{TOLD_MARK}{_base64(str(plan))}:{plan.bytes_planned}:"
+    # Of no split there is one partition all the same, of nothing.
+    first = ToldPartition(others[0] if others else None, told)
+    return [first, *map(InputPartition, others[1:])]
 
 
 def _jar() -> Path:

@@ -44,7 +44,7 @@ from pyspark.sql.types import (
 
 from strandline.spark_lake.filters import push_down
 from strandline.spark_lake.jvm_engine import ruled_out
-from strandline.spark_lake.jvm_partitions import partition_values
+from strandline.spark_lake.jvm_partitions import partitions_of
 from strandline.spark_lake.kept_workers import leave_out_what_is_loaded
 from strandline.spark_lake.options import (
     COLUMNS,
@@ -256,10 +256,10 @@ class PlannedReader(StrandlineReader):
         return iter(pushdown.left)
 
     def partitions(self) -> list[InputPartition]:
-        """See `jvm_partitions`. Raises what `Query.plan` and `partition_values` raise."""
+        """See `jvm_partitions`. Raises what `Query.plan` and `partitions_of` raise."""
         reader = self._query.open()
         made = self._query.plan(reader)
-        return [InputPartition(one) for one in partition_values(self._query, made, reader)]
+        return partitions_of(self._query, made, reader)
 
 
 class GivenReader(DataSourceReader):

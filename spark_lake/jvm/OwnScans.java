@@ -38,7 +38,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  *   scan as made   filters are taken, nothing is planned; reading it is an error
  *   scan as left   a new PythonDataSourceV2 of the format below, the same filters, a plan of its own
  *
- *   plan           partitions of Python       read by Python's workers
+ *   plan           partitions of Python       read by Python's workers; the first says what they are
  *                  a text, and such of those  read by the source inside the JVM, and the rest beside
  *
  * Spark keeps the plan of a Python source beside the frame instead of the query, so filters of one
@@ -136,10 +136,16 @@ public class OwnScans extends Rule {
     }
   }
 
-  /** Of a plan whose size nobody told; Spark takes it for large. */
-  private static class Unknown implements Statistics {
+  /** Bytes of the archive; where nobody told them, Spark takes it for large. */
+  private static class Size implements Statistics {
+    private final OptionalLong bytes;
+
+    Size(OptionalLong bytes) {
+      this.bytes = bytes;
+    }
+
     public OptionalLong sizeInBytes() {
-      return OptionalLong.empty();
+      return bytes;
     }
 
     public OptionalLong numRows() {
@@ -153,13 +159,17 @@ public class OwnScans extends Rule {
     // Before the jar and the plan, each in base64 and with a colon behind it; pickled as they are.
     private static final byte[] MARK =
         "strandline-jvm:".getBytes(StandardCharsets.US_ASCII);
+    // Before what Python reads, in words and in base64, and the number of its bytes.
+    private static final byte[] TOLD_MARK =
+        "strandline-told:".getBytes(StandardCharsets.US_ASCII);
     // Sessions that have the jar; a jar that is added again is passed over.
     private static final int SESSIONS_MAX = 256;
     private static final Set WITH_JAR = Collections.synchronizedSet(new HashSet());
 
     private Batch batch;
-    // What the JVM reads of it, which knows all that was planned; null if Python reads everything.
-    private Batch inside;
+    // What is read of how much, and what that is in bytes of the archive; once it is planned.
+    private String told;
+    private OptionalLong bytes = OptionalLong.empty();
 
     PlannedScan(
         PythonDataSourceV2 source,
@@ -177,25 +187,17 @@ public class OwnScans extends Rule {
     /** What is read of how much, where explain() and the UI show this scan. */
     public String description() {
       toBatch();
-      return inside == null ? super.description() : ((Scan) inside).description();
+      return told == null ? super.description() : told;
     }
 
     public scala.collection.immutable.Map getMetaData() {
-      scala.collection.immutable.Map told = super.getMetaData();
-      toBatch();
-      if (inside == null) {
-        return told;
-      }
-      Object planned = ((Scan) inside).description();
-      return (scala.collection.immutable.Map) told.updated("Planned", planned);
+      return (scala.collection.immutable.Map) super.getMetaData().updated("Planned", description());
     }
 
     /** Without a size Spark would shuffle what it could broadcast. It plans next in any case. */
     public Statistics estimateStatistics() {
       toBatch();
-      return inside == null
-          ? new Unknown()
-          : ((SupportsReportStatistics) inside).estimateStatistics();
+      return new Size(bytes);
     }
 
     /** Planned once, however often Spark asks. */
@@ -208,13 +210,17 @@ public class OwnScans extends Rule {
 
     private Batch planned(Batch inPython) {
       InputPartition[] all = inPython.planInputPartitions();
-      String[] given = all.length == 0 ? null : given(all[0]);
+      String[] given = all.length == 0 ? null : given(all[0], MARK);
       if (given == null) {
+        String[] words = all.length == 0 ? null : given(all[0], TOLD_MARK);
+        if (words != null) {
+          told = decoded(words[0]) + " (Python)";
+          bytes = OptionalLong.of(Long.parseLong(words[1]));
+        }
         return inPython;
       }
       SparkSession session = (SparkSession) SparkSession.active();
-      String jar =
-          new String(Base64.getDecoder().decode(given[0]), StandardCharsets.UTF_8);
+      String jar = decoded(given[0]);
       if (!WITH_JAR.contains(session.sessionUUID() + jar)) {
         session.sessionState().resourceLoader().addJar(jar);
         if (WITH_JAR.size() >= SESSIONS_MAX) {
@@ -222,7 +228,9 @@ public class OwnScans extends Rule {
         }
         WITH_JAR.add(session.sessionUUID() + jar);
       }
-      inside = inside(session, given[1]);
+      Batch inside = inside(session, given[1]);
+      told = ((Scan) inside).description();
+      bytes = ((SupportsReportStatistics) inside).estimateStatistics().sizeInBytes();
       if (all.length == 1) {
         return inside;
       }
@@ -260,23 +268,27 @@ public class OwnScans extends Rule {
       }
     }
 
-    /** The jar and the plan, if this is a partition that says so; else null. */
-    private static String[] given(InputPartition partition) {
+    private static String decoded(String base64) {
+      return new String(Base64.getDecoder().decode(base64), StandardCharsets.UTF_8);
+    }
+
+    /** The two texts behind the mark, if this is a partition that has it; else null. */
+    private static String[] given(InputPartition partition, byte[] mark) {
       byte[] pickled = ((PythonInputPartition) partition).pickedPartition();
       int start = 0;
-      while (start <= pickled.length - MARK.length
-          && !Arrays.equals(pickled, start, start + MARK.length, MARK, 0, MARK.length)) {
+      while (start <= pickled.length - mark.length
+          && !Arrays.equals(pickled, start, start + mark.length, mark, 0, mark.length)) {
         start++;
       }
-      if (start > pickled.length - MARK.length) {
+      if (start > pickled.length - mark.length) {
         return null;
       }
-      int jar = start + MARK.length;
-      int plan = behindColon(pickled, jar);
-      int end = behindColon(pickled, plan);
+      int first = start + mark.length;
+      int second = behindColon(pickled, first);
+      int end = behindColon(pickled, second);
       return new String[] {
-        new String(pickled, jar, plan - 1 - jar, StandardCharsets.US_ASCII),
-        new String(pickled, plan, end - 1 - plan, StandardCharsets.US_ASCII)
+        new String(pickled, first, second - 1 - first, StandardCharsets.US_ASCII),
+        new String(pickled, second, end - 1 - second, StandardCharsets.US_ASCII)
       };
     }
 

@@ -89,19 +89,27 @@ def test_filters_are_pushed_and_exact(
 def test_explain_says_what_is_read_of_how_much(
     spark: SparkSession, archive: ArchiveBuilder
 ) -> None:
-    """And Spark knows its size: what is small is sent to every task, and nothing is shuffled."""
-    few = load(spark, archive).where("partition = 0 and offset < 150")
-    execution = few._jdf.queryExecution()
-    planned = "2 of 6 segments, 2 of 6 chunks, "
-    assert planned in execution.executedPlan().toString()
-    told = spark._jvm.PythonSQLUtils.explainString(execution, "formatted")
+    """By either reader; and Spark knows the size: it shuffles nothing to join with a few rows."""
+
+    def plan_of(frame: DataFrame) -> str:
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+
+    condition, planned = "partition = 0 and offset < 150", "2 of 6 segments, 2 of 6 chunks, "
+    few = load(spark, archive).where(condition)
+    of_key = load(spark, archive).where(f"{condition} and key = X'6B65792D37'")
+    none = load(spark, archive).where("offset > 100000 and key = X'6B65792D37'")
+    assert planned in plan_of(few)
+    assert "(Python)" not in plan_of(few)
+    assert f"{planned}" in plan_of(of_key)
+    assert "(Python)" in plan_of(of_key)
+    assert "0 of 6 segments" in plan_of(none)
+    told = spark._jvm.PythonSQLUtils.explainString(few._jdf.queryExecution(), "formatted")
     assert f"Planned: {planned}" in told
     assert "PushedFilters: [IsNotNull(partition), IsNotNull(offset), EqualTo(partition,0)" in told
-    joined = few.join(load(spark, archive), "key")
-    assert "BroadcastHashJoin" in joined._jdf.queryExecution().executedPlan().toString()
-    in_python = load(spark, archive, engine="python").join(few, "key")
-    assert "BroadcastHashJoin" in in_python._jdf.queryExecution().executedPlan().toString()
-    assert joined.count() == in_python.count() > 0
+    for small in (few, of_key, none):
+        joined = load(spark, archive).join(small.select("offset"), "offset")
+        assert "BroadcastHashJoin" in plan_of(joined)
+        assert joined.count() == small.count() + small.where("offset < 50").count()
 
 
 def test_other_filters_stay_with_spark(spark: SparkSession, archive: ArchiveBuilder) -> None:
