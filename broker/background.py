@@ -176,11 +176,7 @@ class LogUpkeep:
             if is_to_create:
                 tried_s = now_s
             if is_to_create or any(pair.lost_records for pair in revived):
-                # Offsets are given a second time: readers must be able to tell (KIP-320). And the
-                # change of the metadata makes the partitions that found no folder.
-                await self._metadata.change(
-                    partial(controller.start_broker, node_id=self._running.static.node_id)
-                )
+                await self._metadata.lead_anew(self._running.static.node_id)
             self._replicas.replace_logs(revived)
             revived.clear()
 

@@ -134,6 +134,7 @@ class ReplicaBroker(Broker):
             "flush": self._upkeep.flush_forever,
             "checkpoint": self._upkeep.checkpoint_forever,
             "groups": self._groups.run,
+            "log folders": self._upkeep.revive_folders_forever,
             "retention": delayed(delay_ms, self._enforcer.run),
             "tiering": self._tiering.run,
             "following": self._follow_forever,

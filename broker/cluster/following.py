@@ -148,6 +148,11 @@ class FollowingMetadata(Metadata):
             await self._take_over()
             return decision
 
+    async def lead_anew(self, node_id: NodeId) -> None:
+        """Partitions that found no folder are made. The epochs are the origin's."""
+        async with self._changing:
+            await self._follower.follow(self._image)
+
     async def refresh(self) -> None:
         """Asks the bucket what the origin has changed. Raises StorageError if it cannot be read."""
         loop = asyncio.get_running_loop()

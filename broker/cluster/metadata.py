@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Protocol, TypeVar
 
+from strandline.broker.cluster import controller
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.metadata_log import MetadataLog, MetadataRaced
-from strandline.broker.cluster.records import MetadataRecord
+from strandline.broker.cluster.records import MetadataRecord, NodeId
 from strandline.storage.errors import StorageError
 from strandline.storage.model import TopicId
 
@@ -97,6 +99,12 @@ class Metadata:
                 await self._follower.follow(self._image)  # 4
                 return decision  # 5
             raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
+
+    async def lead_anew(self, node_id: NodeId) -> None:
+        """A new epoch for all that the node leads, for offsets are given a second time, and readers
+        must be able to tell (KIP-320). What found no folder is made. Raises as `change`.
+        """
+        await self.change(partial(controller.start_broker, node_id=node_id))
 
     async def _refresh(self) -> None:
         loop = asyncio.get_running_loop()

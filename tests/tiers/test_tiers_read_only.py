@@ -105,6 +105,22 @@ def test_a_replica_whose_folder_is_another_one_by_now_writes_nothing_there(
         eventually(lambda: commit(groups, "g", {(TOPIC, 0): 9}) == [0], timeout_s=WAIT_S)
 
 
+def test_a_replica_takes_its_folder_into_service_again(make_broker: MakeBroker) -> None:
+    origin, replica = replica_of_a_full_archive(make_broker)
+    away = replica.data.rename(replica.folder / "away")
+    eventually(lambda: "log folder offline" in replica.log_text(), timeout_s=WAIT_S)
+    away.rename(replica.data)
+    eventually(lambda: "log folder online again" in replica.log_text(), timeout_s=WAIT_S)
+    with origin.client(TOPIC) as client, replica.client(TOPIC) as reader:
+        client.produce(MORE)
+        border = origin.wait_until_archived(client)
+        eventually(lambda: reader.offset_at(LATEST) == border, timeout_s=WAIT_S)
+        everything = [batch for batch in FIRST + MORE if end_of([batch]) <= border]
+        assert reader.read(0, border) == everything
+    with WireClient(replica.port) as groups:
+        eventually(lambda: commit(groups, "g", {(TOPIC, 0): 9}) == [0], timeout_s=WAIT_S)
+
+
 def replica_of_a_full_archive(make_broker: MakeBroker) -> tuple[TieredBroker, TieredBroker]:
     """A broker that has archived all of FIRST, and a replica of it; both run."""
     origin = make_broker(name="origin")
