@@ -31,7 +31,9 @@ TEMPORARY_SUFFIX = ".tmp"
 SMALL_FILE_BYTES = 64 * 1024
 LARGE_READ_BYTES = 4 * 1024 * 1024
 
-# Of the descriptors a quarter, and no more than this, is for other things than new logs.
+# Of the descriptors one in so many, and no more than this, is for other things than new logs. Fewer
+# than many connections leave (`broker.network.server`), or those would keep a log from coming.
+DESCRIPTORS_KEPT_PART = 16
 DESCRIPTORS_KEPT_MAX = 256
 
 
@@ -222,7 +224,7 @@ def check_descriptors_left() -> None:
     requests to the object store, child processes.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    kept = min(DESCRIPTORS_KEPT_MAX, limit // 4)
+    kept = min(limit // DESCRIPTORS_KEPT_PART, DESCRIPTORS_KEPT_MAX)
     try:
         # The system gives out the lowest number that is free.
         lowest_free = os.open("/", os.O_RDONLY | os.O_CLOEXEC)

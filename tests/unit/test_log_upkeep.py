@@ -38,6 +38,9 @@ class CountingMetadata:
     async def change(self, _decide: object) -> None:
         self.change_count += 1
 
+    async def lead_anew(self, _node_id: int) -> None:
+        self.change_count += 1
+
 
 def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_second(
     monkeypatch: pytest.MonkeyPatch,
@@ -75,15 +78,15 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
     monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
     pair = SimpleNamespace(lost_records=True)
     folders = SimpleNamespace(has_failed=True)
-    changes: list[object] = []
+    changes: list[int] = []
     served: list[object] = []
 
     def revive() -> list[object]:
         folders.has_failed = False
         return [pair]
 
-    async def change(decide: object) -> None:
-        changes.append(decide)
+    async def lead_anew(node_id: int) -> None:
+        changes.append(node_id)
         if len(changes) == 1:
             raise StrandlineError("no room for the entry")
 
@@ -96,7 +99,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
                     ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)
                 ),
                 cast(LogDirs, folders),
-                metadata=cast(Metadata, SimpleNamespace(change=change)),
+                metadata=cast(Metadata, SimpleNamespace(lead_anew=lead_anew)),
                 running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
                 workers=cast(Workers, SimpleNamespace(disk=disk)),
                 clock=ManualClock(),

@@ -151,8 +151,11 @@ class _ThreadChild(ChildProcess):
 
     def abandon(self) -> None: ...
 
-    def kill(self) -> None:
+    def give_up(self) -> None:
         self.connection.close()
+
+    def activity(self) -> None:
+        """Nobody stops a thread."""
 
 
 class ThreadedCleaner(CleanerProcess):
