@@ -60,9 +60,6 @@ TURN_SETTLING_RECORDS = 1_000
 # The limit finds its level in the first seconds; then it is kept.
 SETTLING_RECORDS = 5_000
 REWIND_S = 3.0
-# Longer than a chunk of 8 MiB takes at the lowest limit; and for all that may be guessed.
-STILL_S = 3.0
-STILL_WAIT_S_MAX = 40.0
 YIELD = "strandline.remote.fetch.yield.ms"
 FLOOR = "strandline.remote.fetch.yield.floor.bytes.per.second"
 FULL_FLOOR = "strandline.remote.fetch.yield.full.floor.bytes.per.second"
@@ -102,17 +99,11 @@ class Site:
 
     def cold_bytes(self) -> float:
         """What the broker has read from the store for consumers."""
-        return self._metric(rf'remotefetchbytes_total\{{topic="{TOPIC}"\}} (\S+)')
-
-    def downloaded_bytes(self) -> float:
-        """The same and what it has guessed that they will ask for."""
-        return self._metric(r"\nstrandline_cold_downloaded_bytes_total (\S+)")
-
-    def _metric(self, pattern: str) -> float:
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
         with urllib.request.urlopen(url, timeout=30) as answer:
-            found = re.search(pattern, answer.read().decode())
-        assert found is not None, pattern
+            page = answer.read().decode()
+        found = re.search(rf'remotefetchbytes_total\{{topic="{TOPIC}"\}} (\S+)', page)
+        assert found is not None
         return float(found[1])
 
 
@@ -230,21 +221,8 @@ def measure_hot(hot: Site, cold: Site, count: int = HOT_RECORDS) -> Beside:
 def measure_turn(site: Site, rewind: Rewind) -> tuple[Beside, Beside]:
     """Hot beside a rewind that stands still, and beside the same one going on."""
     with rewind.standing_still():
-        _await_no_downloads(site)
         still = _settled(measure_hot(site, site, TURN_RECORDS))
     return still, _settled(measure_hot(site, site, TURN_RECORDS))
-
-
-def _await_no_downloads(site: Site) -> None:
-    """What was guessed ahead goes on coming after its consumer stands still, as fast as it may."""
-    give_up_s = time.monotonic() + STILL_WAIT_S_MAX
-    before = site.downloaded_bytes()
-    while time.monotonic() < give_up_s:
-        time.sleep(STILL_S)
-        now = site.downloaded_bytes()
-        if now == before:
-            return
-        before = now
 
 
 def _settled(measured: Beside) -> Beside:
