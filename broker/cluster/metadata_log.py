@@ -396,19 +396,15 @@ def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
     try:
         target.put(key, content, condition=IfAbsent())
     except (PreconditionFailed, StoreFull) as error:
-        # A store without room refuses before it looks what is there.
-        if isinstance(error, StoreFull) and not _is_there(target, key):
+        try:
+            theirs = target.get(key)
+        except ObjectNotFound:
+            # A store without room refuses before it looks what is there.
+            if isinstance(error, StoreFull):
+                raise error from None
             raise
-        if target.get(key) != content:
+        if theirs != content:
             kind = MirrorTaken if key.startswith(METADATA_LOG_PREFIX) else MirrorDiverged
             raise kind(
                 f"{key} in {target.url} is not the one in {source.url}: another history"
             ) from None
-
-
-def _is_there(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFound:
-        return False
-    return True

@@ -24,10 +24,12 @@ def together(calls: Sequence[Callable[[], T]], name: str) -> list[T]:
     done: dict[int, T] = {}
 
     def work() -> None:
-        with suppress(IndexError):
-            while True:
+        while True:
+            try:
                 index, call = waiting.popleft()
-                done[index] = call()
+            except IndexError:  # others have taken the rest
+                return
+            done[index] = call()
 
     with ThreadPoolExecutor(THREADS, name) as pool:
         with suppress(RuntimeError, MemoryError):

@@ -13,6 +13,13 @@ from tests.unit.cluster.controlled import with_topic
 
 async def serving(dirs: LogDirs, disk: Executor, *, partitions: int) -> ReplicaManager:
     """Follows an image with a topic `t` of so many partitions, local alone."""
+    replicas = await serving_nothing(dirs, disk)
+    await replicas.follow(with_topic("t", partitions=partitions))
+    return replicas
+
+
+async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
+    """After its start, without a topic."""
     replicas = ReplicaManager(
         dirs,
         LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
@@ -21,5 +28,4 @@ async def serving(dirs: LogDirs, disk: Executor, *, partitions: int) -> ReplicaM
         syncs=disk,
     )
     await replicas.follow(MetadataImage())
-    await replicas.follow(with_topic("t", partitions=partitions))
     return replicas

@@ -20,7 +20,7 @@ from strandline.storage.local import checkpoint
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import TopicId
 from tests.unit.cluster.controlled import with_topic
-from tests.unit.cluster.served import serving
+from tests.unit.cluster.served import serving, serving_nothing
 from tests.unit.local.log_folders import open_dirs
 
 B = uuid.UUID(int=0xB)
@@ -134,14 +134,7 @@ def test_partitions_that_there_was_too_little_for_are_created_later(
 
     async def create() -> None:
         with ThreadPoolExecutor(1) as disk:
-            replicas = ReplicaManager(
-                dirs,
-                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
-                topic_defaults=dict,
-                disk=disk,
-                syncs=disk,
-            )
-            await replicas.follow(MetadataImage())
+            replicas = await serving_nothing(dirs, disk)
             with monkeypatch.context() as patch:
                 if lacks == "threads":
                     patch.setattr(threading.Thread, "start", start_if_there_is_one)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from strandline.broker.cluster.partition import Partition
+from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.cluster.replica_moves import ReplicaMoves
 from strandline.storage.clock import ManualClock
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log import LocalLog
+from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_move import LogMove
 from strandline.storage.local.log_revival import RevivedLog
 from tests.unit.cluster.served import serving
@@ -21,6 +24,23 @@ from tests.unit.local.builders import NOW_MS, assert_dense, fill
 from tests.unit.local.log_folders import kill, load_all, open_dirs
 
 WAIT_S_MAX = 60.0
+
+
+def about_to_move(
+    replicas: ReplicaManager, dirs: LogDirs, worker: Executor
+) -> tuple[Partition, Path, ReplicaMoves]:
+    """The one partition, with 30 records, the log folder that it is not in, and who moves it."""
+    (served,) = replicas.partitions()
+    fill(served.log.local, 3)
+    (target,) = {one.path for one in dirs.directories} - {served.log.local.directory.parent}
+    moves = ReplicaMoves(
+        replicas,
+        dirs,
+        worker=worker,
+        clock=ManualClock(NOW_MS),
+        cleaning_paused=lambda _key: nullcontext(),
+    )
+    return served, target, moves
 
 
 def test_a_log_that_was_opened_anew_during_its_move_loses_nothing_that_came_then(
@@ -32,17 +52,8 @@ def test_a_log_that_was_opened_anew_during_its_move_loses_nothing_that_came_then
     async def move() -> None:
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
             replicas = await serving(dirs, disk, partitions=1)
-            (served,) = replicas.partitions()
+            served, target, moves = about_to_move(replicas, dirs, worker)
             old = served.log.local
-            (target,) = {tmp_path / "a", tmp_path / "b"} - {old.directory.parent}
-            fill(old, 3)
-            moves = ReplicaMoves(
-                replicas,
-                dirs,
-                worker=worker,
-                clock=ManualClock(NOW_MS),
-                cleaning_paused=lambda _key: nullcontext(),
-            )
 
             def fails_and_comes_back(move: LogMove) -> None:
                 synced(move)
@@ -77,17 +88,8 @@ def test_a_copy_of_a_log_that_has_stopped_takes_nothing_over(
     async def move() -> None:
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
             replicas = await serving(dirs, disk, partitions=1)
-            (served,) = replicas.partitions()
+            served, target, moves = about_to_move(replicas, dirs, worker)
             old = served.log.local
-            (target,) = {tmp_path / "a", tmp_path / "b"} - {old.directory.parent}
-            fill(old, 3)
-            moves = ReplicaMoves(
-                replicas,
-                dirs,
-                worker=worker,
-                clock=ManualClock(NOW_MS),
-                cleaning_paused=lambda _key: nullcontext(),
-            )
 
             def fails_and_comes_back(move: LogMove) -> None:
                 synced(move)
@@ -125,17 +127,8 @@ def test_a_copy_that_cannot_be_synced_is_not_the_log(
     async def move() -> None:
         with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
             replicas = await serving(dirs, disk, partitions=1)
-            (served,) = replicas.partitions()
+            served, target, moves = about_to_move(replicas, dirs, worker)
             old = served.log.local
-            (target,) = {tmp_path / "a", tmp_path / "b"} - {old.directory.parent}
-            fill(old, 3)
-            moves = ReplicaMoves(
-                replicas,
-                dirs,
-                worker=worker,
-                clock=ManualClock(NOW_MS),
-                cleaning_paused=lambda _key: nullcontext(),
-            )
 
             def sync_what_is_not_all(move: LogMove) -> None:
                 synced(move)

@@ -202,16 +202,21 @@ async def test_a_tombstone_that_is_late_deletes_no_topic_that_is_tiered_again(
         await rig.assert_everything_is_readable()
 
 
+async def tier_again_during_the_purge(rig: Rig) -> None:
+    """One segment was archived; the partition waits until that is gone."""
+    rig.produce_segments(1)
+    await rig.settle()
+    rig.manager.disable_topic(rig.topic_info)
+    await rig.manager.run_once()
+    rig.attach()
+
+
 @asynchronous
 async def test_a_topic_that_is_altered_while_it_waits_is_described_as_it_is_now(
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path) as rig:
-        rig.produce_segments(1)
-        await rig.settle()
-        rig.manager.disable_topic(rig.topic_info)
-        await rig.manager.run_once()
-        rig.attach()
+        await tier_again_during_the_purge(rig)
         now = replace(rig.topic_info, properties={**rig.topic_info.properties, "retention.ms": "7"})
         rig.manager.update_topic(now)
         await heal_for_a_while(rig)
@@ -225,11 +230,7 @@ async def test_a_leader_epoch_that_begins_while_a_partition_waits_is_that_of_its
 ) -> None:
     """A manifest of an older epoch would say that its newer records are of another past."""
     async with Rig(tmp_path) as rig:
-        rig.produce_segments(1)
-        await rig.settle()
-        rig.manager.disable_topic(rig.topic_info)
-        await rig.manager.run_once()
-        rig.attach()
+        await tier_again_during_the_purge(rig)
         rig.manager.update_leader_epoch(rig.log.topic_partition, rig.leader_epoch + 3)
         await heal_for_a_while(rig)
         assert rig.archived == [(0, 10)]
