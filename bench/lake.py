@@ -295,7 +295,7 @@ def main() -> None:
     parser.add_argument(
         "--topics",
         default=TOPICS,
-        help=f"record bytes, or flights, and codec, joined by commas [{TOPICS}]",
+        help=f"record bytes, or flights, codec, and bytes of a batch if not 16384 [{TOPICS}]",
     )
     parser.add_argument(
         "--segment-mib", type=int, default=16, help="of each segment of part `rate` [16]"

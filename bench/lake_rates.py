@@ -50,7 +50,7 @@ from bench.lake_cpu import WHO, Payers
 from bench.peers import Kafka
 from bench.run import s3_client
 
-TOPICS = "100-none,100-zstd,1000-none,1000-zstd,flights-none,flights-zstd"
+TOPICS = "100-none,100-zstd,1000-none,1000-zstd,1000-zstd-1000000,flights-none,flights-zstd"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
 KAFKA = "Spark's Kafka source"
 LARGE_FETCHES = f"{KAFKA}, large fetches"
