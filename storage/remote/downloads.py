@@ -14,7 +14,8 @@ again and then find it.
 A `DownloadPace` may hold the next download back for a while, whatever it is for.
 Guesses (read-ahead) start only while workers and memory are to spare, and no more at a time than a
 store at that distance needs (`download_width`). They never push out a chunk that somebody still
-needs, and fail silently; when somebody really asks, they are promoted.
+needs, and fail silently; when somebody really asks, they are promoted. While they wait, they are
+dropped when nobody reads on any more (`guesses`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from strandline.storage.remote.direct_read import KeepsFiles
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.download_process import IDLE_S, Lost, download_process
 from strandline.storage.remote.file_chunks import FileChunks, FileFetch
+from strandline.storage.remote.guesses import Download, Guesses, Reader
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_index import ChunkKey
 from strandline.storage.remote.small_ranges import RangesPastTheSdk
@@ -49,8 +51,6 @@ log = logging.getLogger(__name__)
 # Wanted chunks that wait for a worker or for memory. Each stands for a fetch request or more, so at
 # the end of a longer queue nobody would still be waiting.
 WAITING_MAX = 100
-# Guesses are worth little; the oldest ones go first.
-GUESSES_MAX = 64
 # Chunks on their way to the disk cache keep their memory; more than these are not written at all.
 DISK_WRITES_MAX = 4
 # By whoever is to begin a job and has no thread or no memory for it.
@@ -85,16 +85,6 @@ class DownloadPace(Protocol):
     def download_began(self, size_bytes: int, now_s: float) -> None: ...
 
     def download_ended(self) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Download:
-    key: ChunkKey
-    base_offset: Offset
-    # Behind which none of its batches may end; -1: nobody knows.
-    end_offset: Offset
-    future: asyncio.Future[Chunk]
-    is_wanted: bool
 
 
 class ChunkDownloads:
@@ -135,11 +125,9 @@ class ChunkDownloads:
         # Runs while `_pace` holds downloads back.
         self._pace_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wanted: OrderedDict[ChunkKey, _Download] = OrderedDict()
-        self._guessed: OrderedDict[ChunkKey, _Download] = OrderedDict()
-        self._running: dict[ChunkKey, _Download] = {}
-        # Guesses that were not made after all, or failed: whoever wants them has to ask again.
-        self.lost_guesses = 0
+        self._wanted: OrderedDict[ChunkKey, Download] = OrderedDict()
+        self._guessed = Guesses()
+        self._running: dict[ChunkKey, Download] = {}
         self._disk_writes = 0
         self._is_pump_due = False
         # The loop's thread while it reserves memory, and whether some became free in it then.
@@ -195,25 +183,33 @@ class ChunkDownloads:
         """The chunk if it is in memory."""
         return self.cache.find(key, now_s=asyncio.get_running_loop().time())
 
-    def guess(self, key: ChunkKey, *, base_offset: Offset, end_offset: Offset = -1) -> None:
-        """Downloads the chunk if that costs nobody anything; nothing is waited for."""
-        if self._is_closed or self.cache.peek(key) or self._find_download(key):
+    def guess(
+        self, key: ChunkKey, reader: Reader, *, base_offset: Offset, end_offset: Offset = -1
+    ) -> None:
+        """Downloads the chunk if that costs nobody anything; nothing is waited for.
+
+        If it does not come, `reader.lost_guesses` grows.
+        """
+        if self._is_closed or self.cache.peek(key):
+            return
+        download = self._find_download(key)
+        if download is not None:
+            if reader not in download.readers:
+                download.readers.append(reader)
             return
         self.counters.guesses += 1
-        self._guessed[key] = _Download(key, base_offset, end_offset, self._new_future(), False)
-        while len(self._guessed) > GUESSES_MAX:
-            self._guessed.popitem(last=False)
-            self.lost_guesses += 1
+        download = Download(key, base_offset, end_offset, self._new_future(), is_wanted=False)
+        download.readers.append(reader)
+        self._guessed.add(download)
         self._pump()
 
     def close(self) -> None:
         """Fails what waits; what is being downloaded ends by itself and is dropped."""
         self._is_closed = True
-        for download in [*self._wanted.values(), *self._guessed.values()]:
+        for download in [*self._wanted.values(), *self._guessed.close()]:
             error = TierUnavailable(download.key.log_key, "get", "cold reads are shut down")
             _fail(download.future, error)
         self._wanted.clear()
-        self._guessed.clear()
         self.cache.clear()
         for timer in (self._idle_watch, self._pace_timer):
             if timer is not None:
@@ -223,22 +219,22 @@ class ChunkDownloads:
 
     # --- queue -------------------------------------------------------------------------------
 
-    def _find_download(self, key: ChunkKey) -> _Download | None:
-        return self._running.get(key) or self._wanted.get(key) or self._guessed.get(key)
+    def _find_download(self, key: ChunkKey) -> Download | None:
+        return self._running.get(key) or self._wanted.get(key) or self._guessed.find(key)
 
-    def _want(self, key: ChunkKey, base_offset: Offset, end_offset: Offset) -> _Download:
+    def _want(self, key: ChunkKey, base_offset: Offset, end_offset: Offset) -> Download:
         if self._is_closed:
             raise TierUnavailable(key.log_key, "get", "cold reads are shut down")
         download = self._find_download(key)
         if download is None and len(self._wanted) >= WAITING_MAX:
             raise TierUnavailable(key.log_key, "get", f"{WAITING_MAX} cold reads are waiting")
         if download is None:
-            download = _Download(key, base_offset, end_offset, self._new_future(), True)
+            download = Download(key, base_offset, end_offset, self._new_future(), is_wanted=True)
             self._wanted[key] = download
         else:
             self.counters.joined += 1
             download.is_wanted = True
-            if self._guessed.pop(key, None) is not None:
+            if self._guessed.remove(key) is not None:
                 self._wanted[key] = download
         self._pump()
         return download
@@ -256,17 +252,17 @@ class ChunkDownloads:
             del self._wanted[download.key]
         # One worker stays free of guesses, so that a wanted chunk never waits for a whole guess.
         while not self._wanted and self._guessed and len(self._running) < self._width() - 1:
-            download = next(iter(self._guessed.values()))
+            download = self._guessed.first()
             if not self._start(download, is_guess=True):
                 return
-            del self._guessed[download.key]
+            self._guessed.remove(download.key)
 
     def _width(self) -> int:
         """How many downloads there are at a time, unless somebody waits for more."""
         most = self._parallel_max
         return most if self.process is None else self.process.width(most)
 
-    def _start(self, download: _Download, *, is_guess: bool) -> bool:
+    def _start(self, download: Download, *, is_guess: bool) -> bool:
         assert self._loop is not None
         if self._is_held_back(self._loop):
             return False
@@ -306,10 +302,10 @@ class ChunkDownloads:
         if has_idle and self._idle_watch is None and not self._is_closed:
             self._idle_watch = loop.call_later(IDLE_S, self._look_if_idle)
 
-    def _give_up(self, download: _Download, reason: str) -> None:
+    def _give_up(self, download: Download, reason: str) -> None:
         """It is not begun, whatever it was for."""
         self.counters.failed += 1
-        self.lost_guesses += not download.is_wanted
+        download.is_lost()
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
     def _reserve(self, size_bytes: int, is_guess: bool, now_s: float) -> object | None:
@@ -341,7 +337,7 @@ class ChunkDownloads:
 
     def _fetch_in_worker(
         self,
-        download: _Download,
+        download: Download,
         fetch: Callable[[], Fetched],
         answer: ProcessAnswer | None = None,
     ) -> None:
@@ -366,7 +362,7 @@ class ChunkDownloads:
         else:
             fetching.add_done_callback(done)
 
-    def _finish(self, download: _Download, result: Fetched | BaseException) -> None:
+    def _finish(self, download: Download, result: Fetched | BaseException) -> None:
         del self._running[download.key]
         if self._pace is not None:
             self._pace.download_ended()
@@ -376,13 +372,13 @@ class ChunkDownloads:
             self.counters.failed += 1
             # It was damaged twice. What a second download mended is counted when it is accepted.
             self.counters.corrupt += isinstance(result, ObjectCorrupt)
-            self.lost_guesses += not download.is_wanted
+            download.is_lost()
             if isinstance(result, TierError):
                 _forget_frames(result)
             _fail(download.future, result)
         self._pump()
 
-    def _accept(self, download: _Download, fetched: Fetched) -> None:
+    def _accept(self, download: Download, fetched: Fetched) -> None:
         self.counters.corrupt += fetched.corrupt_count
         if fetched.is_from_disk:
             self.counters.disk_hits += 1

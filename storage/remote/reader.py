@@ -35,6 +35,7 @@ from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, Ti
 from strandline.storage.remote.chunk_cache import Chunk, RecordBytes
 from strandline.storage.remote.download_process import DownloadProcess
 from strandline.storage.remote.downloads import ChunkDownloads, DownloadPace, open_disk_cache
+from strandline.storage.remote.guesses import Reader
 from strandline.storage.remote.index_cache import BYTES_MAX as INDEX_BYTES_MAX
 from strandline.storage.remote.index_cache import (
     CachedIndexes,
@@ -81,19 +82,21 @@ class _Stream:
     """A consumer that reads on, as its last read left it."""
 
     # How far was read ahead, in chunks.
-    depth: int = 0
+    depth: int
     # The chunk that it is in the middle of, and that chunk's number; None between two chunks. The
     # chunk itself is the cache's, or a consumer that is gone would keep its memory.
-    key: ChunkKey | None = None
-    number: int = 0
-    # `ChunkDownloads.lost_guesses` before it was read ahead: what was lost since is guessed again.
-    lost_guesses: int = 0
+    key: ChunkKey | None
+    number: int
+    reader: Reader
+    # Those of `reader` before it was read ahead: what was lost since is guessed again.
+    lost_guesses: int
 
 
 @dataclass(frozen=True, slots=True)
 class _LookAhead:
-    """`depth` chunks from `number` on, over the end of the segment."""
+    """`depth` chunks for `reader` from `number` on, over the end of the segment."""
 
+    reader: Reader
     index: SegmentIndex
     number: int
     depth: int
@@ -193,11 +196,13 @@ class ColdReader:
             self._downloads.expect()
         index = await self._index(entry)
         number = index.chunk_for(offset)
-        folder, lost_guesses = _folder(entry), self._downloads.lost_guesses
-        depth = self._next_depth(self._streams.get((folder, offset)))
+        folder = _folder(entry)
+        stream = self._streams.get((folder, offset))
+        reader, depth = _asks(stream), self._next_depth(stream)
+        lost_guesses = reader.lost_guesses
         # The wanted chunk is asked for first, or the guesses would have its place in the queue.
         wanted = self._request(index, number)
-        self._read_ahead(index, number + 1, depth, next_entries)
+        self._read_ahead(reader, index, number + 1, depth, next_entries)
         chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
         # A chunk may end before `offset` where compaction left a gap at its end.
         while chunk.end_offset <= offset:
@@ -213,7 +218,7 @@ class ColdReader:
             bytes_max=bytes_max,
             end_offset=end_offset,
         )
-        self._remember_stream(folder, result, chunk, number, depth, lost_guesses)
+        self._remember_stream(folder, result, chunk, number, depth, reader, lost_guesses)
         return result
 
     def read_from_memory(
@@ -228,9 +233,10 @@ class ColdReader:
         """As `read`, if its chunk is in memory already; None if it has to be waited for."""
         if self._due:
             self._look_ahead()
-        folder, lost_guesses = _folder(entry), self._downloads.lost_guesses
+        folder = _folder(entry)
         stream = self._streams.get((folder, offset))
-        depth = self._next_depth(stream)
+        reader, depth = _asks(stream), self._next_depth(stream)
+        lost_guesses = reader.lost_guesses
         index: SegmentIndex | None = None
         if stream is not None and stream.key is not None and stream.key.log_key == entry.log_key:
             key, number = stream.key, stream.number
@@ -253,7 +259,7 @@ class ColdReader:
             index = index or self._indexes.find(entry.meta_key)
             if index is None:
                 return None
-            self._look_ahead_soon(_LookAhead(index, number + 1, depth, next_entries))
+            self._look_ahead_soon(_LookAhead(reader, index, number + 1, depth, next_entries))
         self._downloads.counters.memory_hits += 1
         result = self._collect(
             chunk,
@@ -262,7 +268,7 @@ class ColdReader:
             bytes_max=bytes_max,
             end_offset=end_offset,
         )
-        self._remember_stream(folder, result, chunk, number, depth, lost_guesses)
+        self._remember_stream(folder, result, chunk, number, depth, reader, lost_guesses)
         return result
 
     def _read_on(
@@ -361,6 +367,7 @@ class ColdReader:
         chunk: Chunk,
         number: int,
         depth: int,
+        reader: Reader,
         lost_guesses: int,
     ) -> None:
         """Where the next read begins; `chunk` is the one that this read began in.
@@ -370,7 +377,7 @@ class ColdReader:
         # The one that began here is not forgotten: other consumers may be at the same place, and
         # a fetch whose wait ran out comes again.
         is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
-        stream = _Stream(depth, chunk.key if is_inside else None, number, lost_guesses)
+        stream = _Stream(depth, chunk.key if is_inside else None, number, reader, lost_guesses)
         self._place(folder, result.next_offset, stream)
 
     def _place(self, folder: str, next_offset: Offset, stream: _Stream) -> None:
@@ -394,16 +401,22 @@ class ColdReader:
         while self._due:
             due = self._due.popleft()
             if not self._is_closed:
-                self._read_ahead(due.index, due.number, due.depth, due.next_entries)
+                self._read_ahead(due.reader, due.index, due.number, due.depth, due.next_entries)
 
     def _read_ahead(
-        self, index: SegmentIndex, number: int, depth: int, next_entries: Sequence[SegmentEntry]
+        self,
+        reader: Reader,
+        index: SegmentIndex,
+        number: int,
+        depth: int,
+        next_entries: Sequence[SegmentEntry],
     ) -> None:
         """Guesses `depth` chunks from `number` on, over the end of the segment."""
         end = min(number + depth, index.chunk_count)
         for following in range(number, end):
             self._downloads.guess(
                 index.chunk_key(following),
+                reader,
                 base_offset=index.chunk_base_offset(following),
                 end_offset=index.chunk_end_offset(following),
             )
@@ -414,7 +427,7 @@ class ColdReader:
         next_index = self._indexes.peek(entry.meta_key)
         if next_index is not None:
             if left > 0:
-                self._read_ahead(next_index, 0, left, rest)
+                self._read_ahead(reader, next_index, 0, left, rest)
             return
 
         # The next index is fetched long before it is needed: it stands in the way of all chunks.
@@ -423,7 +436,7 @@ class ColdReader:
                 return
             # Behind the end of the threads there is nobody to load the index after it.
             if left > 0 and not self._is_closed:
-                self._read_ahead(loaded.result(), 0, left, rest)
+                self._read_ahead(reader, loaded.result(), 0, left, rest)
 
         self._start_index(entry).add_done_callback(go_on)
 
@@ -477,3 +490,10 @@ class ColdReader:
 def _folder(entry: SegmentEntry) -> str:
     """Names the partition: where one stream of offsets is one log."""
     return entry.log_key.rpartition("/")[0]
+
+
+def _asks(stream: _Stream | None) -> Reader:
+    """Who goes on where `stream` ended, and asks for something now."""
+    reader = Reader() if stream is None else stream.reader
+    reader.asked_s = asyncio.get_running_loop().time()
+    return reader

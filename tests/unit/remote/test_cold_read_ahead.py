@@ -15,7 +15,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.records.compression import Codec
-from strandline.storage.remote import downloads
+from strandline.storage.remote import guesses
 from strandline.storage.remote.memory import Fault, MemoryStore
 from strandline.storage.remote.reader import ColdRead, ColdReader
 from tests.unit.remote.cold_reading import (
@@ -270,7 +270,7 @@ def test_a_lost_guess_is_made_again_before_its_chunk_is_reached(
             fault = Fault(operation="get", key_pattern=r"\.log$", error=TierUnavailable, times=2)
             store.add_fault(fault)
         else:
-            monkeypatch.setattr(downloads, "GUESSES_MAX", 0)
+            monkeypatch.setattr(guesses, "GUESSES_MAX", 0)
         second = await reader.read(segment.entry, first.next_offset, bytes_max=500)
         if loss == "failed":
             await eventually(lambda: reader.statistics().failed_downloads == 2)

@@ -17,6 +17,7 @@ from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.download_process import Lost, OnAnswer
 from strandline.storage.remote.downloads import ChunkDownloads
+from strandline.storage.remote.guesses import Reader
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import make_log
@@ -140,7 +141,7 @@ def test_a_near_store_is_asked_for_few_guesses_at_a_time_and_for_what_is_wanted_
     async def use(downloads: ChunkDownloads) -> None:
         monkeypatch.setattr(downloads, "_width", lambda: 4)
         for number in range(6):
-            downloads.guess(_key(number), base_offset=0)
+            downloads.guess(_key(number), Reader(), base_offset=0)
         assert downloads.running_count == 3
         # One that nobody guessed, and one that waits among the guesses.
         for number in (6, 5):
