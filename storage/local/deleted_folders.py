@@ -6,6 +6,7 @@ Such a folder gets another name at once, so that it is no log for the next start
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from strandline.storage import files
@@ -37,13 +38,18 @@ class DeletedFolders:
         """One that has its new name already."""
         self._waiting.append(_DeletedFolder(path, remove_at_ms))
 
-    def purge(self, now_ms: TimestampMs) -> tuple[int, DiskError | None]:
-        """Removes what has waited long enough; how many, and the first error.
+    def purge(
+        self, now_ms: TimestampMs, *, within: Collection[Path]
+    ) -> tuple[int, DiskError | None]:
+        """Removes what has waited long enough and lies in these log folders, each of which must be
+        there: a folder that is gone counts as removed. How many, and the first error.
 
         What cannot be removed is tried again and holds nothing else back.
         """
         count, first_error = 0, None
-        for folder in [folder for folder in list(self._waiting) if folder.remove_at_ms <= now_ms]:
+        for folder in list(self._waiting):
+            if folder.remove_at_ms > now_ms or folder.path.parent not in within:
+                continue
             try:
                 files.remove_tree(folder.path)
             except DiskError as error:

@@ -371,10 +371,11 @@ class LogDirs:
         """Unlinks files and folders whose delay is over; how many. May run in a worker thread.
 
         What cannot be unlinked is tried again and holds nothing else back; the first error is
-        raised at the end, a DiskError.
+        raised at the end, a DiskError. What lies in a folder that is away waits until it is back.
         """
-        purged, first_error = self._deleted.purge(now_ms)
-        for opened in self.logs.values():
+        usable = self._usable()
+        purged, first_error = self._deleted.purge(now_ms, within={one.path for one in usable})
+        for opened in [log for one in usable for log in list(one.logs.values())]:
             try:
                 purged += opened.purge_deleted(now_ms)
             except DiskError as error:

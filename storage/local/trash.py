@@ -54,7 +54,8 @@ class Trash:
     def purge(self, now_ms: int) -> int:
         """Unlinks what has waited long enough; how many files.
 
-        Raises DiskError: what is still there waits for the next time.
+        The log's folder must be there: a file that is gone counts as unlinked. Raises DiskError:
+        what is still there waits for the next time.
         """
         with self._lock:
             due = [file for file in self._waiting if file.unlink_at_ms <= now_ms]

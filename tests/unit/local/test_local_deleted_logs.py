@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 import uuid
 import weakref
 from contextlib import suppress
@@ -154,6 +155,39 @@ def test_what_cannot_be_unlinked_holds_nothing_else_back_and_is_tried_again(
     dirs.close()
 
 
+def test_what_was_deleted_goes_after_its_folder_was_away_and_nothing_that_lies_there_meanwhile(
+    tmp_path: Path,
+) -> None:
+    """A volume is unmounted, and somebody else has a folder of these names at its mount point."""
+    clock = ManualClock(NOW_MS)
+    mount_point, volume = tmp_path / "a", tmp_path / "volume"
+    dirs = open_dirs(mount_point, tmp_path / "b", clock=clock)
+    dirs.delete_log(dirs.create_log(T0, TOPIC_ID, CONFIG))
+    log = dirs.create_log(T2, TOPIC_ID, CONFIG)
+    fill(log, 20)
+    log.delete_segments(log.segments[:2])
+    names = [file.relative_to(mount_point) for file in mount_point.glob("t-*/*.deleted")]
+    names += [file.relative_to(mount_point) for file in mount_point.glob("t-*-delete/*.log")]
+    assert len(names) > 2
+    mount_point.rename(volume)
+    for name in names:
+        (mount_point / name).parent.mkdir(parents=True, exist_ok=True)
+        (mount_point / name).touch()
+    clock.advance_ms(60_000)
+    assert dirs.purge_deleted(clock.now_ms()) == 0
+    assert dirs.has_failed
+    assert all((mount_point / name).exists() for name in names)
+
+    shutil.rmtree(mount_point)
+    volume.rename(mount_point)
+    clock.advance_ms(600_000)
+    assert dirs.revive()
+    dirs.purge_deleted(clock.now_ms())
+    assert not any((mount_point / name).exists() for name in names)
+    assert not list(mount_point.glob("*-delete"))
+    dirs.close()
+
+
 def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     partition = TopicPartition("n" * 249, 12345)
@@ -194,10 +228,10 @@ def test_a_folder_that_cannot_be_removed_holds_no_other_folder_back(
             raise DiskError("input/output error")
         remove_tree(path)
 
-    assert folders.purge(4) == (0, None), "before their time"
+    assert folders.purge(4, within={tmp_path}) == (0, None), "before their time"
     with monkeypatch.context() as patch:
         patch.setattr(files, "remove_tree", fail_for_the_first)
-        count, error = folders.purge(5)
+        count, error = folders.purge(5, within={tmp_path})
     assert (count, str(error)) == (1, "input/output error")
     assert [path.name for path in tmp_path.iterdir()] == ["t-0.a-delete"]
-    assert folders.purge(5) == (1, None)
+    assert folders.purge(5, within={tmp_path}) == (1, None)
