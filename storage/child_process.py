@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -78,6 +80,15 @@ class ChildProcess:
         finally:
             theirs.close()
 
+    def bound_sends(self, wait_s: float) -> None:
+        """From now on a message that it takes nothing of for so long raises BlockingIOError.
+
+        Else who sends to a child that was stopped would wait for ever, once the socket is full.
+        """
+        # Of the socket itself, and not of this descriptor.
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as ours:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(wait_s))
+
     @property
     def pid(self) -> int:
         return self._process.pid
@@ -137,6 +148,11 @@ class ChildProcess:
 
     def __repr__(self) -> str:
         return f"pid {self._process.pid}"
+
+
+def _timeval(duration_s: float) -> bytes:
+    seconds, rest_s = divmod(duration_s, 1)
+    return struct.pack("@ll", int(seconds), int(rest_s * 1_000_000))
 
 
 def _cause_of_death(status: int | None) -> str:

@@ -65,8 +65,10 @@ class CleanerProcess:
         """Starts a cleaning. Raises ChildFailed."""
         if self._closed.is_set():
             raise ChildFailed("the broker stops")
-        child = self._child = self._child or ChildProcess(program_of(__name__))
-        self._send(child, request)
+        if self._child is None:
+            self._child = ChildProcess(program_of(__name__))
+            self._child.bound_sends(STILL_S_MAX)
+        self._send(self._child, request)
 
     def next(self) -> CleanedGroup | CleaningStatistics | SegmentWanted:
         """Waits for the next group or wish, or for the end.
@@ -108,6 +110,9 @@ class CleanerProcess:
     def _send(self, child: ChildProcess, message: object) -> None:
         try:
             child.connection.send(message)
+        except BlockingIOError as error:
+            self.stop()
+            raise ChildFailed(f"the child process took nothing for {STILL_S_MAX:g} s") from error
         except OSError as error:
             self._child = None
             died = child.died()

@@ -15,8 +15,9 @@ import pytest
 
 from strandline.storage.child_process import ChildFailed, ChildProcess
 from strandline.storage.clock import ManualClock
+from strandline.storage.local import cleaner_process
 from strandline.storage.local.cleaner_process import CleanerProcess
-from strandline.storage.local.cleaning_messages import CleaningRequest
+from strandline.storage.local.cleaning_messages import CleaningRequest, ProducerTail
 from strandline.storage.log_config import LogConfig
 from strandline.storage.remote.started_child import StartedChild
 from tests.support.broker import eventually
@@ -82,6 +83,45 @@ class HurriedClock(ManualClock):
         return super().monotonic_s()
 
 
+def _request(directory: Path, *, producer_count: int = 0) -> CleaningRequest:
+    return CleaningRequest(
+        directory=directory,
+        config=LogConfig(),
+        segments=(),
+        first_dirty_offset=0,
+        first_uncleanable_offset=0,
+        producers=tuple(ProducerTail(number, 0, number) for number in range(producer_count)),
+        aborted=(),
+        now_ms=0,
+        key_bytes_max=1024,
+        load_factor=0.9,
+        io_bytes=1024,
+        io_bytes_per_s=float("inf"),
+        horizon_end_offset=0,
+    )
+
+
+def test_a_compacting_child_that_takes_no_request_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped between two cleanings, and this one's request is larger than a socket."""
+    pids: list[int] = []
+
+    class DeafChild(ChildProcess):
+        def __init__(self, program: str) -> None:
+            super().__init__("import time; time.sleep(3600)")
+            pids.append(self.pid)
+
+    monkeypatch.setattr(cleaner_process, "ChildProcess", DeafChild)
+    monkeypatch.setattr(cleaner_process, "STILL_S_MAX", 0.05)
+    process = CleanerProcess(ManualClock())
+    with pytest.raises(ChildFailed, match="took nothing"):
+        process.begin(_request(tmp_path, producer_count=100_000))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)
+    process.stop()
+
+
 def test_a_compacting_child_that_does_not_move_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,23 +137,7 @@ def test_a_compacting_child_that_does_not_move_is_given_up(
 
     monkeypatch.setattr("strandline.storage.local.cleaner_process.ChildProcess", StoppedChild)
     process = CleanerProcess(HurriedClock())
-    process.begin(
-        CleaningRequest(
-            directory=tmp_path,
-            config=LogConfig(),
-            segments=(),
-            first_dirty_offset=0,
-            first_uncleanable_offset=0,
-            producers=(),
-            aborted=(),
-            now_ms=0,
-            key_bytes_max=1024,
-            load_factor=0.9,
-            io_bytes=1024,
-            io_bytes_per_s=float("inf"),
-            horizon_end_offset=0,
-        )
-    )
+    process.begin(_request(tmp_path))
     with pytest.raises(ChildFailed, match="did not move"):
         process.next()
     with pytest.raises(ProcessLookupError):
