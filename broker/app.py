@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -108,8 +108,7 @@ class Broker:
         self._cold_pace = ColdPace(Current(lambda: self._running.current, pace_settings))
         self._workers = Workers.start(config)
         self._loop = asyncio.get_running_loop()
-        # Anything that asks for asyncio's default pool gets a bounded one.
-        self._loop.set_default_executor(ThreadPoolExecutor(2, "default"))
+        self._loop.set_default_executor(self._workers.default)
         self._log_dirs: LogDirs
         self._metadata_log: MetadataLog
         self._metadata: Metadata

@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn
 
 from strandline import __version__
@@ -282,13 +281,13 @@ COMMANDS: Mapping[str, Callable[[argparse._SubParsersAction[argparse.ArgumentPar
 def _serve(options: argparse.Namespace) -> int:
     # A start makes a great many objects and drops next to none. The broker turns it on again.
     gc.disable()
-    asyncio = _asyncio_without_tls()
+    _load_asyncio_without_tls()
 
     from strandline.broker.app import Broker
     from strandline.broker.config import BrokerConfig
     from strandline.broker.folder_marks import check_no_replica
     from strandline.broker.logs import set_up_logging
-    from strandline.broker.serving import serve
+    from strandline.broker.serving import run
     from strandline.broker.standard_streams import occupy_closed
 
     occupy_closed()
@@ -302,22 +301,22 @@ def _serve(options: argparse.Namespace) -> int:
     else:
         check_no_replica(config.log_dirs)
         make_broker = partial(Broker, config, clock)
-    code: int = asyncio.run(serve(make_broker))
+    code = run(make_broker)
     _leave_if_hanging(code)
     return code
 
 
-def _asyncio_without_tls() -> ModuleType:
-    """asyncio, loaded as in a Python that was built without OpenSSL.
+def _load_asyncio_without_tls() -> None:
+    """Loads asyncio as in a Python that was built without OpenSSL.
 
     It loads `ssl` for its own TLS, which no connection of a broker uses, and that takes a thirtieth
     of a start. Who speaks TLS here, to the object store, imports `ssl` itself and gets it.
     """
     if "ssl" in sys.modules or "asyncio" in sys.modules:
-        return import_module("asyncio")
+        return
     sys.modules["ssl"] = None  # type: ignore[assignment]  # what makes its import fail
     try:
-        return import_module("asyncio")
+        import_module("asyncio")
     finally:
         del sys.modules["ssl"]
 

@@ -6,6 +6,7 @@ import asyncio
 import resource
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 
 from strandline.broker.app import Broker
 from strandline.broker.handlers.wiring import load_late_handlers
@@ -13,6 +14,19 @@ from strandline.storage.crash_points import check_environment
 
 # A start loads only what it needs.
 AFTER_START_S = 1.0
+
+
+def run(make_broker: Callable[[], Broker]) -> int:
+    """`serve` in an event loop of its own."""
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        return runner.run(serve(make_broker))
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """asyncio's, which ends without another thread: the system may have none to give."""
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """`Broker.stop` ends it, with all other pools."""
 
 
 async def serve(make_broker: Callable[[], Broker]) -> int:
@@ -53,7 +67,8 @@ def _settle(loop: asyncio.AbstractEventLoop) -> None:
     """What a start left out."""
     _get_in_soon()
     # In a thread: the loop gets the interpreter back every 5 ms, and has the modules in the end.
-    loop.run_in_executor(None, load_late_handlers)
+    with suppress(RuntimeError, MemoryError):  # no thread: who needs one of them loads it
+        loop.run_in_executor(None, load_late_handlers)
 
 
 def _get_in_soon() -> None:

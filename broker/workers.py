@@ -12,10 +12,10 @@
     cleaner (log.cleaner.threads)  talks to a compacting child process each
     decoding (1)   large requests
     moves (1)      copies of partitions for another log folder
+    default (2)    whatever asks for asyncio's default pool, which must be a plain one
 
-`app.py` alone makes them; who works in one is given it. Those whose threads begin while the broker
-works are of the kind that gets over a thread that the system did not give. The other two, of one
-thread each, begin with the start.
+`app.py` alone makes them; who works in one is given it. They get over a thread that the system did
+not give.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ RECORD_THREADS = 2
 class Workers:
     """Every pool of the broker; see the top of this file for what each does."""
 
-    disk: ThreadPoolExecutor
+    disk: ResizablePool
     syncs: ResizablePool
-    metadata: ThreadPoolExecutor
+    metadata: ResizablePool
     copier: ResizablePool
     lookups: ResizablePool
     records: ResizablePool
@@ -55,14 +55,15 @@ class Workers:
     cleaner: ResizablePool
     decoding: ResizablePool
     moves: ResizablePool
+    default: ThreadPoolExecutor
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
         """The pools; their threads begin with the first call of each. `stop` ends them."""
         return cls(
-            disk=ThreadPoolExecutor(1, "disk"),
+            disk=ResizablePool(1, "disk"),
             syncs=ResizablePool(SYNC_THREADS, "syncs"),
-            metadata=ThreadPoolExecutor(1, "metadata"),
+            metadata=ResizablePool(1, "metadata"),
             copier=ResizablePool(config.remote_log_manager_copier_thread_pool_size, "copier"),
             lookups=ResizablePool(LOOKUP_THREADS, "lookups"),
             records=ResizablePool(RECORD_THREADS, "records"),
@@ -74,6 +75,7 @@ class Workers:
             cleaner=ResizablePool(max(1, config.log_cleaner_threads), "cleaner"),
             decoding=ResizablePool(1, "decoding"),
             moves=ResizablePool(1, "moves"),
+            default=ThreadPoolExecutor(2, "default"),
         )
 
     def resize(self, config: BrokerConfig) -> None:
@@ -98,6 +100,7 @@ class Workers:
             self.cleaner,
             self.manifests,
             self.moves,
+            self.default,
             self.metadata,
             self.syncs,
             self.disk,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -77,10 +78,10 @@ def load_logs(
     failures: dict[LogDir, DiskError] = {}
     marks = _settle_moves(directories, failures)
     places: dict[TopicPartition, Path] = {}
-    logs: dict[LogDir, list[LocalLog]] = {}
+    loading: dict[LogDir, _Loading] = {}
     removable: list[Path] = []
     with ExitStack() as pools:
-        loading = []
+        unaided: list[_Loading] = []
         for directory in directories:
             if directory in failures:
                 continue
@@ -94,52 +95,67 @@ def load_logs(
             waiting = deque(
                 item for item in folders.items() if item[1].name not in directory.closed_logs
             )
-            try:
-                # They wait for nothing, and two threads would take the interpreter's lock from
-                # each other all the time.
-                logs[directory] = _load_waiting(load, known)
-            except DiskError as error:
-                failures[directory] = error
+            loading[directory] = logs = _Loading(load, known)
+            # They wait for nothing, and two threads would take the interpreter's lock from each
+            # other all the time.
+            logs.go_on()
+            if logs.error is not None or not waiting:
                 continue
-            if waiting:
-                pool = pools.enter_context(
-                    ThreadPoolExecutor(threads_per_directory, f"load-{directory.path.name}")
-                )
-                threads = [
-                    pool.submit(_load_waiting, load, waiting) for _ in range(threads_per_directory)
-                ]
-                loading.append((directory, threads))
-        for directory, threads in loading:
+            logs.waiting = waiting
+            pool = pools.enter_context(
+                ThreadPoolExecutor(threads_per_directory, f"load-{directory.path.name}")
+            )
             try:
-                logs[directory] += [opened for thread in threads for opened in thread.result()]
-            except DiskError as error:
-                del logs[directory]
-                failures[directory] = error
-    return LoadedLogs(logs=logs, failures=failures, removable=removable, wanted_moves=marks.wanted)
+                for _ in range(threads_per_directory):
+                    pool.submit(logs.go_on)
+            except (RuntimeError, MemoryError):
+                unaided.append(logs)
+        # In place of a thread that the system refused.
+        for logs in unaided:
+            logs.go_on()
+    for directory, logs in loading.items():
+        if isinstance(logs.error, DiskError):
+            failures[directory] = logs.error
+        elif logs.error is not None:
+            raise logs.error
+    return LoadedLogs(
+        logs={one: logs.opened for one, logs in loading.items() if one not in failures},
+        failures=failures,
+        removable=removable,
+        wanted_moves=marks.wanted,
+    )
 
 
-def _load_waiting(
-    load: Callable[[TopicPartition, Path], LocalLog | None],
-    waiting: deque[tuple[TopicPartition, Path]],
-) -> list[LocalLog]:
-    """Opens what waits, beside others that do the same; nothing more after a failure.
+@dataclass(slots=True)
+class _Loading:
+    """The logs of one folder, which several threads open beside each other."""
 
-    One job for each thread and not for each log: with thousands of logs that are opened in a
-    quarter of a millisecond, handing them over would take a tenth of the start.
-    """
-    opened: list[LocalLog] = []
-    while True:
-        try:
-            key, path = waiting.popleft()
-        except IndexError:
-            return opened
-        try:
-            loaded = load(key, path)
-        except BaseException:
-            waiting.clear()
-            raise
-        if loaded is not None:
-            opened.append(loaded)
+    load: Callable[[TopicPartition, Path], LocalLog | None]
+    waiting: deque[tuple[TopicPartition, Path]]
+    opened: list[LocalLog] = field(default_factory=list)
+    # The first one.
+    error: BaseException | None = None
+
+    def go_on(self) -> None:
+        """Opens what waits, until there is nothing; nothing more after a failure.
+
+        One job for each thread and not for each log: with thousands of logs that are opened in a
+        quarter of a millisecond, handing them over would take a tenth of the start. What comes of
+        it is kept here: a job whose thread was refused may be run by another one nevertheless.
+        """
+        while True:
+            try:
+                key, path = self.waiting.popleft()
+            except IndexError:
+                return
+            try:
+                loaded = self.load(key, path)
+            except BaseException as error:  # raised by who waits for all of it
+                self.waiting.clear()
+                self.error = self.error or error
+                return
+            if loaded is not None:
+                self.opened.append(loaded)
 
 
 def _settle_moves(directories: Sequence[LogDir], failures: dict[LogDir, DiskError]) -> _Marks:

@@ -212,3 +212,46 @@ def test_a_damaged_file_that_nothing_can_replace_is_named_with_where_the_remedy_
     assert str(data / "meta.properties") in message
     title = message.rpartition('"')[0].rpartition('"')[2]
     assert f"\n## {title}\n" in (REPOSITORY / "docs" / "operations.md").read_text()
+
+
+# `strandline serve` in a system that gives so many threads and no more.
+FEW_THREADS = """
+import sys, threading
+from strandline.broker.cli import main
+begin, left = threading.Thread.start, [None] * int(sys.argv[1])
+def start(thread):
+    if not left:
+        raise RuntimeError("can't start new thread")
+    left.pop()
+    begin(thread)
+threading.Thread.start = start
+sys.exit(main(["serve", "--set", f"log.dirs={sys.argv[2]}", "--set", "listeners=PLAINTEXT://127.0.0.1:0"]))
+"""
+
+
+def with_few_threads(thread_count: int, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FEW_THREADS, str(thread_count), str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+    )
+
+
+def test_a_start_that_the_system_gives_no_thread_ends_with_one_line(tmp_path: Path) -> None:
+    with with_few_threads(0, tmp_path) as process:
+        stdout, stderr = process.communicate(timeout=120)
+    finished = subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    assert "cannot begin another thread" in refusal_of(finished, FAILURE)
+
+
+def test_a_broker_that_gets_no_other_thread_any_more_stops_cleanly(tmp_path: Path) -> None:
+    with with_few_threads(3, tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("strandline ready")
+        process.terminate()
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert "Traceback" not in stderr, stderr
+    assert (tmp_path / ".kafka_cleanshutdown").exists()

@@ -22,7 +22,7 @@ from tests.unit.local.builders import (
     fill,
     open_log,
 )
-from tests.unit.local.log_folders import CONFIG, T0, T1, T2, load_all, open_dirs
+from tests.unit.local.log_folders import CONFIG, T0, T1, T2, kill, load_all, open_dirs
 
 
 @pytest.mark.slow
@@ -87,4 +87,31 @@ def test_logs_are_closed_and_marked_as_clean_also_without_another_thread(
     again = open_dirs(tmp_path)
     assert all(log.recovery_report.clean_shutdown for log in load_all(again).values())
     assert [log.recovery_point for log in again.logs.values()] == [30, 30, 30]
+    again.close()
+
+
+@pytest.mark.parametrize("thread_count", [0, 1])
+def test_logs_are_recovered_with_the_threads_that_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread_count: int
+) -> None:
+    """Also in two folders, and with none at all."""
+    paths = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(*paths)
+    for log in dirs.create_logs((T0, T1, T2), TOPIC_ID, CONFIG):
+        assert isinstance(log, LocalLog)
+        fill(log, 3)
+    kill(dirs)
+    begin, begun = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(begun) == thread_count:
+            raise RuntimeError("can't start new thread")
+        begun.append(thread)
+        begin(thread)
+
+    again = open_dirs(*paths)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        again.load(lambda _partition, _topic_id: CONFIG, threads_per_directory=2)
+    assert {key: log.end_offset for key, log in again.logs.items()} == {T0: 30, T1: 30, T2: 30}
     again.close()
