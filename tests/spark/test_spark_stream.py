@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -95,3 +96,40 @@ def test_a_first_batch_that_is_repeated_has_the_same_rows_wherever_the_stream_wo
     live("latest")
     first = (0, list(range(40, 100)))
     assert batches == [first, first, (1, list(range(100, 105)))]
+
+
+def test_of_two_streams_with_one_checkpoint_one_ends_and_no_row_comes_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The other one, of another application, has written which rows the second batch has."""
+    archive = ArchiveBuilder(tmp_path / "archive")
+    archive.add_topic("t")
+    archive.add_segment("t", make_batches(make_records(100)))
+    offsets = tmp_path / "checkpoint" / "offsets"
+    batches: list[tuple[int, list[int]]] = []
+
+    def keep(rows: DataFrame, number: int) -> None:
+        batches.append((number, sorted(row["offset"] for row in rows.collect())))
+        if len(batches) == 1:
+            theirs = (offsets / "0").read_text().replace('{"0": 40}', '{"0": 70}', 1)
+            (offsets / "1").write_text(theirs)
+
+    def live() -> StreamingQuery:
+        frame = (
+            spark.readStream.format("strandline")
+            .options(subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="40")
+            .load(archive.url)
+        )
+        return (
+            frame.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    with pytest.raises(StreamingQueryException, match="CONCURRENT_STREAM_LOG_UPDATE"):
+        live().awaitTermination(120)
+    assert batches == [(0, list(range(40)))]
+    # Whoever goes on takes what was written.
+    assert live().awaitTermination(120)
+    assert batches[1:] == [(1, list(range(40, 70))), (2, list(range(70, 100)))]
