@@ -12,7 +12,8 @@ for the purge again at each start.
 
 A DELETE may be on its way as well, if one was given up, or sent by a process that was killed. Most
 names are used once, and a manifest's is not: it would take the manifest of a topic that was tiered
-again meanwhile. So such a topic waits for the same time.
+again meanwhile. So such a topic waits for the same time, and keeps its tombstone meanwhile: a start
+finds it, and waits anew.
 """
 
 from __future__ import annotations

@@ -226,25 +226,25 @@ class TieringManager:
 
     def disable_topic(self, topic_info: TopicInfo) -> None:
         """As `delete_topic`, for a topic that stays and may be tiered again."""
-        self._empty(topic_info)
+        self._empty(topic_info, stays=True)
 
     def delete_topic(self, topic_info: TopicInfo) -> None:
         """Detaches the topic's partitions and empties its folder in the bucket, in the background.
 
         Asking again is fine, also after a restart.
         """
-        self._empty(topic_info)
+        self._empty(topic_info, stays=False)
         self._generations.pop(topic_info.topic_id, None)
 
-    def _empty(self, topic_info: TopicInfo) -> None:
+    def _empty(self, topic_info: TopicInfo, *, stays: bool) -> None:
         self._waiting.pop(topic_info.topic_id, None)
         for topic_partition in tuple(self._of_topic.get(topic_info.topic_id, ())):
             self.detach(topic_partition)
         self._topics.pop(topic_info.topic_id, None)
         if topic_info.topic_id not in self._late:
-            self._purge(topic_info)
+            self._purge(topic_info, stays=stays)
 
-    def _purge(self, topic_info: TopicInfo, *, is_second: bool = False) -> None:
+    def _purge(self, topic_info: TopicInfo, *, stays: bool, is_second: bool = False) -> None:
         if topic_info.topic_id not in self._purges:
             self._purges[topic_info.topic_id] = TopicPurge(
                 topic_info,
@@ -254,17 +254,16 @@ class TieringManager:
                 clock=self._clock,
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
+                stays=stays,
                 is_second=is_second,
             )
         self._queue.add(topic_info.topic_id)
 
     def _go_on_with_purge(self, info: TopicInfo) -> None:
         """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
-        again = [
-            _Waiting(p.log, p.topic.info, p.leader_epoch)
-            for p in self._of_topic.get(info.topic_id, {}).values()
-        ]
-        self._empty(info)
+        tiered = self._of_topic.get(info.topic_id, {}).values()
+        again = [_Waiting(p.log, p.topic.info, p.leader_epoch) for p in tiered]
+        self._empty(info, stays=bool(again) or info.topic_id in self._disabled)
         if again:
             self._waiting[info.topic_id] = again
 
@@ -416,7 +415,7 @@ class TieringManager:
 
     def _look_again(self) -> None:
         for info in self._late.take_due():
-            self._purge(info, is_second=True)
+            self._purge(info, stays=True, is_second=True)
 
     async def run_once(self) -> None:
         """Does everything that is due now, and what follows from it: for tests and tools."""

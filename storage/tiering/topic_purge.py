@@ -6,12 +6,13 @@
     ... grace time: readers finish ...
     3 delete every object but topic.json, see              crash point purge.after-some
       topic_objects: a request for a thousand of them      crash point purge.before-topic
-    4 delete topic.json
+    4 delete topic.json; not yet if the topic stays and a DELETE of before may still come
     ... an upload of before has come by now, if it ever comes; see late_uploads ...
     5 delete what came: 3 and 4 once more, by a purge that is the `second`
 
 A crash after 1 leaves a tombstone, which start-up finds and goes on with; after 3 as well. A crash
 before 1, or after 4, is the caller's: its own list of deleted topics asks for the purge again.
+Nobody asks for a topic that is tiered again: the tombstone says to each start what may come.
 """
 
 from __future__ import annotations
@@ -58,15 +59,18 @@ class TopicPurge:
         clock: Clock,
         retry: RetryPolicy,
         grace_ms: int,
+        stays: bool,
         is_second: bool = False,
     ) -> None:
-        """`leaving`: the partitions that this broker had attached, detached by now. One that
-        `is_second` follows one that ended, and begins with step 3.
+        """`leaving`: the partitions that this broker had attached, detached by now. A topic that
+        `stays` may be tiered again. One that `is_second` follows one that ended, and begins with
+        step 3.
         """
         self.info = info
         self.is_second = is_second
         # Whether a DELETE of this or an earlier process was sent that may not have been done yet.
         self.is_in_doubt = info.is_deleted and not is_second
+        self._stays = stays
         self._leaving = tuple(leaving)
         self._store = store
         self._executor = executor
@@ -105,7 +109,8 @@ class TopicPurge:
         if await loop.run_in_executor(self._executor, self._delete_some):  # 3
             return True
         crash_point(PURGE_BEFORE_TOPIC)
-        await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)  # 4
+        if not (self._stays and self.is_in_doubt):  # 4
+            await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)
         self.done = True
         if self.is_second and not self._objects.deleted_count:
             return False
