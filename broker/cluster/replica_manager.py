@@ -87,6 +87,10 @@ class ReplicaManager:
         partitions = self._by_name.get(topic)
         return None if partitions is None else partitions.get(index)
 
+    def topic_names(self) -> tuple[str, ...]:
+        """Of the topics with a partition that is served here."""
+        return tuple(self._by_name)
+
     def partition_by_id(self, topic_id: uuid.UUID | None, index: int) -> Partition | None:
         if topic_id is None:
             return None
@@ -136,12 +140,9 @@ class ReplicaManager:
         partitions = self._by_name.get(topic)
         return None if not partitions else next(iter(partitions.values())).traffic
 
-    def total_traffic(self) -> TopicTraffic:
-        """What went in and out since the start, deleted topics included."""
-        total = TopicTraffic()
-        for traffic in (self._departed, *self._traffic.values()):
-            total.add(traffic)
-        return total
+    def all_traffic(self) -> tuple[TopicTraffic, ...]:
+        """What went in and out since the start: of every topic, and of all that were deleted."""
+        return (self._departed, *self._traffic.values())
 
     def config_of(self, topic: TopicImage) -> LogConfig:
         """The topic's typed configuration; properties were checked when they were set."""

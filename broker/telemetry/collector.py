@@ -17,12 +17,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.partition import Partition
 from strandline.broker.cluster.traffic import TopicTraffic
 from strandline.broker.telemetry.exposition import (
     Format,
+    LabelTexts,
     Sample,
     end_of,
     write_family,
@@ -38,14 +38,11 @@ from strandline.broker.telemetry.rows import ALL_TOPICS, Row, Step, row_of, sing
 from strandline.broker.telemetry.sources import Sources
 from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.local.log_dir import LogDirs
-from strandline.storage.model import TopicPartition
-
-if TYPE_CHECKING:
-    pass
 
 TOPICS_MAX = 2000
-# Samples between two looks at the loop: a page must not hold up clients.
-SAMPLES_PER_TURN = 50
+# Samples of a piece: a page must not hold up clients, and who sends it looks at the time between
+# two pieces.
+SAMPLES_PER_PIECE = 50
 
 BROKER_RUNNING = 3
 
@@ -70,16 +67,18 @@ class Collector:
         self._sources = sources
 
     def page(self, wanted: Format) -> Iterator[str]:
-        """The page in pieces of at most SAMPLES_PER_TURN samples; the loop may run in between.
+        """The page in pieces of at most SAMPLES_PER_PIECE samples; the loop may run in between.
 
-        An empty piece is work that has brought no line yet.
+        An empty piece is work that has brought no line yet. No piece takes a millisecond, however
+        many partitions and topics there are.
         """
+        texts: LabelTexts = {}
         for row in _Page(self._sources).families():
             if row is None:
                 yield ""
                 continue
-            lines = write_family(*row, wanted)
-            while piece := "".join(islice(lines, SAMPLES_PER_TURN)):
+            lines = write_family(*row, wanted, texts)
+            while piece := "".join(islice(lines, SAMPLES_PER_PIECE)):
                 yield piece
         yield end_of(wanted)
 
@@ -94,13 +93,27 @@ class _Page:
         self._topics = sorted(image.topics)
         self._left_out["topics"] = max(0, len(self._topics) - TOPICS_MAX)
         self._topics = self._topics[:TOPICS_MAX]
-        partitions = sorted(sources.replicas.partitions(), key=lambda p: p.topic_partition)
-        self._left_out["partitions"] = max(0, len(partitions) - sources.partitions_max)
-        self._all_partitions = partitions
-        self._partitions = partitions[: sources.partitions_max]
+        self._all_partitions: list[Partition] = []
+        # Those that are shown, each with its labels: the same texts in every family.
+        self._placed: list[tuple[Partition, tuple[str, str]]] = []
+
+    def _look_up(self) -> Iterator[Step]:
+        """Finds the partitions, in the order of their names and numbers."""
+        replicas, shown_max = self._sources.replicas, self._sources.partitions_max
+        for topic in sorted(replicas.topic_names()):
+            members = replicas.partitions_of(topic, None)
+            partitions = [members[number] for number in sorted(members)]
+            self._all_partitions += partitions
+            self._placed += [
+                (partition, (topic, str(partition.topic_partition.partition)))
+                for partition in partitions[: shown_max - len(self._placed)]
+            ]
+            yield None
+        self._left_out["partitions"] = len(self._all_partitions) - len(self._placed)
 
     def families(self) -> Iterator[Step]:
         for rows in (
+            self._look_up,
             lambda: request_rows(self._sources.requests),
             lambda: connection_rows(self._sources.server),
             self._traffic,
@@ -122,34 +135,33 @@ class _Page:
             for name in self._topics
             if (traffic := replicas.traffic_of(name)) is not None
         }
-        total = replicas.total_traffic()
+        all_traffic = replicas.all_traffic()
         for name, read in _TRAFFIC.items():
             yield row_of(
                 f"kafka_server_brokertopicmetrics_{name}_total",
                 [
-                    Sample(read(total), (ALL_TOPICS,)),
+                    Sample(sum(map(read, all_traffic)), (ALL_TOPICS,)),
                     *(Sample(read(traffic), (topic,)) for topic, traffic in by_topic.items()),
                 ],
             )
 
     def _logs(self) -> Iterator[Row]:
-        partitions = self._partitions
+        placed = self._placed
         for name, read in _LOG_GAUGES.items():
-            yield row_of(f"kafka_log_log_{name}", (Sample(read(p), _place(p)) for p in partitions))
-        tiered = [p for p in partitions if p.log.is_tiered]
+            yield row_of(f"kafka_log_log_{name}", (Sample(read(p), place) for p, place in placed))
         for name, read in _RETENTION_GAUGES.items():
             yield row_of(
                 f"kafka_log_remote_remotelogmanager_{name}",
-                (Sample(read(p), _place(p)) for p in tiered),
+                (Sample(read(p), place) for p, place in placed if p.log.is_tiered),
             )
         yield row_of(
             "strandline_log_tier_bytes",
             (
-                Sample(size_bytes, (*_place(p), tier))
-                for p in partitions
+                Sample(size_bytes, (*place, tier))
+                for p, place in placed
                 for tier, size_bytes in (
                     ("local", p.log.local.size_bytes),
-                    ("remote", p.log.tier_sizes.remote_bytes if p.log.is_tiered else 0),
+                    ("remote", p.log.remote_bytes if p.log.is_tiered else 0),
                 )
             ),
         )
@@ -259,8 +271,10 @@ _LOG_GAUGES: Mapping[str, Callable[[Partition], int]] = {
 }
 # Of tiered logs (KIP-1257).
 _RETENTION_GAUGES: Mapping[str, Callable[[Partition], int]] = {
-    "retentionsizeinpercent": lambda p: _percent(
-        p.log.tier_sizes.total_bytes, p.log.config.retention_bytes
+    "retentionsizeinpercent": lambda p: (
+        _percent(p.log.tier_sizes.total_bytes, p.log.config.retention_bytes)
+        if p.log.config.retention_bytes > 0
+        else 0
     ),
     "localretentionsizeinpercent": lambda p: _percent(
         p.log.local.size_bytes, p.log.config.effective_local_retention_bytes
@@ -271,11 +285,6 @@ _RETENTION_GAUGES: Mapping[str, Callable[[Partition], int]] = {
 def _percent(size_bytes: int, limit_bytes: int) -> int:
     """What is there of what may be; 0 without a limit."""
     return 100 * size_bytes // limit_bytes if limit_bytes > 0 else 0
-
-
-def _place(partition: Partition) -> tuple[str, str]:
-    where: TopicPartition = partition.topic_partition
-    return where.topic, str(where.partition)
 
 
 def _free_space(log_dirs: LogDirs) -> Iterator[Sample]:

@@ -5,7 +5,8 @@
     name{label="value"} 12
 
 A counter's samples end in `_total`; OpenMetrics wants the family's name without it. Pure: values
-in, lines out, a family at a time: a page of a hundred thousand lines need not be in memory.
+in, lines out, a family at a time: a page of a hundred thousand lines need not be in memory. What is
+kept for a page are its labels as text: ten families name the same partitions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from strandline.storage.values import dataclass
 
@@ -62,14 +63,32 @@ class Sample(NamedTuple):
     quantile: float | None = None
 
 
-def write_family(family: Family, samples: Iterable[Sample], wanted: Format) -> Iterator[str]:
-    """The lines of one family, its head first; nothing if it has no samples."""
+# Sets of labels as text, by their names and then by their values.
+LabelTexts: TypeAlias = dict[tuple[str, ...], dict[tuple[str, ...], str]]
+
+
+def write_family(
+    family: Family, samples: Iterable[Sample], wanted: Format, texts: LabelTexts | None = None
+) -> Iterator[str]:
+    """The lines of one family, its head first; nothing if it has no samples.
+
+    `texts` is what the families of one page share, empty for the first of them; it is filled.
+    """
     name = family.name
     if family.kind is Kind.COUNTER and wanted is Format.OPENMETRICS:
         name = name.removesuffix("_total")
     head = f"# HELP {name} {_help(family.help, wanted)}\n# TYPE {name} {family.kind}\n"
-    for sample in samples:
-        yield head + _line(family, sample)
+    known = {} if texts is None else texts.setdefault(family.labels, {})
+    name = family.name
+    for value, labels, suffix, quantile in samples:
+        text = known.get(labels)
+        if text is None:
+            text = known[labels] = _label_text(family, labels)
+        if quantile is not None:
+            text = f'{text[:-1]},quantile="{quantile}"}}' if text else f'{{quantile="{quantile}"}}'
+        # Most numbers are whole.
+        number = value if type(value) is int else _number(value)
+        yield f"{head}{name}{suffix}{text} {number}\n"
         head = ""
 
 
@@ -78,17 +97,14 @@ def end_of(wanted: Format) -> str:
     return "# EOF\n" if wanted is Format.OPENMETRICS else ""
 
 
-def _line(family: Family, sample: Sample) -> str:
-    assert len(sample.labels) == len(family.labels), (family, sample)
+def _label_text(family: Family, labels: tuple[str, ...]) -> str:
+    assert len(labels) == len(family.labels), (family, labels)
     pairs = [
         f'{name}="{_escaped(value)}"'
-        for name, value in zip(family.labels, sample.labels, strict=True)
+        for name, value in zip(family.labels, labels, strict=True)
         if value
     ]
-    if sample.quantile is not None:
-        pairs.append(f'quantile="{sample.quantile}"')
-    labels = "{" + ",".join(pairs) + "}" if pairs else ""
-    return f"{family.name}{sample.suffix}{labels} {_number(sample.value)}\n"
+    return "{" + ",".join(pairs) + "}" if pairs else ""
 
 
 def _number(value: float) -> str:

@@ -11,7 +11,7 @@ from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group import Group
 from strandline.broker.coordination.runtime import GroupCoordinator
 from strandline.broker.telemetry.exposition import Sample
-from strandline.broker.telemetry.rows import LOOKED_UP_PER_TURN, Step, row_of, single
+from strandline.broker.telemetry.rows import LOOKED_UP_PER_STEP, Step, row_of, single
 from strandline.storage.values import dataclass
 
 
@@ -52,7 +52,7 @@ def group_rows(
         _committed(groups, replicas, shown, shown_max=shown_max, left_out=left_out)
     ):
         offsets.append(offset)
-        if number % LOOKED_UP_PER_TURN == 0:
+        if number % LOOKED_UP_PER_STEP == 0:
             yield None
     yield row_of(
         "kafka_consumergroup_current_offset",

@@ -5,9 +5,10 @@
     /readyz    clients are served                                  200, 503 with the reason
 
 It shares the loop with Kafka's clients, so it is kept small in everything: connections, bytes of a
-request, seconds per connection. The page is made piece by piece; the next piece is made when the
-last one is in the socket: a client that does not read costs a piece and no page, and between two
-pieces the loop serves others. It has no password: bind it where only the monitoring gets.
+request, seconds per connection. The page is made piece by piece, so many in a turn of the loop as
+take a millisecond and are no more than the socket takes; the next ones are made when the last are
+in the socket: a client that does not read costs these and no page. In between the loop serves
+others. It has no password: bind it where only the monitoring gets.
 """
 
 from __future__ import annotations
@@ -28,8 +29,13 @@ CONNECTIONS_MAX = 16
 REQUEST_BYTES_MAX = 8 * 1024
 # So long a client may send nothing of its request, or read nothing of its answer.
 SILENCE_S_MAX = 15.0
-# A page takes as long as the loop lets it: a second with 2,000 partitions, many times that on a
-# machine that is busy. Prometheus ends it after its own scrape_timeout; this is for who does not.
+# So long pieces are made in one turn of the loop. A turn for each of a large page's thousands of
+# pieces would take as often as long as a turn does: half a minute where the loop is busy.
+TURN_S_MAX = 0.001
+# What is made in one turn and not taken by the socket lies in memory.
+TURN_BYTES_MAX = 64 * 1024
+# A page takes as long as the loop lets it: half a second with 10,000 partitions, many times that on
+# a machine that is busy. Prometheus ends it after its own scrape_timeout; this is for who does not.
 CONNECTION_S_MAX = 120.0
 _OPENMETRICS = b"application/openmetrics-text"
 _END_OF_HEADERS = b"\r\n\r\n"
@@ -172,11 +178,11 @@ class _Connection(asyncio.Protocol):
         self._send_on()
 
     def _send_on(self) -> None:
-        """Makes and sends one piece; the next in another turn of the loop."""
+        """Makes and sends as much as a turn of the loop may take; more in another turn."""
         if self._pieces is None or self._paused or self._transport is None:
             return
         try:
-            piece = next(self._pieces, None)
+            piece = _next_of(self._pieces)
         except Exception as error:
             # A page that ends in the middle is taken for no page at all.
             self._quiet_log.say(
@@ -216,6 +222,20 @@ class _Connection(asyncio.Protocol):
         self._pieces = None
         if self._transport is not None:
             self._transport.abort()
+
+
+def _next_of(pieces: Iterator[str]) -> str | None:
+    """As many of them as one turn of the loop may make; None behind the last."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + TURN_S_MAX
+    made: list[str] = []
+    size = 0
+    for piece in pieces:
+        made.append(piece)
+        size += len(piece)
+        if size >= TURN_BYTES_MAX or loop.time() >= end_s:
+            break
+    return "".join(made) if made else None
 
 
 _REASONS = {

@@ -32,7 +32,7 @@ def process_figures() -> Mapping[str, float]:
         figures["process_resident_memory_bytes"] = int(stat[_STAT_RESIDENT]) * os.sysconf(
             "SC_PAGE_SIZE"
         )
-        figures["process_open_fds"] = len(os.listdir(_PROC / "fd"))  # noqa: PTH208 (cheaper)
+        figures["process_open_fds"] = _open_file_count()
         boot_s = _boot_time_s()
         if boot_s is not None:
             ticks = os.sysconf("SC_CLK_TCK")
@@ -41,6 +41,12 @@ def process_figures() -> Mapping[str, float]:
         # No /proc: not Linux. What can be known without it is told.
         pass
     return figures
+
+
+def _open_file_count() -> int:
+    """Linux says it as the size of the folder since 6.2; before, ten thousand names take 10 ms."""
+    folder = _PROC / "fd"
+    return folder.stat().st_size or len(os.listdir(folder))  # noqa: PTH208 (cheaper)
 
 
 def _boot_time_s() -> int | None:

@@ -8,9 +8,11 @@ from typing import TypeAlias
 from strandline.broker.telemetry.exposition import Family, Sample
 from strandline.broker.telemetry.families import FAMILIES
 
-# Partitions and groups whose state is worked out between two looks at the loop: a page must not
+# Partitions and groups whose state is worked out between two looks at the time: a page must not
 # hold up clients.
-LOOKED_UP_PER_TURN = 5
+LOOKED_UP_PER_STEP = 5
+# Things that are only added up between two looks at the time.
+ADDED_UP_PER_STEP = 500
 
 # The value of label `topic` in the sum over all of them.
 ALL_TOPICS = ""

@@ -12,14 +12,17 @@ from strandline.broker.cluster.partition import Partition
 from strandline.broker.resizable_pool import ResizablePool
 from strandline.broker.telemetry.exposition import Sample
 from strandline.broker.telemetry.rows import (
+    ADDED_UP_PER_STEP,
     ALL_TOPICS,
-    LOOKED_UP_PER_TURN,
+    LOOKED_UP_PER_STEP,
     Row,
     Step,
     row_of,
     single,
 )
 from strandline.broker.telemetry.sources import Sources
+from strandline.storage.model import TopicPartition
+from strandline.storage.tiering.failures import FailureInfo
 from strandline.storage.tiering.lifecycle import SegmentState
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 
@@ -55,23 +58,19 @@ def tier_rows(
     if sources.tiering is None:
         return
     yield from _tiering_counters(sources, topics)
-    tiered: list[PartitionStatistics] = []
+    sums = _Sums()
     for number, partition in enumerate(partitions):
         statistics = sources.tiering.statistics_of(partition.topic_partition)
         if statistics is not None:
-            tiered.append(statistics)
-        if number % LOOKED_UP_PER_TURN == 0:
+            sums.add(statistics)
+        if number % LOOKED_UP_PER_STEP == 0:
             yield None
     prefix = "kafka_server_brokertopicmetrics_"
-    for name, read in _TIER_GAUGES.items():
-        yield row_of(prefix + name, _by_topic(tiered, read, topics))
-    yield row_of("strandline_remote_copy_waiting_segments", _waiting(tiered, topics))
+    for name in _TIER_GAUGES:
+        yield row_of(prefix + name, sums.by_topic(name, topics))
+    yield row_of("strandline_remote_copy_waiting_segments", sums.waiting(topics))
     now_ms = sources.clock.now_ms()
-    for name, failures in (
-        ("copy", [(s.topic_partition, s.copy_failure) for s in tiered]),
-        ("delete", [(s.topic_partition, s.delete_failure) for s in tiered]),
-    ):
-        failing = [(where, failure) for where, failure in failures if failure is not None]
+    for name, failing in (("copy", sums.failing_copies), ("delete", sums.failing_deletes)):
         left_out[f"{name} failures"] = max(0, len(failing) - sources.partitions_max)
         yield row_of(
             f"strandline_remote_{name}_failing_seconds",
@@ -100,10 +99,54 @@ def tier_rows(
     yield from _cold_reads(sources)
 
 
-def _tiering_counters(sources: Sources, topics: Sequence[str]) -> Iterator[Row]:
+class _Sums:
+    """What the partitions have together, of each topic; added up partition by partition."""
+
+    def __init__(self) -> None:
+        # By gauge, then by topic.
+        self._gauges: dict[str, Counter[str]] = {name: Counter() for name in _TIER_GAUGES}
+        self._waiting: Counter[tuple[str, str]] = Counter()
+        self.failing_copies: list[tuple[TopicPartition, FailureInfo]] = []
+        self.failing_deletes: list[tuple[TopicPartition, FailureInfo]] = []
+
+    def add(self, found: PartitionStatistics) -> None:
+        where = found.topic_partition
+        for name, read in _TIER_GAUGES.items():
+            self._gauges[name][where.topic] += read(found)
+        for segment in found.pending:
+            if segment.state is not SegmentState.ACTIVE:
+                self._waiting[where.topic, segment.state.name.lower()] += 1
+        if found.copy_failure is not None:
+            self.failing_copies.append((where, found.copy_failure))
+        if found.delete_failure is not None:
+            self.failing_deletes.append((where, found.delete_failure))
+
+    def by_topic(self, gauge: str, topics: Sequence[str]) -> Iterator[Sample]:
+        """All of them, then these topics."""
+        sums = self._gauges[gauge]
+        yield Sample(sums.total(), (ALL_TOPICS,))
+        for topic in topics:
+            if topic in sums:
+                yield Sample(sums[topic], (topic,))
+
+    def waiting(self, topics: Sequence[str]) -> Iterator[Sample]:
+        """Closed segments that are not archived, by topic and why."""
+        shown = set(topics)
+        return (
+            Sample(count, where)
+            for where, count in sorted(self._waiting.items())
+            if where[0] in shown
+        )
+
+
+def _tiering_counters(sources: Sources, topics: Sequence[str]) -> Iterator[Step]:
     by_name: dict[str, dict[str, float]] = defaultdict(dict)
-    for counter in sources.tiering_counters or ():
+    # As they are now: some may come and go before the last of them is added up.
+    counters = tuple(sources.tiering_counters or ())
+    for number, counter in enumerate(counters):
         by_name[counter.name][dict(counter.labels).get("topic", ALL_TOPICS)] = counter.value
+        if number % ADDED_UP_PER_STEP == 0:
+            yield None
     shown = set(topics)
     for ours, kafkas in _TIERING_COUNTERS.items():
         counts = by_name.get(ours, {})
@@ -114,35 +157,6 @@ def _tiering_counters(sources: Sources, topics: Sequence[str]) -> Iterator[Row]:
                 *(Sample(counts[topic], (topic,)) for topic in sorted(counts.keys() & shown)),
             ],
         )
-
-
-def _waiting(tiered: Sequence[PartitionStatistics], topics: Sequence[str]) -> Iterator[Sample]:
-    """Closed segments that are not archived, by topic and why."""
-    counts: Counter[tuple[str, str]] = Counter()
-    shown = set(topics)
-    for found in tiered:
-        topic = found.topic_partition.topic
-        if topic in shown:
-            counts.update(
-                (topic, segment.state.name.lower())
-                for segment in found.pending
-                if segment.state is not SegmentState.ACTIVE
-            )
-    return (Sample(count, where) for where, count in sorted(counts.items()))
-
-
-def _by_topic(
-    tiered: Sequence[PartitionStatistics],
-    read: Callable[[PartitionStatistics], int],
-    topics: Sequence[str],
-) -> Iterator[Sample]:
-    sums: Counter[str] = Counter()
-    for statistics in tiered:
-        sums[statistics.topic_partition.topic] += read(statistics)
-    yield Sample(sum(sums.values()), (ALL_TOPICS,))
-    for topic in topics:
-        if topic in sums:
-            yield Sample(sums[topic], (topic,))
 
 
 def _pools(pools: Mapping[str, ResizablePool], *, running_downloads: int) -> Iterator[Row]:

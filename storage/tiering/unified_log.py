@@ -151,14 +151,19 @@ class UnifiedLog:
 
     @property
     def tier_sizes(self) -> TierSizes:
-        manifest = None if self.remote is None else self.remote.manifest
-        remote_bytes = 0 if manifest is None else manifest.size_bytes
+        remote_bytes = self.remote_bytes
         only_local_bytes = sum(segment.size_bytes for segment in self.only_local_segments())
         return TierSizes(
             local_bytes=self.local.size_bytes,
             remote_bytes=remote_bytes,
             total_bytes=remote_bytes + only_local_bytes,
         )
+
+    @property
+    def remote_bytes(self) -> int:
+        """Bytes of the archived segments, as far as the manifest is known."""
+        manifest = None if self.remote is None else self.remote.manifest
+        return 0 if manifest is None else manifest.size_bytes
 
     def only_local_segments(self) -> list[LogSegment]:
         """Segments that the archive does not have (yet), the active one included."""

@@ -116,3 +116,67 @@ def test_a_client_that_reads_for_ever_is_let_go(monkeypatch: pytest.MonkeyPatch)
         server.close()
 
     asyncio.run(read_on())
+
+
+async def turns_of_a_scrape(server: MetricsServer) -> int:
+    """How often the loop came round while a page was made, sent and read."""
+    loop = asyncio.get_running_loop()
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns, counting
+        turns += 1
+        counting = loop.call_soon(count)
+
+    reader, writer = await connected(server, SCRAPE)
+    counting = loop.call_soon(count)
+    assert (await reader.read()).endswith(b"the end")
+    counting.cancel()
+    writer.close()
+    server.close()
+    return turns
+
+
+def test_a_page_of_many_small_pieces_takes_few_turns_of_a_busy_loop() -> None:
+    """Ten thousand partitions are 4,000 pieces: with a turn for each of them half a minute."""
+
+    def page(_wanted: Format) -> Iterator[str]:
+        for number in range(5000):
+            yield "" if number % 2 else "x"
+        yield "the end"
+
+    assert asyncio.run(turns_of_a_scrape(MetricsServer(page, lambda: ""))) < 2500
+
+
+def test_a_page_that_is_much_work_lets_others_run_in_between() -> None:
+    def page(_wanted: Format) -> Iterator[str]:
+        loop = asyncio.get_running_loop()
+        for _ in range(20):
+            end_s = loop.time() + http_server.TURN_S_MAX
+            while loop.time() < end_s:
+                pass
+            yield "x"
+        yield "the end"
+
+    assert asyncio.run(turns_of_a_scrape(MetricsServer(page, lambda: ""))) >= 20
+
+
+def test_a_page_that_is_not_read_is_not_made() -> None:
+    made = 0
+
+    def page(_wanted: Format) -> Iterator[str]:
+        nonlocal made
+        while True:
+            made += 1
+            yield "x" * http_server.TURN_BYTES_MAX
+
+    async def scrape() -> None:
+        server = MetricsServer(page, lambda: "")
+        _reader, writer = await connected(server, SCRAPE)
+        await emptied(server)
+        writer.close()
+        server.close()
+
+    asyncio.run(scrape())
+    # What the sockets and the reader's buffers take.
+    assert made * http_server.TURN_BYTES_MAX < 64 * 1024 * 1024
