@@ -64,7 +64,7 @@ def parse_config_value(definition: ConfigDef, text: str) -> object:
         case ConfigType.DOUBLE:
             value = _parse_number(definition, text)
         case ConfigType.LIST:
-            elements = tuple(part.strip() for part in text.split(",") if part.strip())
+            elements = _elements(text)
             for element in elements:
                 _check_choice(definition, element)
             return elements
@@ -76,6 +76,10 @@ def parse_config_value(definition: ConfigDef, text: str) -> object:
     if definition.maximum is not None and value > definition.maximum:
         raise InvalidConfig(f"{definition.name}={text}: must be at most {definition.maximum}")
     return value
+
+
+def _elements(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 # More digits than any bound has, and few enough that int() is quick on hostile text.
@@ -118,6 +122,39 @@ def _check_choice(definition: ConfigDef, text: str) -> None:
         raise InvalidConfig(
             f"{definition.name}={text!r}: expected one of {', '.join(definition.choices)}"
         )
+
+
+# Java writes numbers out between these, and with an exponent elsewhere.
+_PLAIN_FROM, _PLAIN_TO = 1e-3, 1e7
+
+
+def as_read(config_type: ConfigType, text: str) -> str:
+    """A checked text as Kafka writes the value that it reads in it: TRUE is true, 007 is 7.
+
+    As ConfigDef.convertToString.
+    """
+    match config_type:
+        case ConfigType.BOOLEAN:
+            return text.strip().lower()
+        case ConfigType.INT | ConfigType.LONG | ConfigType.SHORT:
+            return str(int(text))
+        case ConfigType.DOUBLE:
+            return _java_double(float(text))
+        case ConfigType.LIST:
+            return ",".join(_elements(text))
+        case _:
+            return text
+
+
+def _java_double(value: float) -> str:
+    """As Double.toString."""
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or _PLAIN_FROM <= abs(value) < _PLAIN_TO:
+        return repr(value)
+    digits = repr(value).partition("e")[0].replace(".", "").strip("-0")
+    mantissa, _, exponent = f"{value:.{max(len(digits) - 1, 1)}e}".partition("e")
+    return f"{mantissa}E{int(exponent)}"
 
 
 def nearest_name(name: str, known: Mapping[str, object]) -> str:

@@ -360,21 +360,25 @@ def operated(
     broker was started with), or from Kafka's.
     """
     _check_names([operation.name for operation in operations])
+    # None of them may be null, whatever else is wrong.
+    values = {
+        operation.name: _value(operation.name, operation.value)
+        for operation in operations
+        if operation.config_operation != ConfigOperation.DELETE
+    }
     altered = dict(properties)
     for operation in operations:
         name = operation.name
         match operation.config_operation:
             case ConfigOperation.SET:
-                altered[name] = _value(name, operation.value)
+                altered[name] = values[name]
             case ConfigOperation.DELETE:
                 altered.pop(name, None)
             case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
                 definition = _list_of(name, operation.config_operation, definitions)
                 inherited = defaults.get(name, definition.default)
                 altered[name] = _edited(
-                    altered.get(name, inherited),
-                    _value(name, operation.value),
-                    operation.config_operation,
+                    altered.get(name, inherited), values[name], operation.config_operation
                 )
                 _check_length(name, altered[name])
             case unknown:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from strandline.broker.cluster.topic_names import topic_name_fault
 from strandline.broker.config_rows import (
     ConfigRow,
+    ConfigSource,
     describe_all,
     describe_broker,
     describe_group,
@@ -32,9 +33,12 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from strandline.storage.config_definition import as_read
 
 # Each topic of a large cluster with some ten keys of its own.
 KEYS_MAX = 100_000
+# Of what could have set a value, Kafka shows these as it reads them, and others as they were set.
+OWN_SOURCES = (ConfigSource.DYNAMIC_TOPIC, ConfigSource.GROUP)
 
 
 class ConfigHandlers:
@@ -130,14 +134,16 @@ def _failed(
 def _entry(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsEntry:
     return DescribeConfigsEntry(
         name=row.name,
-        value=None if row.sensitive else row.value,
+        value=_shown(row, row.value, as_set=False),
         read_only=row.read_only,
         is_default=row.is_default,
         config_source=row.source,
         is_sensitive=row.sensitive,
         synonyms=[
             DescribeConfigsSynonym(
-                name=s.name, value=None if row.sensitive else s.value, source=s.source
+                name=s.name,
+                value=_shown(row, s.value, as_set=s.source not in OWN_SOURCES),
+                source=s.source,
             )
             for s in row.synonyms
         ]
@@ -146,3 +152,9 @@ def _entry(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsEn
         config_type=row.type.value,
         documentation=row.documentation if request.include_documentation else None,
     )
+
+
+def _shown(row: ConfigRow, text: str | None, *, as_set: bool) -> str | None:
+    if row.sensitive or text is None:
+        return None
+    return text if as_set else as_read(row.type, text)

@@ -243,7 +243,7 @@ class GroupHandlers:
         )
 
     def _describe(self, group_id: str, version: int, operations: int) -> DescribedGroup:
-        missing = "The group does not exist."
+        missing = f"Group {group_id} not found."
         try:
             group = self._coordinator.describe(group_id)
         except CoordinatorFault as fault:

@@ -17,6 +17,7 @@ from strandline.broker.protocol.messages.consumer_group_describe import (
 )
 from strandline.broker.protocol.messages.create_topics import (
     CreatableTopic,
+    CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -31,9 +32,11 @@ from strandline.broker.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
 )
 from strandline.broker.protocol.messages.incremental_alter_configs import (
+    ConfigOperation,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
+    IncrementalConfig,
 )
 from strandline.broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from tests.integration.group_calls import GroupMember, new_group
@@ -146,3 +149,53 @@ def test_a_sync_that_can_name_its_protocol_must(
     refused = client.ask(request, SyncGroupResponse, 5)
     assert refused.error_code == INCONSISTENT_GROUP_PROTOCOL
     assert client.ask(request, SyncGroupResponse, 4).error_code == 0
+
+
+# Told apart by how Java writes a value that it has read: of a number neither zeros nor signs.
+WRITTEN_AND_READ = {
+    "preallocate": ("TRUE", "true"),
+    "retention.ms": ("+0070", "70"),
+    "min.cleanable.dirty.ratio": ("1", "1.0"),
+    "cleanup.policy": ("compact , delete", "compact,delete"),
+    "compression.type": ("gzip", "gzip"),
+}
+
+
+def test_a_value_is_described_as_it_is_read_and_told_by_create_topics_as_it_was_written(
+    client: WireClient,
+) -> None:
+    name = "as-it-is-read"
+    configs = [
+        CreatableTopicConfig(name=key, value=written)
+        for key, (written, _) in WRITTEN_AND_READ.items()
+    ]
+    topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=configs)
+    (created,) = client.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse, 7).topics
+    told = {config.name: config.value for config in created.configs or ()}
+    asked = DescribeConfigsResource(
+        resource_type=ConfigResourceType.TOPIC,
+        resource_name=name,
+        configuration_keys=list(WRITTEN_AND_READ),
+    )
+    (described,) = client.ask(
+        DescribeConfigsRequest(resources=[asked], include_synonyms=True), DescribeConfigsResponse, 4
+    ).results
+    for key, (written, read) in WRITTEN_AND_READ.items():
+        (row,) = (row for row in described.configs if row.name == key)
+        assert (told[key], row.value, row.synonyms[0].value) == (written, read, read)
+
+
+def test_a_value_that_is_null_is_refused_before_anything_else_is_looked_at(
+    client: WireClient,
+) -> None:
+    operations = [
+        IncrementalConfig(name="retention.ms", config_operation=ConfigOperation.APPEND, value="1"),
+        IncrementalConfig(name="segment.ms", config_operation=ConfigOperation.SET, value=None),
+    ]
+    resource = IncrementalAlterConfigsResource(
+        resource_type=ConfigResourceType.BROKER, resource_name="", configs=operations
+    )
+    (refused,) = client.ask(
+        IncrementalAlterConfigsRequest(resources=[resource]), IncrementalAlterConfigsResponse, 1
+    ).responses
+    assert refused.error_code == INVALID_REQUEST
