@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
-from strandline.spark_lake.given_options import nearest, option_text
+from strandline.spark_lake.given_options import nearest, option_texts
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import COLUMNS, Engine, LakeOptions
 from strandline.spark_lake.planner import ScanPlan
@@ -46,7 +46,7 @@ QUEUE_BATCHES_MAX = 4
 # How often a thread that waits for room looks whether anybody still reads.
 LOOK_S = 0.2
 
-OptionValue: TypeAlias = str | int | bool | Mapping[str, object]
+OptionValue: TypeAlias = str | int | bool | Mapping[str, object] | None
 FilterTuple: TypeAlias = tuple[str, str, object]
 
 _OPERATORS: Mapping[str, tuple[Operator, bool]] = {
@@ -73,7 +73,7 @@ _TAKES = {
 
 
 def scan(
-    path: str,
+    path: str | os.PathLike[str],
     topics: str | Sequence[str] | None = None,
     *,
     columns: str | Sequence[str] | None = None,
@@ -105,7 +105,7 @@ def scan(
 
 
 def make_query(
-    path: str,
+    path: str | os.PathLike[str],
     topics: str | Sequence[str] | None = None,
     *,
     columns: str | Sequence[str] | None = None,
@@ -113,8 +113,8 @@ def make_query(
     options: Mapping[str, OptionValue] | None = None,
 ) -> Query:
     """Raises InvalidConfig."""
-    given = {name: option_text(value) for name, value in (options or {}).items()}
-    arguments = {"path": path}
+    given = option_texts(options or {})
+    arguments = {"path": os.fspath(path)}
     if topics is not None:
         arguments["subscribe"] = _joined("topics", topics)
     if columns is not None:

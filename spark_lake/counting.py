@@ -10,6 +10,7 @@ are counted by reading. Filters on keys and values are counted by reading too.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,7 +34,7 @@ from strandline.storage.remote.segment_meta import ChunkStatistics
 
 
 def count(
-    path: str,
+    path: str | os.PathLike[str],
     topics: str | Sequence[str] | None = None,
     *,
     filters: Sequence[FilterTuple] = (),

@@ -12,6 +12,7 @@ pushes the filters of a query down: here they are given, as to `scan`.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 def load(
     spark: SparkSession,
-    path: str,
+    path: str | os.PathLike[str],
     topics: str | Sequence[str] | None = None,
     *,
     columns: str | Sequence[str] | None = None,

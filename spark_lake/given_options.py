@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from operator import index
 from typing import TypeVar
 
 from strandline.storage.errors import InvalidConfig
@@ -76,11 +77,19 @@ _MAY_BE_EMPTY = ("s3.", "schemaRegistry.auth")
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
 
 
+def option_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Options of Python as Spark would hand them over. One that is None was not given.
+
+    So `{"s3.token": os.environ.get("AWS_SESSION_TOKEN")}` is right with and without a token.
+    """
+    return {name: option_text(value) for name, value in options.items() if value is not None}
+
+
 def option_text(value: object) -> str:
-    """An option as Spark would hand it over: JSON for a mapping, `true` and `false`."""
+    """JSON for a mapping, `true` and `false`; numpy's and pandas' numbers are numbers."""
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value) if isinstance(value, Mapping) else str(value)
+    return json.dumps(value, default=index) if isinstance(value, Mapping) else str(value)
 
 
 class GivenOptions:

@@ -8,6 +8,7 @@ A view is named after its topic, with `_` for `.` and `-`, which SQL would take 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from strandline.spark_lake.arrow_scan import OptionValue
 from strandline.spark_lake.bound_options import narrowed
 from strandline.spark_lake.catalog import Catalog
 from strandline.spark_lake.frames import load
-from strandline.spark_lake.given_options import option_text
+from strandline.spark_lake.given_options import option_texts
 from strandline.spark_lake.jvm_engine import ruled_out
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import Engine, LakeOptions
@@ -34,7 +35,7 @@ _OF_A_VIEW = ("path", "subscribe", "subscribepattern", "assign")
 
 def register_views(
     spark: SparkSession,
-    path: str,
+    path: str | os.PathLike[str],
     topics: str | Iterable[str] | None = None,
     *,
     options: Mapping[str, OptionValue] | None = None,
@@ -48,7 +49,8 @@ def register_views(
     Raises InvalidConfig, for a topic that the archive does not have too, and what the bucket
     answers; then no view was made.
     """
-    given = {name: option_text(value) for name, value in (options or {}).items()}
+    path = os.fspath(path)
+    given = option_texts(options or {})
     for name in given:
         if name.lower() in _OF_A_VIEW:
             raise InvalidConfig(

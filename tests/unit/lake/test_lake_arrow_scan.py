@@ -262,6 +262,12 @@ def test_values_of_numpy_and_pandas_are_filters_as_pythons_are(archive: ArchiveB
     assert offsets(("timestamp", "<", at)) == offsets(("timestamp", "<", np.int64(START_MS + 1000)))
     keys = pd.Series(["key-1", "key-2"])
     assert offsets(("key", "in", keys)) == offsets(("key", "in", [b"key-1", "key-2"])) != []
+    some = {"assign": {"t": [np.int64(0)]}, "endingOffsets": {"t": {"0": np.int64(2)}}}
+    assert count(archive.url, options=some) == 2
+
+
+def test_a_folder_may_be_a_path(archive: ArchiveBuilder) -> None:
+    assert scan(archive.path, "t").read_all().num_rows == count(archive.path, "t") > 0
 
 
 def test_partitions_beside_a_topics_name_are_not_passed_over(archive: ArchiveBuilder) -> None:

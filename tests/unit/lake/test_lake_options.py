@@ -376,6 +376,13 @@ def test_s3_options_reach_s3fs() -> None:
     assert arguments["endpoint_url"] == "http://s3"
 
 
+def test_an_option_that_is_none_was_not_given() -> None:
+    """As Spark has it: what an environment does not have is no text `None`."""
+    given = {"s3.key": "k", "s3.token": None, "s3.region": None, "minPartitions": None}
+    options = make_query("s3://b", "t", options=given).options
+    assert (options.s3, options.splits_min) == (S3Options(key="k"), 1)
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:9000", "minio", "http://", "s3://minio"])
 def test_an_endpoint_that_is_none_is_refused(text: str) -> None:
     said = refused({**REQUIRED, "s3.endpoint.url": text})
