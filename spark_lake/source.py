@@ -18,7 +18,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyspark
 from pyspark.errors import PySparkException
@@ -159,6 +159,18 @@ class StrandlineDataSource(DataSource):
                 f"streams need PySpark 4.2 or later, this is {pyspark.__version__}"
             ) from error
         return StrandlineStreamReader(self._query(Mode.STREAM, schema))
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """Raises InvalidConfig: what Spark says by itself has no remedy."""
+        raise InvalidConfig(
+            f'format("{FORMAT_NAME}") only reads: records come into the archive through their'
+            ' broker, to which Spark writes with format("kafka")'
+        )
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802  # Spark's
+        """Raises what `writer` does."""
+        self.writer(schema, overwrite)
 
     def _query(self, mode: Mode, schema: StructType) -> Query:
         query = Query(self._parsed(mode), columns=schema.fieldNames())

@@ -374,6 +374,14 @@ def test_wrong_options_are_explained(
     assert says in str(caught.value)
 
 
+def test_writing_is_refused_with_what_to_do_instead(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    writer = load(spark, archive).write.format("strandline").mode("append")
+    with pytest.raises(PySparkException, match=r'only reads: .* writes with format\("kafka"\)'):
+        writer.save(archive.url)
+
+
 def test_another_python_for_the_workers_is_warned_of(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
