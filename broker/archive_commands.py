@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_table
 from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.coordination.group_archive import read_group_state
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import BarProgress, working
 from strandline.broker.tools.printing import counted, human_bytes, plain
@@ -27,27 +28,32 @@ from strandline.storage import files
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     CorruptFile,
+    CorruptRecords,
     InvalidConfig,
+    ObjectCorrupt,
     StorageError,
     UnknownTopic,
     UnsupportedFormat,
 )
-from strandline.storage.model import TopicIdPartition
+from strandline.storage.model import TopicId, TopicIdPartition
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
+    GROUPS_PREFIX,
     MANIFEST_FILE,
     TOPICS_PREFIX,
+    group_state_key,
+    parse_group_state_key,
     parse_topic_folder,
     topic_folder,
     topic_key,
 )
 from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.s3 import S3Store
-from strandline.storage.remote.topic_info import TopicInfo, list_topics, load_topic_info
-from strandline.storage.tiering.findings import Finding, PartitionReport
+from strandline.storage.remote.topic_info import DamagedTopic, list_topics, load_topic_info
+from strandline.storage.tiering.findings import Damage, Finding, PartitionReport
 from strandline.storage.tiering.orphans import (
     SAFE_REASONS,
     Orphan,
@@ -55,7 +61,7 @@ from strandline.storage.tiering.orphans import (
     delete_orphans,
     time_of_both,
 )
-from strandline.storage.tiering.repair import repair_meta
+from strandline.storage.tiering.repair import drop_pieces, repair_meta
 from strandline.storage.tiering.scrub import PARALLEL_MAX, Depth, Scrub
 from strandline.storage.values import dataclass
 
@@ -75,19 +81,29 @@ class VerifyOptions:
     topic: str | None = None
     depth: Depth = Depth.CHECKSUMS
     repair: bool = False
+    drop_pieces: bool = False
     state: Path | None = None
 
 
 # --- verify ----------------------------------------------------------------------------------
 
+_BRING_BACK = (
+    "bring it back from a version of the bucket; a broker that has the topic writes it again, with"
+    " the first segment that it archives after its next start"
+)
+
 
 def verify(store: ObjectStore, options: VerifyOptions) -> int:
     """Looks at every partition and prints what is wrong; the exit code. Raises StrandlineError."""
     store.check()
-    found = list_topics(store)
-    troubles = [] if options.topic else [*_check_cluster(store), *_check_topics(store, found)]
-    topics = [info for info in found if options.topic in (None, info.topic)]
-    if options.topic and not topics:
+    damaged: list[DamagedTopic] = []
+    topics = list_topics(store, topic=options.topic, damaged=damaged)
+    troubles = [f"{topic.reason}; {_BRING_BACK}" for topic in damaged]
+    if not options.topic:
+        known = {(info.topic, info.topic_id) for info in topics}
+        known |= {(topic.folder.topic, topic.folder.topic_id) for topic in damaged}
+        troubles += [*_check_cluster(store), *_check_groups(store), *_check_topics(store, known)]
+    if options.topic and not (topics or damaged):
         raise UnknownTopic(f"no topic {options.topic!r} is archived at {store.url}")
     wanted = [
         TopicIdPartition(info.topic, info.topic_id, number)
@@ -100,7 +116,7 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
     try:
         _look(store, wanted, options, state, reports)
     except (StorageError, KeyboardInterrupt):
-        _tell(store, reports, troubles, replace(options, repair=False))
+        _tell(store, reports, troubles, replace(options, repair=False, drop_pieces=False))
         raise
     left = _tell(store, reports, troubles, options)
     if not left:
@@ -167,9 +183,28 @@ def _check_cluster(store: ObjectStore) -> list[str]:
     return []
 
 
-def _check_topics(store: ObjectStore, found: Sequence[TopicInfo]) -> list[str]:
+def _check_groups(store: ObjectStore) -> list[str]:
+    """Which groups' offsets a restore could not read."""
+
+    def check(number: int) -> str:
+        try:
+            read_group_state(store, number)
+        except (CorruptRecords, ObjectCorrupt) as error:
+            return (
+                f"{group_state_key(number)}: offsets of groups cannot be read: {error}. A broker"
+                " that has them writes them again with the next commit; without its disk: bring the"
+                " object back from a version of the bucket, or `strandline restore --skip-damaged`"
+            )
+        return ""
+
+    numbers = (parse_group_state_key(info.key) for info in store.list(GROUPS_PREFIX))
+    with ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor:
+        found = executor.map(check, [number for number in numbers if number is not None])
+        return [text for text in found if text]
+
+
+def _check_topics(store: ObjectStore, known: Collection[tuple[str, TopicId]]) -> list[str]:
     """Which topics nobody can find any more: a purge takes `topic.json` last of all."""
-    known = {(info.topic, info.topic_id) for info in found}
     lost = [
         folder
         for name in store.list_folders(TOPICS_PREFIX)
@@ -179,8 +214,7 @@ def _check_topics(store: ObjectStore, found: Sequence[TopicInfo]) -> list[str]:
     ]
     return [
         f"{topic_key(folder.topic, folder.topic_id)} is missing, and yet the topic has manifests:"
-        " bring it back from a version of the bucket; a broker that has the topic writes it again,"
-        " with the first segment that it archives after its next start"
+        f" {_BRING_BACK}"
         for folder in lost
         # It may have been made since the others were listed.
         if load_topic_info(store, folder.topic, folder.topic_id) is None
@@ -207,7 +241,8 @@ def _tell(
     for text in (*troubles, *(f"not looked at: {text}" for text in unread)):
         print(f"strandline: {text}", file=sys.stderr)
     repaired = _repair(store, findings) if options.repair else 0
-    return len(findings) + len(troubles) + len(unread) - repaired
+    dropped = _drop_pieces(store, findings) if options.drop_pieces else 0
+    return len(findings) + len(troubles) + len(unread) - repaired - dropped
 
 
 _FINDING_COLUMNS = ("partition", "offset", "what", "object", "detail", "what to do")
@@ -266,6 +301,26 @@ def _repair(store: ObjectStore, findings: Sequence[Finding]) -> int:
         else:
             print(f"repaired: {finding.key} is now {key}")
     return repaired
+
+
+def _drop_pieces(store: ObjectStore, findings: Sequence[Finding]) -> int:
+    dropped = 0
+    for finding in findings:
+        if finding.damage is not Damage.TAIL:
+            continue
+        try:
+            is_done = drop_pieces(
+                store, finding.partition, damaged_key=finding.key, clock=SystemClock()
+            )
+        except StorageError as error:
+            print(f"strandline: not dropped: {finding.key}: {error}", file=sys.stderr)
+            continue
+        dropped += 1
+        if is_done:
+            print(f"dropped: {finding.key}, and what came after it")
+        else:
+            print(f"nothing to drop any more: no open segment has {finding.key}")
+    return dropped
 
 
 class _State:

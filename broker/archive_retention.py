@@ -31,7 +31,7 @@ def print_retention(
 ) -> int:
     """The exit code. None stands for what the topic's own property says. Raises StrandlineError."""
     store.check()
-    infos = [info for info in list_topics(store) if info.topic == topic and not info.is_deleted]
+    infos = [info for info in list_topics(store, topic=topic) if not info.is_deleted]
     if not infos:
         raise UnknownTopic(f"no topic {topic!r} is archived at {store.url}")
     limits = _limits(infos[0], retention_ms, retention_bytes)

@@ -52,8 +52,8 @@ _ARCHIVE_EXAMPLES = {
 
 _ARCHIVE_NOTES = """
 Works on the bucket alone: no broker has to run, and one that runs is not
-disturbed. Nothing is changed there but by verify --repair, orphans --delete
-and lifecycle --apply. Credentials come from the usual AWS chain.
+disturbed. Nothing is changed there but by verify --repair and --drop-pieces,
+orphans --delete and lifecycle --apply. Credentials come from the usual AWS chain.
 """
 
 _VERIFY_EXAMPLES = """
@@ -159,6 +159,11 @@ def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     depth.add_argument("--deep", action="store_true", help="read every byte of every segment")
     verify.add_argument(
         "--repair", action="store_true", help="make damaged .meta objects again from their segments"
+    )
+    verify.add_argument(
+        "--drop-pieces",
+        action="store_true",
+        help="give damaged pieces of open segments up, and what came after them",
     )
     verify.add_argument(
         "--state",
@@ -383,6 +388,7 @@ def _archive_verify(options: argparse.Namespace) -> int:
             topic=options.topic,
             depth=Depth.SIZES if options.quick else depth,
             repair=options.repair,
+            drop_pieces=options.drop_pieces,
             state=options.state,
         ),
     )

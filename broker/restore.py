@@ -55,6 +55,7 @@ from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
     DiskError,
+    ObjectCorrupt,
     StorageError,
     UnsupportedFormat,
 )
@@ -65,9 +66,15 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
+from strandline.storage.remote.keys import group_state_key
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.topic_info import TopicInfo, list_topics, load_topic_info
+from strandline.storage.remote.topic_info import (
+    DamagedTopic,
+    TopicInfo,
+    list_topics,
+    load_topic_info,
+)
 from strandline.storage.tiering.restoring import ArchivedState, read_partition, write_partition
 from strandline.storage.values import dataclass
 
@@ -135,8 +142,9 @@ class Restore:
         progress: Progress,
         skip_damaged: bool = False,
     ) -> None:
-        """With `skip_damaged` partitions whose manifest is damaged are left out: they stay
-        unavailable, and the others are restored.
+        """With `skip_damaged` what is damaged is left out, and the rest restored: partitions whose
+        manifest or open segment is, which stay unavailable; descriptions of topics that the mirror
+        does not know; groups' offsets.
         """
         self._config = config
         self._store = store
@@ -203,12 +211,18 @@ class Restore:
         mirrored = metadata.refresh()
         self._progress.advance()
         with ThreadPoolExecutor(PARALLEL_READS_MAX, "restore") as executor:
-            topics = find_topics(store, mirrored, executor)
+            topics, damaged_topics = self._find_topics(executor, mirrored)
             corrections = correct_topics(mirrored, topics, node_id=self._config.node_id)
             image = mirrored.apply_entry(corrections.records)
             self._check_nodes(image)
-            states, problems = self._read_partitions(executor, image)
-            groups = self._read_groups(executor, image)
+            states, damaged_partitions = self._read_partitions(executor, image)
+            groups, damaged_groups = self._read_groups(executor, image)
+        damaged = (*damaged_topics, *damaged_partitions, *damaged_groups)
+        if damaged and not self._skip_damaged:
+            raise RestoreRefused(
+                "damaged, nothing was restored (--skip-damaged restores the rest):"
+                + "".join(f"\n  {line}" for line in damaged)
+            )
         numbers = correct_numbers(
             image,
             {state.partition: state.leader_epoch for state in states.values()},
@@ -221,7 +235,7 @@ class Restore:
             records=(*corrections.records, *numbers),
             states=states,
             groups=groups,
-            problems=(*corrections.problems, *problems),
+            problems=(*corrections.problems, *damaged),
         )
 
     def _check_nodes(self, image: MetadataImage) -> None:
@@ -231,6 +245,17 @@ class Restore:
                 f"the archive was written by node {', '.join(map(str, sorted(others)))}, this is"
                 f" node.id={self._config.node_id}: restore with the same node.id"
             )
+
+    def _find_topics(
+        self, executor: ThreadPoolExecutor, mirrored: MetadataImage
+    ) -> tuple[tuple[TopicInfo, ...], list[str]]:
+        topics, damaged = find_topics(self._store, mirrored, executor)
+        texts = []
+        for topic in damaged:
+            is_known = topic.folder.topic_id in mirrored.topics_by_id
+            what = "restored as the metadata have it" if is_known else "left out"
+            texts.append(f"{topic.folder.topic}: description damaged, {what}: {topic.reason}")
+        return topics, texts
 
     def _read_partitions(
         self, executor: ThreadPoolExecutor, image: MetadataImage
@@ -259,32 +284,34 @@ class Restore:
                 damaged.append(f"{key}: damaged, not restored: {found}")
             else:
                 states[key] = found
-        if damaged and not self._skip_damaged:
-            raise RestoreRefused(
-                "damaged manifests, nothing was restored (--skip-damaged restores the others):"
-                + "".join(f"\n  {line}" for line in damaged)
-            )
         return states, damaged
 
     def _read_groups(
         self, executor: ThreadPoolExecutor, image: MetadataImage
-    ) -> dict[int, LiveRecords]:
+    ) -> tuple[dict[int, LiveRecords], list[str]]:
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is None:
-            return {}
+            return {}, []
         numbers = [partition.partition for partition in topic.partitions]
         self._progress.begin("groups", len(numbers))
 
-        def read(number: int) -> LiveRecords | None:
+        def read(number: int) -> LiveRecords | str | None:
             try:
                 return read_group_state(self._store, number)
-            except CorruptRecords as error:
-                raise RestoreRefused(f"groups of partition {number}: {error}") from error
+            except (CorruptRecords, ObjectCorrupt) as error:
+                key = group_state_key(number)
+                return f"{key}: offsets of groups are damaged, not restored: {error}"
             finally:
                 self._progress.advance()
 
-        found = zip(numbers, executor.map(read, numbers), strict=True)
-        return {number: live for number, live in found if live is not None}
+        groups: dict[int, LiveRecords] = {}
+        damaged: list[str] = []
+        for number, live in zip(numbers, executor.map(read, numbers), strict=True):
+            if isinstance(live, str):
+                damaged.append(live)
+            elif live is not None:
+                groups[number] = live
+        return groups, damaged
 
     # --- 2 mark ------------------------------------------------------------------------------
 
@@ -382,13 +409,14 @@ def _end(archive: _Archive, key: TopicPartition) -> Offset | None:
 
 def find_topics(
     store: ObjectStore, image: MetadataImage, executor: Executor
-) -> tuple[TopicInfo, ...]:
+) -> tuple[tuple[TopicInfo, ...], list[DamagedTopic]]:
     """Every topic of the archive: those that are listed, and those that `image` knows by name."""
-    listed = list_topics(store, executor=executor)
-    seen = {info.topic_id for info in listed}
+    damaged: list[DamagedTopic] = []
+    listed = list_topics(store, executor=executor, damaged=damaged)
+    seen = {info.topic_id for info in listed} | {topic.folder.topic_id for topic in damaged}
     unseen = [topic for topic in image.topics.values() if topic.topic_id not in seen]
     loaded = executor.map(lambda t: load_topic_info(store, t.name, t.topic_id), unseen)
-    return (*listed, *(info for info in loaded if info is not None))
+    return (*listed, *(info for info in loaded if info is not None)), damaged
 
 
 def _row(key: TopicPartition, state: ArchivedState) -> RestoredPartition:

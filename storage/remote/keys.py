@@ -107,6 +107,13 @@ def group_state_key(partition: int) -> str:
     return f"{GROUPS_PREFIX}{partition}.log"
 
 
+def parse_group_state_key(key: str) -> int | None:
+    """The partition of `__consumer_offsets` that the object is of; None for other names."""
+    number = key.removeprefix(GROUPS_PREFIX).removesuffix(LOG_SUFFIX)
+    is_one = number.isascii() and number.isdecimal()
+    return int(number) if is_one and key == group_state_key(int(number)) else None
+
+
 def topic_folder(topic: str, topic_id: TopicId) -> str:
     """`topics/<topic>-<topic id>/`: prefix of everything that belongs to the topic."""
     return f"{TOPICS_PREFIX}{topic}-{topic_id}/"

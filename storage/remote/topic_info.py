@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import field
 
-from strandline.storage.errors import ObjectNotFound
+from strandline.storage.errors import CorruptFile, ObjectNotFound, UnsupportedFormat
 from strandline.storage.model import Buffer, TimestampMs, TopicId
 from strandline.storage.remote.json_document import Json, decode_document, encode_document
 from strandline.storage.remote.keys import (
@@ -89,6 +89,14 @@ class TopicInfo:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedTopic:
+    """A `topic.json` that is there and says nothing; `reason` names it."""
+
+    folder: TopicFolder
+    reason: str
+
+
 def load_topic_info(store: ObjectStore, topic: str, topic_id: TopicId) -> TopicInfo | None:
     """The topic's description; None if there is none. Raises as `ObjectStore.get` and `decode`."""
     key = topic_key(topic, topic_id)
@@ -105,7 +113,8 @@ def change_topic_info(
 
     Only over what `change` saw: a write that was given up and is done late would otherwise take
     back a deletion, or delete what is wanted again. Raises PreconditionFailed if somebody else was
-    faster, and as `ObjectStore.get_object` and `decode`.
+    faster, and as `ObjectStore.get_object`. A damaged description counts as none, and is replaced:
+    who writes here has the topic, or lets it go. Raises UnsupportedFormat for a later release's.
     """
     known: TopicInfo | None = None
     condition: PutCondition = IfAbsent()
@@ -114,8 +123,14 @@ def change_topic_info(
     except ObjectNotFound:
         pass
     else:
-        known = TopicInfo.decode(stored.body, source=wanted.key)
         condition = IfMatches(stored.info.etag)
+        try:
+            known = TopicInfo.decode(stored.body, source=wanted.key)
+        except CorruptFile as error:
+            log.warning(
+                "damaged topic.json is written anew",
+                extra={"fields": {"topic": wanted.topic, "reason": str(error)}},
+            )
     changed = change(known)
     if changed is not None:
         save_topic_info(store, changed, condition=condition)
@@ -134,25 +149,41 @@ def delete_topic_info(store: ObjectStore, info: TopicInfo) -> None:
     store.delete([info.key])
 
 
-def list_topics(store: ObjectStore, *, executor: Executor | None = None) -> tuple[TopicInfo, ...]:
-    """Every topic of the archive, deleted ones included, in order of their folders' names.
+def list_topics(
+    store: ObjectStore,
+    *,
+    topic: str | None = None,
+    executor: Executor | None = None,
+    damaged: list[DamagedTopic] | None = None,
+) -> tuple[TopicInfo, ...]:
+    """Every topic of the archive, or of that name, deleted ones included, by their folders' names.
 
     One LIST of the folder level and one GET per topic, in parallel on `executor` if there is one
     (which must not be the pool that runs this call). Folders that are no topic's, and folders
-    without `topic.json`, are left out; the latter are logged.
+    without `topic.json`, are left out; the latter are logged. What cannot be read is added to
+    `damaged`; without such a list, raises CorruptFile or UnsupportedFormat.
     """
     folders = [
         folder
         for name in store.list_folders(TOPICS_PREFIX)
-        if (folder := parse_topic_folder(name)) is not None
+        if (folder := parse_topic_folder(name)) is not None and topic in (None, folder.topic)
     ]
 
-    def load(folder: TopicFolder) -> TopicInfo | None:
-        return load_topic_info(store, folder.topic, folder.topic_id)
+    def load(folder: TopicFolder) -> TopicInfo | DamagedTopic | None:
+        try:
+            return load_topic_info(store, folder.topic, folder.topic_id)
+        except (CorruptFile, UnsupportedFormat) as error:
+            if damaged is None:
+                raise
+            return DamagedTopic(folder=folder, reason=str(error))
 
     loaded = executor.map(load, folders) if executor else map(load, folders)
     topics: list[TopicInfo] = []
     for folder, info in zip(folders, loaded, strict=True):
+        if isinstance(info, DamagedTopic):
+            assert damaged is not None
+            damaged.append(info)
+            continue
         if info is None:
             log.warning(
                 "archive folder without topic.json",

@@ -104,7 +104,7 @@ def list_segments(
 
 
 def _topics(store: ObjectStore, topic: str | None) -> list[TopicInfo]:
-    return [info for info in list_topics(store) if topic is None or info.topic == topic]
+    return list(list_topics(store, topic=topic))
 
 
 def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedPartition:

@@ -45,7 +45,8 @@ _ADVICE = {
     Damage.LOG_CORRUPT: "bring it back from a version of the bucket",
     Damage.META_MISSING: "--repair makes it again from the segment",
     Damage.META_CORRUPT: "--repair makes it again from the segment",
-    Damage.TAIL: "nothing while the broker has its disk: the closed segment replaces it",
+    Damage.TAIL: "nothing while the broker has its disk: the closed segment replaces it. Without:"
+    " bring it back from a version of the bucket, or give its records up with --drop-pieces",
     Damage.FACTS: "bring back an older version of the manifest or of the segment",
 }
 

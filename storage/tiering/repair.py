@@ -12,6 +12,8 @@ needs no repair: the segment was merged, compacted, let go, or repaired by someb
 Only for segments without transactions: which of them were aborted is not in the segment alone.
 Producers are not in it either; only the last segment's are ever asked for, by a restore, which says
 when it does without.
+
+Of the open segment there is nothing to make a piece of: `drop_pieces` goes on without it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,38 @@ from strandline.storage.tiering.segment_walk import AdaptiveWalk
 
 # A busy partition commits every few seconds, and a repair downloads a segment meanwhile.
 ATTEMPTS_MAX = 10
+
+
+def drop_pieces(
+    store: ObjectStore, partition: TopicIdPartition, *, damaged_key: str, clock: Clock
+) -> bool:
+    """Takes a damaged piece of the open segment, and those behind it, out of the manifest. Blocks.
+
+    For who has neither the piece nor the disk: their records are lost, and the log goes on behind
+    what is left. A broker that has them puts them into the bucket again. False if the manifest does
+    not name the piece any more. One commit, so a crash leaves it as it was, or done.
+
+    Raises ManifestFenced if others committed meanwhile every time, and what the store raises.
+    """
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        stored = manifest_store.load(store, partition)
+        if stored is None:
+            raise ObjectNotFound(manifest_key(partition), "repair", "no manifest")
+        tail = stored.manifest.tail
+        keys = [part.key for part in tail]
+        if damaged_key not in keys:
+            return False
+        kept = tail[: keys.index(damaged_key)]
+        try:
+            manifest_store.commit(
+                store, stored, stored.manifest.with_tail(kept, marked_ms=clock.now_ms())
+            )
+        except ManifestFenced:
+            if attempt == ATTEMPTS_MAX:
+                raise
+            continue
+        return True
+    raise AssertionError("the last attempt returns or raises")
 
 
 def repair_meta(

@@ -2,11 +2,13 @@
 
     manifest.json   log start, end of the archive, leader epoch      one GET
     last .meta      producers and lineage at that end                one GET
-    .tail           what there is of the open segment                one GET per part
+    .tail           what there is of the open segment                one HEAD, one GET per part
 
 No archived segment is downloaded: the local log begins where the archive ends, with what the bucket
 has of the open segment, and everything before it is read cold. `read_partition` only reads, so that
-nothing is on disk before the whole archive was found to be readable.
+nothing is on disk before the whole archive was found to be readable. A part that is lost is as bad
+as a manifest that is: the records behind it would be lost, and their offsets given to others,
+without anybody's having said so.
 
 Blocking throughout.
 """
@@ -29,7 +31,12 @@ from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.remote.tail import TailPart
-from strandline.storage.tiering.tail_copy import append_part, read_part, usable_tail
+from strandline.storage.tiering.tail_copy import (
+    append_part,
+    fault_of_part,
+    read_part,
+    usable_tail,
+)
 from strandline.storage.values import dataclass
 
 
@@ -80,21 +87,34 @@ class ArchivedState:
 
 
 def read_partition(store: ObjectStore, partition: TopicIdPartition) -> ArchivedState:
-    """Reads manifest and last `.meta`.
+    """Reads manifest and last `.meta`, and asks for the parts of the open segment.
 
-    Raises CorruptFile or UnsupportedFormat if the manifest is damaged or lost, and what the store
-    raises. Only a plain 404, and an empty folder, mean that nothing was archived.
+    Raises CorruptFile or UnsupportedFormat if manifest or parts are damaged or lost, and what the
+    store raises. Only a plain 404, and an empty folder, mean that nothing was archived.
     """
     stored = manifest_store.load_or_refuse(store, partition)
     if stored is None:
         return ArchivedState(partition=partition, manifest=None)
     manifest = stored.manifest
+    _check_tail(store, manifest)
     if manifest.is_empty:
         return ArchivedState(partition=partition, manifest=manifest)
     last = ManifestPages(store, pages_max=1).find(manifest, manifest.end_offset - 1)
     if last is None:
         raise CorruptFile(f"{partition}: no entry ends at {manifest.end_offset}")
     return _with_state_at_end(store, manifest, last)
+
+
+def _check_tail(store: ObjectStore, manifest: Manifest) -> None:
+    for part in usable_tail(manifest):
+        fault = fault_of_part(store, part)
+        if fault:
+            raise CorruptFile(
+                f"{part.key}: {fault}: records from {part.base_offset} to"
+                f" {manifest.tail_end_offset - 1} were in this piece of the open segment, or came"
+                " after it. Bring it back (a bucket with versioning still has it); or, if they are"
+                " to be given up: `strandline archive verify --drop-pieces`"
+            )
 
 
 def _with_state_at_end(store: ObjectStore, manifest: Manifest, last: SegmentEntry) -> ArchivedState:

@@ -3,6 +3,7 @@
     manifest     readable; ranges in order, no gap above the log start, no overlap; epochs grow
     pages        there, their checksum is the manifest's, their entries are its range
     segments     `.log` and `.meta` are there, with the manifest's size and checksum
+    pieces       of the open segment: the same
     DEEP         every byte: batches' CRCs, offsets, counts, times; indexes true to the log
 
 Nothing is changed here: each finding says what could be done about it (findings.py). What a store
@@ -58,6 +59,7 @@ from strandline.storage.tiering.orphans import is_beyond
 from strandline.storage.tiering.segment_download import SegmentDownloads
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
 from strandline.storage.tiering.segment_walk import AdaptiveWalk
+from strandline.storage.tiering.tail_copy import fault_of_part, read_part
 from strandline.storage.values import dataclass
 
 # Requests at the same time; a HEAD takes 30 ms, so 500 segments a second.
@@ -178,15 +180,15 @@ class Scrub:
 
     def _check_tail(self, manifest: Manifest) -> Iterator[Finding]:
         for part in manifest.tail:
-            detail = ""
-            try:
-                info = self._store.head(part.key)
-                if info.size_bytes != part.size_bytes or info.crc32c not in (None, part.crc32c):
-                    detail = "is not what the manifest says"
-            except ObjectNotFound:
-                detail = "is missing"
-            except ObjectCorrupt as error:
-                detail = str(error)
+            detail = fault_of_part(self._store, part)
+            if not detail and self._depth is Depth.EVERYTHING:
+                try:
+                    read_part(self._store, part)
+                except ObjectNotFound:
+                    # It was let go since it was asked for; the second look knows.
+                    detail = "is missing"
+                except ObjectCorrupt as error:
+                    detail = str(error)
             if detail:
                 yield Finding(
                     partition=manifest.topic_id_partition,

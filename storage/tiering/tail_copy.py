@@ -19,7 +19,12 @@ from functools import partial
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import TAIL_AFTER_PART, crash_point
-from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    ObjectCorrupt,
+    ObjectNotFound,
+)
 from strandline.storage.local.log import AppendOrigin, LocalLog
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.model import Epoch, Offset, TopicIdPartition
@@ -166,6 +171,22 @@ def read_part(store: ObjectStore, part: TailPart) -> bytearray:
     if len(content) != part.size_bytes or checksum(content) != part.crc32c:
         raise ObjectCorrupt(part.key, "get", "is not what the manifest says")
     return bytearray(content)
+
+
+def fault_of_part(store: ObjectStore, part: TailPart) -> str:
+    """What a HEAD tells that is wrong with a part; "" if nothing is. Raises what the store raises.
+
+    What was damaged where it lies, and is still said to be what it was, only reading finds.
+    """
+    try:
+        info = store.head(part.key)
+    except ObjectNotFound:
+        return "is missing"
+    except ObjectCorrupt as error:
+        return str(error)
+    if info.size_bytes != part.size_bytes or info.crc32c not in (None, part.crc32c):
+        return "is not what the manifest says"
+    return ""
 
 
 def append_part(local: LocalLog, content: bytearray) -> None:

@@ -155,5 +155,6 @@ def test_a_restore_asks_by_name_for_what_is_not_listed() -> None:
     for info in infos.values():
         save_topic_info(store, info)
     with ThreadPoolExecutor(2) as executor:
-        found = find_topics(lagging, image, executor)  # type: ignore[arg-type]  # its methods
+        found, damaged = find_topics(lagging, image, executor)  # type: ignore[arg-type]  # its methods
     assert {info.topic: info for info in found} == infos
+    assert damaged == []

@@ -1,0 +1,160 @@
+"""A restore of an archive in which something is damaged: all of it is told before anything is
+written, and the rest may be had without it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.archive_commands import DAMAGED, VerifyOptions, verify
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.records import TopicCreated
+from strandline.broker.config import BrokerConfig
+from strandline.broker.coordination.group_archive import LiveRecord, encode_live
+from strandline.broker.folder_marks import RestoreRefused
+from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.restore import Restore, RestoreSummary
+from strandline.storage.clock import ManualClock
+from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
+from strandline.storage.remote.keys import group_state_key, topic_key
+from strandline.storage.remote.local_directory import LocalDirectoryStore
+from strandline.storage.remote.topic_info import TopicInfo, load_topic_info, save_topic_info
+from strandline.storage.tiering.archive import list_partitions
+from strandline.storage.tiering.topic_purge import TopicPurge
+from tests.unit.tiering.harness import ID_PARTITION, TOPIC, TOPIC_ID, Rig, asynchronous
+
+CLUSTER = "cluster-of-the-tests00"
+CLOCK = ManualClock(1_700_000_000_000)
+GROUPS = group_state_key(0)
+DESCRIPTION = topic_key(TOPIC, TOPIC_ID)
+UNKNOWN = TopicInfo(topic="unknown", topic_id=uuid.UUID(int=7), partition_count=1)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of a topic, of one that the mirror does not know yet, and of a group."""
+    folder = tmp_path_factory.mktemp("original")
+    store = LocalDirectoryStore(folder / "archive", clock=CLOCK)
+    create_cluster_info(store, ClusterInfo(cluster_id=CLUSTER))
+
+    @asynchronous
+    async def archive_segments() -> None:
+        async with Rig(folder / "disk", store=store) as rig:
+            rig.produce_segments(2)
+            await rig.settle()
+
+    archive_segments()
+    metadata = MetadataLog(LocalDirectoryStore(folder / "own"), store, cluster_id=CLUSTER)
+    metadata.load()
+    tiered = {"remote.storage.enable": "true"}
+    metadata.append(
+        [
+            TopicCreated(topic=TOPIC, topic_id=TOPIC_ID, replicas=((1,),), properties=tiered),
+            TopicCreated(
+                topic=OFFSETS_TOPIC, topic_id=uuid.UUID(int=1), replicas=((1,),), properties={}
+            ),
+        ]
+    )
+    metadata.mirror_once()
+    save_topic_info(store, UNKNOWN)
+    store.put(GROUPS, encode_live([LiveRecord(key=b"key", value=b"value", timestamp_ms=1)]))
+    return folder / "archive"
+
+
+@pytest.fixture
+def archive(original: Path, tmp_path: Path) -> Path:
+    """One that may be damaged."""
+    return shutil.copytree(original, tmp_path / "archive")
+
+
+def spoil(archive: Path, key: str) -> None:
+    content = bytearray((archive / key).read_bytes())
+    content[len(content) // 2] ^= 4
+    (archive / key).write_bytes(content)
+
+
+class Silent:
+    """A progress that nobody sees."""
+
+    def begin(self, what: str, total: int) -> None:
+        pass
+
+    def advance(self, count: int = 1) -> None:
+        pass
+
+
+def restore(archive: Path, *, skip_damaged: bool = False) -> RestoreSummary:
+    config = BrokerConfig.load(None, [f"log.dirs={archive.parent / 'data'}", "node.id=1"])
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    return Restore(config, store, clock=CLOCK, progress=Silent(), skip_damaged=skip_damaged).run()
+
+
+@pytest.mark.parametrize(
+    ("key", "problem", "kept"),
+    [
+        (GROUPS, "offsets of groups are damaged, not restored", (3, 0)),
+        (DESCRIPTION, "flights: description damaged, restored as the metadata have it", (3, 1)),
+        (UNKNOWN.key, "unknown: description damaged, left out", (2, 1)),
+    ],
+)
+def test_what_is_damaged_beside_the_partitions_is_told_and_the_rest_may_be_had(
+    archive: Path, capsys: pytest.CaptureFixture[str], key: str, problem: str, kept: tuple[int, int]
+) -> None:
+    assert restore(archive).problems == ()
+    shutil.rmtree(archive.parent / "data")
+    spoil(archive, key)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    assert verify(store, VerifyOptions()) == DAMAGED
+    assert key in capsys.readouterr().err
+    with pytest.raises(RestoreRefused, match=problem):
+        restore(archive)
+    assert not (archive.parent / "data").exists()
+    summary = restore(archive, skip_damaged=True)
+    (told,) = summary.problems
+    assert problem in told
+    assert (summary.topic_count, summary.offset_count) == kept
+    assert TOPIC in {row.topic_partition.topic for row in summary.partitions}
+
+
+def test_a_damaged_description_is_no_obstacle_to_other_topics(archive: Path) -> None:
+    spoil(archive, UNKNOWN.key)
+    (found,) = list_partitions(LocalDirectoryStore(archive), topic=TOPIC)
+    assert (found.partition, found.segment_count) == (ID_PARTITION, 2)
+
+
+@pytest.mark.parametrize("ends", ["archived again", "purged"])
+def test_who_has_the_topic_writes_its_damaged_description_again(archive: Path, ends: str) -> None:
+    spoil(archive, DESCRIPTION)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+
+    @asynchronous
+    async def run() -> None:
+        async with Rig(archive.parent / "disk", store=store, leader_epoch=2) as rig:
+            if ends == "archived again":
+                rig.produce_segments(1)
+                await rig.settle()
+                assert load_topic_info(store, TOPIC, TOPIC_ID) == rig.topic_info
+                return
+            await purge(rig)
+            assert not [info.key for info in store.list("topics/") if TOPIC in info.key]
+
+    run()
+
+
+async def purge(rig: Rig) -> None:
+    topic_purge = TopicPurge(
+        rig.topic_info,
+        leaving=(),
+        store=rig.store,
+        executor=rig.executors.metadata,
+        clock=rig.clock,
+        retry=rig.tiering_config.retry,
+        grace_ms=0,
+    )
+    for _ in range(8):
+        await topic_purge.step()
+    assert topic_purge.done
