@@ -5,16 +5,31 @@
 
 What was merged is deleted by `expiration_steps.py`, when the grace time of its readers is over. An
 object whose run is gone when it is done is an orphan.
+
+A segment that cannot be read, because it is damaged or was uploaded into a class that has to be
+restored first, is told of once and then left alone until the next start: what lies behind it is
+merged all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 
 from strandline.storage.crash_points import MERGE_AFTER_COMMIT, MERGE_BEFORE_COMMIT, crash_point
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StrandlineError,
+)
 from strandline.storage.remote import manifest_store
+from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.merging import choose_run
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
@@ -32,6 +47,8 @@ class MergeSteps:
         self._owner = owner
         self._tools = tools
         self._counters = counters
+        # Keys of segments that could not be read; all of them in the root of the manifest.
+        self._left_alone: frozenset[str] = frozenset()
 
     @property
     def is_crowded(self) -> bool:
@@ -58,7 +75,7 @@ class MergeSteps:
             return False
         if not manifest.marks_left:
             return False
-        run = choose_run(manifest, target_bytes=target_bytes)
+        run = choose_run(manifest, target_bytes=target_bytes, left_alone=self._left_alone)
         if not run or await self._tools.copy_quota.wait_a_step():
             return bool(run)
         self._tools.copy_quota.record(sum(entry.size_bytes for entry in run))
@@ -69,7 +86,16 @@ class MergeSteps:
             leader_epoch=self._owner.leader_epoch,
             options=object_options(config),
         )
-        merged = await asyncio.get_running_loop().run_in_executor(self._tools.copies, call)
+        try:
+            merged = await asyncio.get_running_loop().run_in_executor(self._tools.copies, call)
+        except (CorruptFile, CorruptRecords) as error:
+            self._leave_alone(manifest, run, error)
+            raise
+        except (ObjectArchived, ObjectCorrupt, ObjectNotFound) as error:
+            # It may as well be about what was made of them: that is made again.
+            named = [entry for entry in run if error.key in (entry.log_key, entry.meta_key)]
+            self._leave_alone(manifest, named, error)
+            raise
         if self._owner.is_detached or self._owner.remote.manifest is not manifest:
             return False
         crash_point(MERGE_BEFORE_COMMIT)
@@ -91,3 +117,14 @@ class MergeSteps:
             },
         )
         return True
+
+    def _leave_alone(
+        self, manifest: Manifest, entries: Sequence[SegmentEntry], error: StrandlineError
+    ) -> None:
+        in_root = {entry.log_key for entry in manifest.segments}
+        self._left_alone = (self._left_alone | {entry.log_key for entry in entries}) & in_root
+        for entry in entries:
+            log.warning(
+                "segment cannot be merged and is left as it is",
+                extra={"fields": {"key": entry.log_key, "reason": str(error)}},
+            )

@@ -65,24 +65,30 @@ RUN_OFFSETS_MAX = 2**31 - 1
 # --- deciding --------------------------------------------------------------------------------
 
 
-def choose_run(manifest: Manifest, *, target_bytes: int) -> tuple[SegmentEntry, ...]:
+def choose_run(
+    manifest: Manifest, *, target_bytes: int, left_alone: Collection[str] = ()
+) -> tuple[SegmentEntry, ...]:
     """The oldest run that is worth to be merged; empty if there is none.
 
     Only entries of the root: those in sealed pages have had their time. Entries below the log start
-    are left to the deletion.
+    are left to the deletion. `left_alone` are keys of `.log` objects that are in no run.
     """
-    for run in _runs(manifest, target_bytes):
+    for run in _runs(manifest, target_bytes, left_alone):
         size_bytes = sum(entry.size_bytes for entry in run)
         if len(run) >= 2 and (2 * size_bytes >= target_bytes or len(run) >= RUN_SEGMENTS_ENOUGH):
             return run
     return ()
 
 
-def _runs(manifest: Manifest, target_bytes: int) -> Iterator[tuple[SegmentEntry, ...]]:
+def _runs(
+    manifest: Manifest, target_bytes: int, left_alone: Collection[str]
+) -> Iterator[tuple[SegmentEntry, ...]]:
     """Maximal runs of adjacent small entries that fit into one segment."""
     run: list[SegmentEntry] = []
     for entry in manifest.segments:
-        if entry.end_offset <= manifest.log_start_offset or 2 * entry.size_bytes >= target_bytes:
+        is_deleted = entry.end_offset <= manifest.log_start_offset
+        is_large = 2 * entry.size_bytes >= target_bytes
+        if is_deleted or is_large or entry.log_key in left_alone:
             yield tuple(run)
             run = []
             continue

@@ -16,9 +16,10 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
+from strandline.storage.errors import ObjectArchived, ObjectNotFound, TierError
 from strandline.storage.local.producer_state import MarkerType, iter_snapshot
 from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.remote.memory import MemoryStore
+from strandline.storage.remote.memory import Fault, MemoryStore
 from strandline.storage.remote.segment_meta import Section, decode_txn_index, read_section
 from strandline.storage.tiering.merging import (
     RUN_SEGMENTS_ENOUGH,
@@ -142,6 +143,34 @@ async def test_what_is_not_what_the_manifest_says_is_not_merged(tmp_path: Path) 
         failure = rig.statistics.merge_failure
         assert failure is not None
         assert damaged in str(failure)
+
+
+@pytest.mark.parametrize("error", [ObjectArchived, ObjectNotFound])
+@asynchronous
+async def test_a_segment_that_cannot_be_read_keeps_no_others_from_being_merged(
+    tmp_path: Path, error: type[TierError]
+) -> None:
+    """Uploaded into another class, or damaged: nothing here makes it readable."""
+    async with Rig(tmp_path, merge_target_bytes=TARGET_BYTES) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        assert rig.manifest is not None
+        key = rig.manifest.segments[0].log_key
+        rig.memory.add_fault(Fault(operation="get", key_pattern=key, error=error, times=-1))
+        rig.produce_segments(6)
+        await rig.settle()
+        failure = rig.statistics.merge_failure
+        assert failure is not None
+        assert failure.kind == error.__name__
+        for _ in range(3):
+            rig.pass_ms(60_000)
+            await rig.settle()
+        assert rig.statistics.merge_failure is None
+        assert rig.manifest is not None
+        assert (rig.manifest.segments[0].log_key, rig.archived[1][0]) == (key, 10)
+        assert len(rig.archived) <= 3
+        rig.memory.clear_faults()
+        await rig.assert_everything_is_readable()
 
 
 @pytest.mark.parametrize(
