@@ -5,6 +5,11 @@
     wait       while too much of what was replaced before is waiting for its grace time
     end        the mark of how far the archive is clean, or nothing if the world changed
 
+A round reads the whole archive, so one that fails may have paid for all of it: the next one waits
+longer and longer. Of a segment that cannot be read, because it is damaged or lies in a class that
+has to be restored first, a few rounds are enough: then there is none until the next start, or until
+that segment is another one.
+
 `archive_compaction.py` has the round itself. Between two steps the partition is copied and
 deleted as ever; what was rewritten of a run that is gone meanwhile is an orphan.
 
@@ -26,11 +31,20 @@ from strandline.storage.crash_points import (
     COMPACT_BEFORE_COMMIT,
     crash_point,
 )
-from strandline.storage.errors import OutOfResources
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    OutOfResources,
+    StrandlineError,
+)
 from strandline.storage.local.cleaning_messages import CleaningStatistics
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.compaction_mark import CompactionMark, next_mark
 from strandline.storage.remote.manifest import Manifest
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import Replacement
 from strandline.storage.tiering.archive_compaction import (
     CompactionJob,
@@ -38,6 +52,7 @@ from strandline.storage.tiering.archive_compaction import (
     borders_of,
     is_worth_compacting,
 )
+from strandline.storage.tiering.failures import UNREADABLE_TIMES
 from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
 from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
@@ -62,6 +77,9 @@ class CompactionSteps:
         # Rewritten runs of one page that are committed together, and since when they wait.
         self._pending: list[Replacement] = []
         self._pending_since_s = 0.0
+        # A segment that could not be read, the object that names it (a page, or the `.log`), and
+        # how often.
+        self._unreadable: tuple[SegmentEntry, str, int] | None = None
 
     async def step(self) -> bool:
         """Begins a round over the archive of a compacted log, or goes on with it."""
@@ -74,6 +92,15 @@ class CompactionSteps:
         is_over = True
         try:
             is_over = await self._go_on_compacting(under_way)
+        except (CorruptFile, CorruptRecords) as error:
+            self._note_unreadable(under_way, under_way.job.entries[0], error)
+            raise
+        except (ObjectArchived, ObjectCorrupt, ObjectNotFound) as error:
+            # It may as well be about what was made of them: that is made again.
+            for entry in under_way.job.entries:
+                if error.key in (entry.log_key, entry.meta_key):
+                    self._note_unreadable(under_way, entry, error)
+            raise
         finally:
             if is_over:
                 await self._end(under_way)
@@ -96,6 +123,37 @@ class CompactionSteps:
         under_way = self._under_way
         return None if under_way is None else self._end(under_way)
 
+    def _note_unreadable(
+        self, under_way: CompactionRound, entry: SegmentEntry, error: StrandlineError
+    ) -> None:
+        manifest = self._owner.remote.manifest
+        if manifest is None:
+            return
+        known = self._unreadable
+        count = 1 if known is None or known[0] != entry else known[2] + 1
+        self._unreadable = (entry, _place_of(entry, manifest), count)
+        if count < UNREADABLE_TIMES:
+            return
+        log.warning(
+            "archive cannot be compacted, left alone until the next start",
+            extra={
+                "fields": {
+                    "partition": str(under_way.job.partition),
+                    "key": entry.log_key,
+                    "reason": str(error),
+                }
+            },
+        )
+
+    def _is_left_alone(self, manifest: Manifest) -> bool:
+        if self._unreadable is None:
+            return False
+        entry, place, count = self._unreadable
+        if entry.end_offset > manifest.log_start_offset and place == _place_of(entry, manifest):
+            return count >= UNREADABLE_TIMES
+        self._unreadable = None
+        return False
+
     def _end(self, under_way: CompactionRound) -> asyncio.Future[None]:
         self._pending.clear()
         end = partial(self._tools.compactor.end, under_way)
@@ -116,6 +174,8 @@ class CompactionSteps:
         if manifest is None or is_out_of_reach or config.remote_log_copy_disable:
             return False
         if self._tools.compactor.is_busy or not is_worth_compacting(manifest, config):
+            return False
+        if self._is_left_alone(manifest):
             return False
         start_offset = manifest.log_start_offset
         entries = await self._owner.remote.all_from(start_offset)
@@ -243,3 +303,15 @@ class CompactionSteps:
                 }
             },
         )
+
+
+def _place_of(entry: SegmentEntry, manifest: Manifest) -> str:
+    """The key of what stands at the entry's offset: another one once it is another segment.
+
+    Without reading a page: one that is written anew may have another segment there.
+    """
+    page = manifest.find_page(entry.base_offset)
+    if page is not None:
+        return page.key
+    found = manifest.find(entry.base_offset)
+    return "" if found is None else found.log_key

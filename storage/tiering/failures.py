@@ -20,6 +20,10 @@ from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
+# A segment that could not be read so many times is taken for damaged: fewer may be bytes that were
+# damaged on their way, or a 404 that is none.
+UNREADABLE_TIMES = 3
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:

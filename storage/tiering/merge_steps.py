@@ -7,8 +7,8 @@ What was merged is deleted by `expiration_steps.py`, when the grace time of its 
 object whose run is gone when it is done is an orphan.
 
 A segment that cannot be read, because it is damaged or was uploaded into a class that has to be
-restored first, is told of once and then left alone until the next start: what lies behind it is
-merged all the same.
+restored first, is tried a few times and then left alone until the next start: what lies behind it
+is merged all the same.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from strandline.storage.errors import (
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.tiering.failures import UNREADABLE_TIMES
 from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.merging import choose_run
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
@@ -47,8 +48,8 @@ class MergeSteps:
         self._owner = owner
         self._tools = tools
         self._counters = counters
-        # Keys of segments that could not be read; all of them in the root of the manifest.
-        self._left_alone: frozenset[str] = frozenset()
+        # How often segments could not be read, by key; all of them in the root of the manifest.
+        self._unreadable: dict[str, int] = {}
 
     @property
     def is_crowded(self) -> bool:
@@ -89,12 +90,12 @@ class MergeSteps:
         try:
             merged = await asyncio.get_running_loop().run_in_executor(self._tools.copies, call)
         except (CorruptFile, CorruptRecords) as error:
-            self._leave_alone(manifest, run, error)
+            self._note_unreadable(manifest, run, error)
             raise
         except (ObjectArchived, ObjectCorrupt, ObjectNotFound) as error:
             # It may as well be about what was made of them: that is made again.
             named = [entry for entry in run if error.key in (entry.log_key, entry.meta_key)]
-            self._leave_alone(manifest, named, error)
+            self._note_unreadable(manifest, named, error)
             raise
         if self._owner.is_detached or self._owner.remote.manifest is not manifest:
             return False
@@ -118,12 +119,21 @@ class MergeSteps:
         )
         return True
 
-    def _leave_alone(
+    @property
+    def _left_alone(self) -> frozenset[str]:
+        times = self._unreadable.items()
+        return frozenset(key for key, count in times if count >= UNREADABLE_TIMES)
+
+    def _note_unreadable(
         self, manifest: Manifest, entries: Sequence[SegmentEntry], error: StrandlineError
     ) -> None:
         in_root = {entry.log_key for entry in manifest.segments}
-        self._left_alone = (self._left_alone | {entry.log_key for entry in entries}) & in_root
+        times = {key: count for key, count in self._unreadable.items() if key in in_root}
+        self._unreadable = times
         for entry in entries:
+            times[entry.log_key] = times.get(entry.log_key, 0) + 1
+            if times[entry.log_key] != UNREADABLE_TIMES:
+                continue
             log.warning(
                 "segment cannot be merged and is left as it is",
                 extra={"fields": {"key": entry.log_key, "reason": str(error)}},

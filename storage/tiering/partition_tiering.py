@@ -167,13 +167,28 @@ class PartitionTiering:
         # A round that is under way is finished beside what is copied: others wait for its place.
         may_compact = owner.may_change and self._compacting.may_try
         if may_compact and (not more or self._compaction.is_under_way):
-            more |= await self._guard(self._compacting, counters.copy_errors, self._compaction.step)
+            more |= await self._guard(
+                self._compacting,
+                counters.copy_errors,
+                self._compaction.step,
+                # A round succeeds when it ends: before it fails once more it may have had a
+                # thousand steps that did not, and the next one begins with the first of them.
+                is_over=lambda: not self._compaction.is_under_way,
+            )
         return more
 
     async def _guard(
-        self, state: RetryState, errors: Counter, work: Callable[[], Awaitable[bool | None]]
+        self,
+        state: RetryState,
+        errors: Counter,
+        work: Callable[[], Awaitable[bool | None]],
+        *,
+        is_over: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Runs `work`; what the world did wrong is noted and ends it, to be tried again."""
+        """Runs `work`; what the world did wrong is noted and ends it, to be tried again.
+
+        It has succeeded if `is_over` then.
+        """
         try:
             more = await work()
         except (StorageError, RecordsRejected) as error:
@@ -191,7 +206,8 @@ class PartitionTiering:
             errors.add()
             state.failed(OutOfResources("no memory for it"))
             return False
-        state.succeeded()
+        if is_over():
+            state.succeeded()
         return bool(more)
 
     # --- what an operator sees ---------------------------------------------------------------
