@@ -24,6 +24,7 @@ from pathlib import Path
 from strandline.storage import crc32c
 from strandline.storage.clock import Clock
 from strandline.storage.errors import (
+    CorruptFile,
     CorruptRecords,
     DiskError,
     InvalidRecords,
@@ -414,7 +415,8 @@ class LocalLog(SegmentedLog):
         """Whole batches from the one that holds `offset`, of one segment, before `end_offset`.
 
         Segments in which compaction left no record are passed over while another follows: clients
-        take many answers without a record for a batch that does not fit.
+        take many answers without a record for a batch that does not fit. What only compaction
+        may take, no other log passes over: that is an error.
         Raises OffsetOutOfRange outside [start_offset, end_offset], CorruptFile, DiskError.
         """
         if self._failure is not None:
@@ -440,6 +442,9 @@ class LocalLog(SegmentedLog):
                     at_least_one_batch=at_least_one_batch,
                 )
                 if found is None:
+                    if offset < segment.end_offset and not self.has_gaps:
+                        # The next segment's records in their place would hide that they are lost.
+                        raise CorruptFile(f"{segment.log_path} has lost offset {offset}")
                     continue
                 if found.range is None:
                     return bare or found

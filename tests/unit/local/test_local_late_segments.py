@@ -11,11 +11,12 @@ import pytest
 
 from strandline.retention.enforcer import LocalUnit
 from strandline.retention.policy import RetentionLimits, judge
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.local import segment as segment_module
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.open_segments import OpenSegments
-from tests.unit.local.builders import NOW_MS, fill, open_log, read_bytes
+from strandline.storage.log_config import LogConfig
+from tests.unit.local.builders import NOW_MS, fill, headers, open_log, read_bytes
 
 SEALED_COUNT = 4
 
@@ -266,3 +267,42 @@ def test_retention_by_age_opens_no_more_than_goes_and_the_first_that_stays(tmp_p
     )
     assert verdict.end_offset == log.segments[1].end_offset
     assert [segment.is_opened for segment in again.segments] == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize("batches_kept", [0, 7])
+def test_what_a_sealed_segment_lost_is_an_error_and_no_next_segment(
+    tmp_path: Path, batches_kept: int
+) -> None:
+    """A file that ends with a whole batch shows nothing: what follows must not take its place."""
+    log, content = _written(tmp_path)
+    damaged, following = log.segments[1:3]
+    first_offset = damaged.base_offset
+    batches = [one for one in headers(content) if one.base_offset >= first_offset]
+    log.close()
+    with damaged.log_path.open("r+b") as file:
+        file.truncate(sum(one.size_bytes for one in batches[:batches_kept]))
+    lost_offset = batches[batches_kept].base_offset
+    again = open_log(tmp_path, recovery_point=log.end_offset, clean_shutdown=True)
+    for offset in (lost_offset, following.base_offset - 1):
+        with pytest.raises(CorruptFile, match=f"has lost offset {offset}"):
+            again.read(offset, bytes_max=1 << 20)
+    whole = _piece(again, 0) + read_bytes(again, start_offset=following.base_offset)
+    kept = _piece(again, first_offset) if batches_kept else b""
+    assert len(whole) + len(kept) == len(content) - sum(
+        one.size_bytes for one in batches[batches_kept:] if one.base_offset < following.base_offset
+    )
+
+
+def test_what_compaction_took_is_passed_over(tmp_path: Path) -> None:
+    log, _ = _written(tmp_path)
+    log.close()
+    emptied, following = log.segments[1:3]
+    emptied.log_path.write_bytes(b"")
+    again = open_log(
+        tmp_path,
+        recovery_point=log.end_offset,
+        clean_shutdown=True,
+        config=LogConfig(cleanup_policy=("compact",)),
+    )
+    found = _piece(again, emptied.base_offset)
+    assert next(headers(found)).base_offset == following.base_offset
