@@ -378,8 +378,12 @@ def _number(parsed: object) -> int:
     return parsed
 
 
-def _derive_folders(parsed: _Parsed, _given: _Given) -> dict[str, object]:
-    names = _texts(parsed["log.dirs"]) or (str(parsed["log.dir"]),)
+def _derive_folders(parsed: _Parsed, given: _Given) -> dict[str, object]:
+    names = _texts(parsed["log.dirs"])
+    if not names and "log.dirs" in given:
+        # A variable of a script that is not set, mostly: no reason to begin a log elsewhere.
+        raise InvalidConfig("log.dirs='': expected at least one folder")
+    names = names or (str(parsed["log.dir"]),)
     folders = tuple(Path(name) for name in names)
     for position, folder in enumerate(folders):
         if not folder.name:

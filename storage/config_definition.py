@@ -158,8 +158,9 @@ def _java_double(value: float) -> str:
 
 
 def nearest_name(name: str, known: Mapping[str, object]) -> str:
-    """`; did you mean x?` if a known name is close, else nothing."""
+    """`; did you mean x?` if a known name is close, in whichever case, else nothing."""
     import difflib  # Only for who made a mistake.
 
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    in_lower_case = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), in_lower_case, n=1, cutoff=0.6)
+    return f"; did you mean {in_lower_case[close[0]]}?" if close else ""

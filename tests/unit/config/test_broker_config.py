@@ -124,6 +124,10 @@ def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(tmp_path: 
     )
 
 
+def test_a_key_in_the_wrong_case_is_told_the_right_one() -> None:
+    assert refusal("LOG.DIRS=/a") == "--set: unknown key 'LOG.DIRS'; did you mean log.dirs?"
+
+
 def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
     assert refusal("xyzzy=1") == "--set: unknown key 'xyzzy'"
 
@@ -156,6 +160,8 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("listener.security.protocol.map=PLAINTEXT", "expected NAME:PROTOCOL"),
         ("log.dirs=/a,/a", "the folder /a is named twice"),
         ("log.dirs=/", "expected a folder with a name"),
+        ("log.dirs=", "log.dirs='': expected at least one folder"),
+        ("log.dirs= , ", "log.dirs='': expected at least one folder"),
         ("strandline.remote.url=/folder", "expected s3://bucket/prefix or file:///folder"),
         ("strandline.remote.url=s3://", "expected s3://bucket/prefix or file:///folder"),
         ("strandline.remote.url=s3://b1/x", "the name of a bucket has 3 to 63 small letters"),
