@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from strandline.storage import files
-from strandline.storage.errors import CorruptRecords, StrandlineError, UnsupportedFormat
+from strandline.storage.errors import (
+    CorruptRecords,
+    StrandlineError,
+    UnsupportedCodec,
+    UnsupportedFormat,
+)
 from strandline.storage.files import OpenFile
 from strandline.storage.local import checkpoint
 from strandline.storage.local.index import (
@@ -80,7 +85,7 @@ def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[
             position = batch.end_position
             batch_count += 1
             record_count += batch.header.record_count
-    except CorruptRecords as error:
+    except (CorruptRecords, UnsupportedCodec) as error:
         yield f"DAMAGED at position {position} of {size_bytes}: {error}"
     finally:
         file.close()

@@ -116,7 +116,9 @@ class BatchHeader:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap at 2^31."""
+        """Sequence of the last record; sequences wrap at 2^31. -1 of a batch without any."""
+        if self.base_sequence < 0:
+            return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 

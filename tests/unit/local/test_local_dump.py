@@ -11,9 +11,17 @@ from strandline.storage.local.dump import dump_log
 from strandline.storage.local.log import LocalLog
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.log_config import LogConfig
+from strandline.storage.records.batch import CRC_START
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.record import Header, Record, encode_batch
-from tests.unit.local.builders import NOW_MS, append, append_marker, batch, open_log
+from tests.unit.local.builders import (
+    NOW_MS,
+    append,
+    append_marker,
+    batch,
+    open_log,
+    patched,
+)
 
 
 @pytest.fixture
@@ -38,7 +46,7 @@ def test_a_log_is_shown_batch_by_batch(log: LocalLog) -> None:
     assert "codec zstd" in lines[0]
     assert "epoch 3" in lines[0]
     assert "producer 7/0 sequences 5..7 transactional" in lines[1]
-    assert lines[2].endswith("transactional control abort coordinator 0")
+    assert lines[2].endswith("sequences -1..-1 transactional control abort coordinator 0")
     size_bytes = log.active_segment.size_bytes
     assert lines[3] == f"3 batches, 6 records in {size_bytes} bytes; CRCs verified"
 
@@ -78,6 +86,16 @@ def test_damage_in_a_log_is_shown_where_it_is(log: LocalLog) -> None:
     assert lines[1].startswith(f"DAMAGED at position {second_bytes} of {len(content)}: CRC")
     assert lines[2].startswith("1 batches, 2 records")
     assert dump(path, verify=False)[-1].startswith("3 batches, 6 records")
+
+
+def test_a_codec_that_nobody_knows_ends_the_records_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020d}.log"
+    unknown = patched(batch(), CRC_START, ">h", 7)
+    path.write_bytes(bytes(batch()) + bytes(unknown))
+    lines = dump(path, print_records=True)
+    assert "codec 7" in lines[2]
+    assert lines[3].startswith(f"DAMAGED at position {len(unknown)} of {2 * len(unknown)}: ")
+    assert lines[4].startswith("1 batches, 1 records")
 
 
 def test_the_small_files_are_shown_too(log: LocalLog) -> None:
