@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"strandline: {error}", file=sys.stderr)
         return FAILURE if isinstance(error, UnknownTopic) else USAGE_ERROR
     except StrandlineError as error:
-        print(f"strandline: {error}{_remedy(error)}", file=sys.stderr)
+        print(f"strandline: {error}{_remedy(error, given[0])}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
         print(f"\nstrandline: interrupted{_how_to_go_on(options)}", file=sys.stderr)
@@ -125,10 +125,12 @@ _REMEDIES: Mapping[int, str] = {
 }
 
 
-def _remedy(error: BaseException) -> str:
+def _remedy(error: BaseException, command: str) -> str:
     """What to do next, if the system's own error behind this one says it; else nothing."""
     if isinstance(error, CorruptFile):
-        return '; what to do is in docs/operations.md under "A damaged file stops the start"'
+        is_of_archive = command in ("archive", "lake")
+        heading = "The archive" if is_of_archive else "A damaged file stops the start"
+        return f'; what to do is in docs/operations.md under "{heading}"'
     cause = error.__cause__
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__

@@ -3,8 +3,8 @@
     list_partitions   topics/ folders -> topic.json -> manifest.json      one row per partition
     list_segments     ... and the sealed pages                            one row per segment
 
-Rows are plain values; whoever shows them decides how. A manifest that cannot be read is a row with
-a `problem`, not an exception: the other partitions are still worth seeing.
+Rows are plain values; whoever shows them decides how. A manifest or a `topic.json` that cannot be
+read is a row with a `problem`, not an exception: the other partitions are still worth seeing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.model import Epoch, EpochStart, Offset, TimestampMs, TopicIdPartition
+from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages, load, load_or_refuse
 from strandline.storage.remote.object_store import ObjectStore
-from strandline.storage.remote.topic_info import TopicInfo, list_topics
+from strandline.storage.remote.topic_info import DamagedTopic, TopicInfo, list_topics
 from strandline.storage.values import dataclass
 
 # A manifest is one request of some 30 ms, and a store answers this many at a time with ease.
@@ -73,15 +74,23 @@ def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[Arc
 
     Raises AccessDenied or TierUnavailable if the bucket cannot be read at all.
     """
+    damaged: list[DamagedTopic] = []
     wanted = [
-        (info, number) for info in _topics(store, topic) for number in range(info.partition_count)
+        (info, number)
+        for info in list_topics(store, topic=topic, damaged=damaged)
+        for number in range(info.partition_count)
     ]
     with ThreadPoolExecutor(PARALLEL_MAX, "archive") as executor:
         try:
-            return list(executor.map(lambda pair: _describe(store, *pair), wanted))
+            rows = list(executor.map(lambda pair: _describe(store, *pair), wanted))
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise
+    rows += [row for one in damaged for row in _undescribed(store, one)]
+    return sorted(
+        rows,
+        key=lambda row: (row.partition.topic, row.partition.topic_id, row.partition.partition),
+    )
 
 
 def list_segments(
@@ -92,7 +101,7 @@ def list_segments(
     Raises StorageError if a manifest or page cannot be read.
     """
     pages = ManifestPages(store, pages_max=1)
-    for info in _topics(store, topic):
+    for info in list_topics(store, topic=topic):
         for number in range(info.partition_count):
             if partition is not None and number != partition:
                 continue
@@ -103,8 +112,16 @@ def list_segments(
                     yield _segment(key, entry)
 
 
-def _topics(store: ObjectStore, topic: str | None) -> list[TopicInfo]:
-    return list(list_topics(store, topic=topic))
+def _undescribed(store: ObjectStore, damaged: DamagedTopic) -> Iterator[ArchivedPartition]:
+    """Rows of a topic whose `topic.json` is damaged: of the partitions that have a folder."""
+    folder = damaged.folder
+    names = store.list_folders(topic_folder(folder.topic, folder.topic_id))
+    for number in sorted(int(name) for name in names if name.isdecimal()) or (0,):
+        yield ArchivedPartition(
+            partition=TopicIdPartition(folder.topic, folder.topic_id, number),
+            topic_deleted_ms=None,
+            problem=damaged.reason,
+        )
 
 
 def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedPartition:

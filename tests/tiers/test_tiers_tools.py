@@ -22,7 +22,7 @@ from strandline.broker.tools.printing import human_bytes
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.records.batch import read_header
 from strandline.storage.remote import segment_meta
-from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.keys import manifest_key, topic_key
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY
 from tests.support.fault_proxy import Action, FaultProxy, Rule
@@ -261,12 +261,16 @@ def test_an_unknown_topic_and_a_missing_bucket_are_failures_in_one_line(stopped:
         assert "'no-such-bucket' does not exist" in missing.stderr
 
 
-def test_archive_ls_shows_a_damaged_manifest_beside_the_others_and_fails(
-    stopped: Stopped, ministack: ServerProcess
-) -> None:
-    copy = Archive.open(make_bucket(ministack.endpoint_url))
-    for info in stopped.archive.store.list(""):
-        copy.store.put(info.key, stopped.archive.store.get(info.key))
+def copy_of(archive: Archive) -> Archive:
+    """The same objects in a bucket of their own, to be damaged."""
+    copy = Archive.open(make_bucket(archive.bucket.endpoint_url))
+    for info in archive.store.list(""):
+        copy.store.put(info.key, archive.store.get(info.key))
+    return copy
+
+
+def test_archive_ls_shows_a_damaged_manifest_beside_the_others_and_fails(stopped: Stopped) -> None:
+    copy = copy_of(stopped.archive)
     topic_id = copy.topic_id("pears")
     assert topic_id is not None
     copy.store.put(manifest_key(TopicIdPartition("pears", topic_id, 0)), b"{}")
@@ -276,6 +280,34 @@ def test_archive_ls_shows_a_damaged_manifest_beside_the_others_and_fails(
     assert good[-1] == "ok"
     (bad,) = rows(ended.stdout, "pears")
     assert "manifest.json" in bad[-1]
+
+
+def test_a_damaged_description_of_one_topic_hides_no_other(stopped: Stopped) -> None:
+    copy = copy_of(stopped.archive)
+    topic_id = copy.topic_id("pears")
+    assert topic_id is not None
+    copy.store.put(topic_key("pears", topic_id), b"{}")
+
+    listed = look(copy.bucket, "ls")
+    assert listed.returncode == 1
+    (good,) = rows(listed.stdout, "apples")
+    assert good[-1] == "ok"
+    (bad,) = rows(listed.stdout, "pears")
+    assert "topic.json" in bad[-1]
+    for action in ("ls", "show", "verify"):
+        assert look(copy.bucket, action, "--topic", "apples").returncode == 0, action
+
+    verified = look(copy.bucket, "verify")
+    assert verified.returncode == 3
+    assert verified.stdout.startswith("1 partition, ")
+    assert verified.stderr.count("\n") == 1
+    assert "topic.json: format is None" in verified.stderr
+    assert "a broker that has the topic writes" in verified.stderr
+    assert look(copy.bucket, "verify", "--topic", "pears").returncode == 3
+
+    shown = look(copy.bucket, "show", "--topic", "pears")
+    assert shown.returncode == 1
+    assert shown.stderr.endswith('what to do is in docs/operations.md under "The archive"\n')
 
 
 def test_dump_log_reads_an_archived_segment_as_it_reads_a_local_one(

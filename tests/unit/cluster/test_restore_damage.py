@@ -149,6 +149,7 @@ async def purge(rig: Rig) -> None:
     topic_purge = TopicPurge(
         rig.topic_info,
         leaving=(),
+        stays=False,
         store=rig.store,
         executor=rig.executors.metadata,
         clock=rig.clock,
