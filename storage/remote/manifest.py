@@ -10,7 +10,8 @@ Invariants, held by every transition and checked again by `decode`:
 * entries are in offset order and leave no gap, except below the log start, where data may have
   been deleted before they were ever copied;
 * an entry is removed only once the log start lies at or beyond its end, oldest first, and its
-  object keys move to `deleting` in the same step: no object is ever forgotten;
+  object keys move to `deleting` in the same step: no object is ever forgotten, but for pieces of
+  an open segment while `deleting` is full;
 * log start, leader epoch and revision never go back.
 
 When a topic is not tiered any more and then again, under the same id, a partition gets a manifest
@@ -203,7 +204,9 @@ class Manifest:
     def with_tail(self, parts: Sequence[TailPart], *, marked_ms: TimestampMs) -> Manifest:
         """The open segment as these parts; parts that are not among them any more are marked.
 
-        Raises ValueError unless they are one run that begins at or behind the archive's end.
+        As far as there is room for marks: the open segment has to get on, also where nothing can
+        be deleted. Other parts are orphans, which are searched for. Raises ValueError unless they
+        are one run that begins at or behind the archive's end.
         """
         if not are_adjacent(parts):
             raise ValueError(f"parts leave gaps: {parts}")
@@ -222,7 +225,8 @@ class Manifest:
             for part in self.tail
             if part.key not in kept
         )
-        return replace(self, tail=tuple(parts), deleting=(*self.deleting, *marks))
+        marked = (*self.deleting, *marks[: self.marks_left])
+        return replace(self, tail=tuple(parts), deleting=marked)
 
     def with_log_start(self, offset: Offset) -> Manifest:
         """Moves the log start; entries stay until `with_deleting`. ValueError if it goes back."""

@@ -16,6 +16,12 @@ import asyncio
 import logging
 
 from strandline.storage.crash_points import DELETE_AFTER_MARK, DELETE_AFTER_OBJECTS, crash_point
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
 from strandline.storage.remote.manifest_entries import DeletedEntry, SegmentEntry
 from strandline.storage.tiering.grace_times import GraceTimes
 from strandline.storage.tiering.manifest_owner import ManifestOwner
@@ -47,7 +53,13 @@ class ExpirationSteps:
         """
         if self._owner.remote.manifest is None:
             return False
-        more = await self._mark_below_log_start()  # 1
+        try:
+            more = await self._mark_below_log_start()  # 1
+        except (CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
+            # A page cannot be read: what it holds cannot be named, and what is marked can.
+            if not self._owner.in_doubt:
+                await self._delete_marked()
+            raise
         await self._delete_marked()  # 2, 3
         return more
 
