@@ -113,6 +113,11 @@ IGNORED: tuple[ForeignKeys, ...] = (
         pattern="remote.log.manager.thread.pool.size", reason="the copier's pool does all copying"
     ),
     ForeignKeys(pattern="remote.log.manager.follower.thread.pool.size", reason=_ONE_BROKER),
+    ForeignKeys(pattern="follower.fetch.last.tiered.offset.enable", reason=_ONE_BROKER),
+    ForeignKeys(
+        pattern="remote.log.index.file.cache.ttl.ms",
+        reason="an index goes when the bound of the cache is reached",
+    ),
 )
 
 _NO_SECURITY = (
