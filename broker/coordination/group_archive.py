@@ -154,6 +154,9 @@ def read_group_state(store: ObjectStore, partition: int) -> LiveRecords | None:
         content = store.get(group_state_key(partition))
     except ObjectNotFound:
         return None
+    if not content:
+        # Where nothing counts, there is the batch without records still.
+        raise CorruptRecords(f"{group_state_key(partition)} is empty")
     end = 0
     for batch in iter_batches(content):
         check_crc(content, batch.header, batch.position)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,10 @@ def spoil(archive: Path, key: str) -> None:
     (archive / key).write_bytes(content)
 
 
+def empty(archive: Path, key: str) -> None:
+    (archive / key).write_bytes(b"")
+
+
 class Silent:
     """A progress that nobody sees."""
 
@@ -93,6 +98,7 @@ def restore(archive: Path, *, skip_damaged: bool = False) -> RestoreSummary:
     return Restore(config, store, clock=CLOCK, progress=Silent(), skip_damaged=skip_damaged).run()
 
 
+@pytest.mark.parametrize("damage", [spoil, empty])
 @pytest.mark.parametrize(
     ("key", "problem", "kept"),
     [
@@ -102,11 +108,16 @@ def restore(archive: Path, *, skip_damaged: bool = False) -> RestoreSummary:
     ],
 )
 def test_what_is_damaged_beside_the_partitions_is_told_and_the_rest_may_be_had(
-    archive: Path, capsys: pytest.CaptureFixture[str], key: str, problem: str, kept: tuple[int, int]
+    archive: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path, str], None],
+    key: str,
+    problem: str,
+    kept: tuple[int, int],
 ) -> None:
     assert restore(archive).problems == ()
     shutil.rmtree(archive.parent / "data")
-    spoil(archive, key)
+    damage(archive, key)
     store = LocalDirectoryStore(archive, clock=CLOCK)
     assert verify(store, VerifyOptions()) == DAMAGED
     assert key in capsys.readouterr().err
