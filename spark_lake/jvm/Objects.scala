@@ -4,7 +4,8 @@ import java.io.{EOFException, FileNotFoundException, IOException, InputStream}
 import java.net.{HttpURLConnection, URL}
 import java.nio.ByteBuffer
 import java.nio.channels.FileChannel
-import java.nio.file.{AccessDeniedException, NoSuchFileException, Paths, StandardOpenOption}
+import java.nio.file.{
+  AccessDeniedException, InvalidPathException, NoSuchFileException, Paths, StandardOpenOption}
 
 /** Ranges of objects: of files, or of a bucket through URLs that the planner signed.
   *
@@ -60,6 +61,13 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
       case error: ArchiveException => throw error
       case _: NoSuchFileException | _: FileNotFoundException => throw missing(one)
       case error: AccessDeniedException => throw denied(one, error.toString)
+      // A folder with other letters than Java's locale has, which began without one.
+      case _: InvalidPathException =>
+        val names = System.getProperty("sun.jnu.encoding")
+        throw new TierUnavailable(
+          name(one), "read",
+          s"Java takes names of files for $names here, and this is none: start the driver and the" +
+            " executors with LC_ALL=C.UTF-8, or give option engine=python")
       case error: IOException => throw new TierUnavailable(name(one), "read", error.toString, error)
     }
 

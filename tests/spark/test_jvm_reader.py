@@ -7,6 +7,7 @@ the same archives: every codec and kind of record, filters and limits, and damag
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -329,6 +330,20 @@ def test_a_missing_object_is_named_with_the_remedy(spark: SparkSession, tmp_path
     assert f"read {archive.url}/{entry.log_key}: it does not exist; if retention" in said
     rows = both(spark, archive, options={"endingOffsets": '{"t": {"0": 40}}'})
     assert len(rows) == 40
+
+
+def test_a_folder_that_java_has_no_name_for_is_told_with_the_remedy(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As any with an umlaut is in a locale without; in UTF-8 this one is, which is Latin 1."""
+    folder = tmp_path / os.fsdecode("Größe".encode("latin-1"))
+    folder.mkdir()
+    archive = ArchiveBuilder(folder)
+    archive.add_topic("t")
+    archive.add_segment("t", make_batches(make_records(40)))
+    with pytest.raises(Py4JJavaError, match=r"LC_ALL=C\.UTF-8, or give option engine=python"):
+        load(spark, folder, "t", options={"engine": "jvm"}).count()
+    assert load(spark, folder, "t", options={"engine": "python"}).count() == 40
 
 
 def test_what_the_manifest_says_is_held_against_what_is_read(
