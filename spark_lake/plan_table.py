@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strandline.spark_lake.arrow_scan import FilterTuple, make_query
+from strandline.spark_lake.options import SPLIT_BYTES
 from strandline.spark_lake.planner import PartitionPlan, ScanPlan, readable_size
 from strandline.spark_lake.predicate import Comparison
 from strandline.spark_lake.pruning import PRUNED_SEGMENT_BYTES_MIN, is_worth_it
@@ -50,8 +51,7 @@ def print_plan(
     if plan.skipped:
         console.print(_skipped(plan))
     console.print(
-        f"{_counted(len(plan.splits), 'split')}, each a task of Spark; {_requests(plan)}; planning"
-        " took"
+        f"{_splits(query, plan)}; {_requests(plan)}; planning took"
         f" {_counted(statistics.request_count, 'request')},"
         f" {readable_size(statistics.bytes_read)}",
         highlight=False,
@@ -70,6 +70,14 @@ def print_plan(
             f"Rows are tested when they are read, which spares no bytes: {tests}", highlight=False
         )
     return 0
+
+
+def _splits(query: Query, plan: ScanPlan) -> str:
+    count = _counted(len(plan.splits), "split")
+    if query.sizes_are_given:
+        return f"{count}, each a task of Spark"
+    # Here nobody knows how many tasks will run at once.
+    return f"{count} of up to {readable_size(SPLIT_BYTES)}, unless Spark cuts for its cores"
 
 
 def _requests(plan: ScanPlan) -> str:

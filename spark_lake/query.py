@@ -189,13 +189,18 @@ class Query:
                 ),
             )
 
+    @property
+    def sizes_are_given(self) -> bool:
+        """Whether the options say how large splits are, or how many; else they suit the slots."""
+        options = self.options
+        return bool(options.split_bytes or options.records_max or options.splits_min > 1)
+
     def _sizes(self) -> SplitSizes:
         options = self.options
-        is_asked = options.split_bytes or options.records_max or options.splits_min > 1
         return SplitSizes(
             split_bytes=options.split_bytes or SPLIT_BYTES,
             records_max=options.records_max,
-            task_slots=None if is_asked else self.task_slots,
+            task_slots=None if self.sizes_are_given else self.task_slots,
         )
 
     def _scans(

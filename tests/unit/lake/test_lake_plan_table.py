@@ -49,7 +49,17 @@ def test_the_table_says_what_is_read_and_why_not_the_rest(
     assert "a filter on topic or partition 1" in shown
     assert "a filter on timestamp 2" in shown
     assert "chunks without a wanted offset or timestamp 0" in shown
-    assert "1 split, each a task of Spark; 1 of about 4 requests" in shown
+    assert "1 split of up to 64.0 MiB, unless Spark cuts for its cores; 1 of about 4" in shown
+
+
+def test_splits_are_said_to_be_tasks_of_spark_where_they_are(
+    archive: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What suits the tasks that run at once is known to Spark alone."""
+    asked = ("--remote", archive.url, "--topic", "t")
+    for given in ("minPartitions=5", "maxRecordsPerPartition=100", "splitBytes=1048576"):
+        assert " splits, each a task of Spark; " in printed(capsys, *asked, "--option", given)
+    assert "unless Spark cuts for its cores" in printed(capsys, *asked)
 
 
 def test_what_is_planned_is_never_more_than_there_is(
@@ -74,7 +84,9 @@ def test_more_requests_than_everything_would_take_are_said_to_be_smaller(
     archive.add_segment("u", make_batches(late), chunk_bytes=1)
     where = ("--where", f"timestamp = {START_MS}")
     shown = printed(capsys, "--remote", archive.url, "--topic", "u", *where)
-    assert "1 split, each a task of Spark; 20 requests, where 1 larger one would" in shown
+    assert (
+        "1 split of up to 64.0 MiB, unless Spark cuts for its cores; 20 requests, where 1" in shown
+    )
     told = plan_fields(
         make_query(archive.url, "u", filters=[("timestamp", "==", START_MS)]).plan(
             ObjectReader(archive.url, S3Options())
