@@ -11,6 +11,7 @@ removed when nothing is left to look at. A run that is broken off tells what it 
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -22,9 +23,10 @@ from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_tab
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.coordination.group_archive import read_group_state
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
-from strandline.broker.progress import BarProgress, working
+from strandline.broker.progress import BarProgress, Counting, working
 from strandline.broker.tools.printing import counted, human_bytes, plain
 from strandline.storage import files
+from strandline.storage.ahead import map_ahead
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
     CorruptFile,
@@ -62,12 +64,16 @@ from strandline.storage.tiering.orphans import (
     time_of_both,
 )
 from strandline.storage.tiering.repair import drop_pieces, repair_meta
-from strandline.storage.tiering.scrub import PARALLEL_MAX, Depth, Scrub
+from strandline.storage.tiering.scrub import BATCH_SEGMENTS, PARALLEL_MAX, Depth, Scrub
 from strandline.storage.values import dataclass
 
 DAMAGED = 3
 STATE_FORMAT = "strandline-verify-state"
 STATE_VERSIONS = range(1, 2)
+# What was looked at so long before a kill is looked at again.
+STATE_INTERVAL_S = 1.0
+# Small partitions that are looked at side by side.
+SMALL_AT_ONCE = 8
 # The table looks at every cell before it draws the first row: a second for a few thousand rows.
 TABLE_ROWS_MAX = 1000
 # A longer cell makes its own row longer, and not all of them.
@@ -138,18 +144,38 @@ def _look(
     state: _State,
     reports: list[PartitionReport],
 ) -> None:
-    """One partition after the other; their reports are added. Raises StorageError."""
-    with BarProgress() as progress, ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor:
+    """Their reports are added, in this order. Raises StorageError.
+
+    Of partitions with few segments some are looked at side by side: each is a handful of requests
+    that wait for one another. One with many has the threads to itself.
+    """
+    with (
+        BarProgress() as progress,
+        ThreadPoolExecutor(PARALLEL_MAX, "verify") as executor,
+        ThreadPoolExecutor(SMALL_AT_ONCE, "verify-partition") as partitions,
+    ):
         progress.begin("manifests", len(wanted))
-        segment_count = _segments_in(store, wanted, executor, on_read=progress.advance)
-        progress.begin("segments", segment_count)
+        counts = _segments_in(store, wanted, executor, on_read=progress.advance)
+        progress.begin("segments", sum(counts))
         scrub = Scrub(store, executor, depth=options.depth, on_segments=progress.advance)
-        for partition in wanted:
-            if not state.has(partition):
-                report = scrub.check(partition)
-                reports.append(report)
-                if not report.findings and not report.unread:
-                    state.done(partition)
+        left = [
+            (partition, count <= BATCH_SEGMENTS)
+            for partition, count in zip(wanted, counts, strict=True)
+            if not state.has(partition)
+        ]
+        try:
+            for are_small, run in itertools.groupby(left, key=lambda pair: pair[1]):
+                for report in map_ahead(
+                    partitions,
+                    scrub.check,
+                    (partition for partition, _ in run),
+                    ahead_max=SMALL_AT_ONCE if are_small else 1,
+                ):
+                    reports.append(report)
+                    if not report.findings and not report.unread:
+                        state.done(report.partition)
+        finally:
+            state.write()
 
 
 def _segments_in(
@@ -158,7 +184,9 @@ def _segments_in(
     executor: ThreadPoolExecutor,
     *,
     on_read: Callable[[], None],
-) -> int:
+) -> list[int]:
+    """How many each has; 0 where nobody knows."""
+
     def count(partition: TopicIdPartition) -> int:
         try:
             stored = manifest_store.load(store, partition)
@@ -168,7 +196,7 @@ def _segments_in(
             on_read()
         return 0 if stored is None else stored.manifest.segment_count
 
-    return sum(executor.map(count, wanted))
+    return list(executor.map(count, wanted))
 
 
 def _check_cluster(store: ObjectStore) -> list[str]:
@@ -331,6 +359,9 @@ class _State:
         self._path = options.state
         self._about = {"url": url, "depth": options.depth.value, "topic": options.topic or ""}
         self._done: set[str] = set()
+        self._written_count = 0
+        self._written_s = -STATE_INTERVAL_S
+        self._clock = SystemClock()
         self.skipped = 0
         content = None if self._path is None else files.read_if_there(self._path)
         if content is not None:
@@ -350,6 +381,7 @@ class _State:
             if about != self._about:
                 raise InvalidConfig(f"{self._path} is the state of another run: {about}")
             self._done = done
+            self._written_count = len(done)
 
     def has(self, partition: TopicIdPartition) -> bool:
         is_done = _name(partition) in self._done
@@ -357,8 +389,16 @@ class _State:
         return is_done
 
     def done(self, partition: TopicIdPartition) -> None:
-        if self._path is not None:
-            self._done.add(_name(partition))
+        """Noted, in the file within STATE_INTERVAL_S: it is written as a whole each time."""
+        self._done.add(_name(partition))
+        if self._clock.monotonic_s() >= self._written_s + STATE_INTERVAL_S:
+            self.write()
+
+    def write(self) -> None:
+        """Writes what was noted since the last time. Raises DiskError."""
+        if self._path is not None and len(self._done) > self._written_count:
+            self._written_count = len(self._done)
+            self._written_s = self._clock.monotonic_s()
             fields = {"about": dict(self._about), "done": dict.fromkeys(sorted(self._done), "")}
             content = encode_document(STATE_FORMAT, STATE_VERSIONS.start, fields)  # type: ignore[arg-type]  # dicts of texts are JSON
             # Another run may be noting its own in the same file: the later one counts.
@@ -386,8 +426,14 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
     """
     store.check()
     grace_ms = int(grace_hours * 3_600_000)
-    with working("comparing the bucket with its manifests"):
-        found = compare(store, now_ms=time_of_both(store, SystemClock()), grace_ms=grace_ms)
+    now_ms = time_of_both(store, SystemClock())
+    with (
+        Counting("objects compared with their manifests") as counting,
+        ThreadPoolExecutor(PARALLEL_MAX, "orphans") as executor,
+    ):
+        found = compare(
+            store, now_ms=now_ms, grace_ms=grace_ms, executor=executor, on_objects=counting.advance
+        )
     if not found.object_count and load_cluster_info(store) is None:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
     if found.orphans:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from strandline.broker.archive_tables import human_time
@@ -69,28 +70,26 @@ def _limits(
 
 def _forecasts(store: ObjectStore, topic: str, limits: RetentionLimits) -> list[Forecast]:
     now_ms = SystemClock().now_ms()
-    rows = []
-    for row in list_partitions(store, topic=topic):
+    rows = list_partitions(store, topic=topic)
+    for row in rows:
         if row.problem:
             # A plan that leaves a partition out would be read as one for all of them.
             raise StorageError(f"{row.partition}: {row.problem}")
-        if row.topic_deleted_ms is not None or not row.segment_count:
-            continue
-        found = [
-            segment
-            for segment in list_segments(store, topic=topic, partition=row.partition.partition)
-            if segment.partition == row.partition
-        ]
-        rows.append(
-            forecast(
-                row.partition,
-                found,
-                limits,
-                now_ms=now_ms,
-                log_start_offset=row.log_start_offset,
-            )
+    alive = {row.partition: row for row in rows if row.topic_deleted_ms is None}
+    by_partition = itertools.groupby(
+        list_segments(store, topic=topic), key=lambda segment: segment.partition
+    )
+    return [
+        forecast(
+            partition,
+            list(segments),
+            limits,
+            now_ms=now_ms,
+            log_start_offset=alive[partition].log_start_offset,
         )
-    return rows
+        for partition, segments in by_partition
+        if partition in alive
+    ]
 
 
 def _print_rows(

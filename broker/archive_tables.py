@@ -140,12 +140,7 @@ def print_segments(
         ]
     if not any(row.segment_count or row.problem for row in partitions):
         return _nothing(store, topic)
-    topics = sorted({row.partition.topic for row in partitions})
-    segments = (
-        segment
-        for name in topics
-        for segment in list_segments(store, topic=name, partition=partition)
-    )
+    segments = list_segments(store, topic=topic, partition=partition)
     if as_json:
         _print_json_rows(_segment_json(segment) for segment in segments)
         return 0

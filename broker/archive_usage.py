@@ -5,12 +5,14 @@ Prices differ by region and contract, and change: they are given, not known.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
 from strandline.broker.archive_tables import WHERE_IT_IS, human_time
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
-from strandline.broker.progress import working
+from strandline.broker.progress import Counting
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.printing import Json, human_bytes, print_json, say
 from strandline.storage.clock import SystemClock
@@ -18,7 +20,7 @@ from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.s3_usage import ObjectVersion, UnfinishedUpload
-from strandline.storage.tiering.orphans import BucketComparison, compare
+from strandline.storage.tiering.orphans import PARALLEL_MAX, BucketComparison, compare
 from strandline.storage.tiering.usage import Sum, Usage, sum_up
 from strandline.storage.values import dataclass
 
@@ -27,6 +29,8 @@ T = TypeVar("T")
 GIB = 1024**3
 # A folder has no classes.
 FOLDER_CLASS = "folder"
+# What one answer of S3 lists.
+COUNTED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +46,8 @@ class _Looked:
 def print_usage(store: ObjectStore, *, prices: Mapping[str, float], as_json: bool) -> int:
     """The exit code. `prices`: per GiB and month, by storage class. Raises StrandlineError."""
     store.check()
-    with working("listing objects"):
-        looked = _look(store)
+    with Counting("objects listed") as counting, ThreadPoolExecutor(PARALLEL_MAX) as executor:
+        looked = _look(store, executor, counting)
     if not looked.usage.current.object_count:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
     strangers = sorted(set(prices) - set(looked.usage.by_class))
@@ -72,7 +76,7 @@ def price_of(text: str) -> tuple[str, float]:
 # --- looking ---------------------------------------------------------------------------------
 
 
-def _look(store: ObjectStore) -> _Looked:
+def _look(store: ObjectStore, executor: Executor, counting: Counting) -> _Looked:
     unknown: dict[str, str] = {}
 
     def try_to(name: str, look: Callable[[], T]) -> T | None:
@@ -86,12 +90,28 @@ def _look(store: ObjectStore) -> _Looked:
     uploads: Sequence[UnfinishedUpload] | None = None
     if isinstance(store, S3Store):
         s3 = store.usage
-        usage = try_to("versions", lambda: sum_up(s3.versions())) or sum_up(s3.objects())
+        usage = try_to("versions", lambda: sum_up(_counted_on(s3.versions(), counting)))
+        usage = usage or sum_up(_counted_on(s3.objects(), counting))
         uploads = try_to("unfinished uploads", lambda: list(s3.unfinished_uploads()))
     else:
-        usage = sum_up(_files(store))
-    comparison = try_to("orphans", lambda: compare(store, now_ms=SystemClock().now_ms()))
+        usage = sum_up(_counted_on(_files(store), counting))
+    counting.begin("objects compared with their manifests")
+    comparison = try_to(
+        "orphans",
+        lambda: compare(
+            store,
+            now_ms=SystemClock().now_ms(),
+            executor=executor,
+            on_objects=counting.advance,
+        ),
+    )
     return _Looked(usage=usage, uploads=uploads, comparison=comparison, unknown=unknown)
+
+
+def _counted_on(versions: Iterator[ObjectVersion], counting: Counting) -> Iterator[ObjectVersion]:
+    while page := list(itertools.islice(versions, COUNTED_AT_ONCE)):
+        counting.advance(len(page))
+        yield from page
 
 
 def _files(store: ObjectStore) -> Iterator[ObjectVersion]:

@@ -51,13 +51,37 @@ class BarProgress:
 
 def working(what: str) -> Progress:
     """Something that moves while a bucket answers, for work whose length nobody knows."""
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    progress.add_task(what, total=None)
-    return progress
+    return Counting(what).progress
+
+
+class Counting:
+    """As `working`, and says how many things there were so far."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._count = 0
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self.progress.add_task(what, total=None)
+
+    def __enter__(self) -> Counting:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def begin(self, what: str) -> None:
+        """What comes now is something else, and counted anew."""
+        self._what, self._count = what, 0
+        self.advance(0)
+
+    def advance(self, count: int = 1) -> None:
+        self._count += count
+        self.progress.update(self._task, description=f"{self._what}: {self._count:,}")

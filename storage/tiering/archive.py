@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from strandline.storage.ahead import map_ahead
 from strandline.storage.errors import (
     AccessDenied,
     StorageError,
@@ -21,7 +22,12 @@ from strandline.storage.model import Epoch, EpochStart, Offset, TimestampMs, Top
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
-from strandline.storage.remote.manifest_store import ManifestPages, load, load_or_refuse
+from strandline.storage.remote.manifest_store import (
+    ManifestPages,
+    StoredManifest,
+    load,
+    load_or_refuse,
+)
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import DamagedTopic, TopicInfo, list_topics
 from strandline.storage.values import dataclass
@@ -75,12 +81,9 @@ def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[Arc
     Raises AccessDenied or TierUnavailable if the bucket cannot be read at all.
     """
     damaged: list[DamagedTopic] = []
-    wanted = [
-        (info, number)
-        for info in list_topics(store, topic=topic, damaged=damaged)
-        for number in range(info.partition_count)
-    ]
     with ThreadPoolExecutor(PARALLEL_MAX, "archive") as executor:
+        infos = list_topics(store, topic=topic, executor=executor, damaged=damaged)
+        wanted = [(info, number) for info in infos for number in range(info.partition_count)]
         try:
             rows = list(executor.map(lambda pair: _describe(store, *pair), wanted))
         except BaseException:
@@ -94,20 +97,27 @@ def list_partitions(store: ObjectStore, *, topic: str | None = None) -> list[Arc
 
 
 def list_segments(
-    store: ObjectStore, *, topic: str, partition: int | None = None
+    store: ObjectStore, *, topic: str | None = None, partition: int | None = None
 ) -> Iterator[ArchivedSegment]:
-    """Every archived segment of a topic, oldest first per partition; blocks, lazily.
+    """Every archived segment, by topic and partition, oldest first; blocks, lazily.
 
-    Raises StorageError if a manifest or page cannot be read.
+    Each topic and each manifest is asked for once, some manifests ahead of what was taken. Raises
+    StorageError if a manifest or page cannot be read.
     """
     pages = ManifestPages(store, pages_max=1)
-    for info in list_topics(store, topic=topic):
-        for number in range(info.partition_count):
-            if partition is not None and number != partition:
-                continue
-            key = TopicIdPartition(info.topic, info.topic_id, number)
-            stored = load(store, key) if info.is_deleted else load_or_refuse(store, key)
+    with ThreadPoolExecutor(PARALLEL_MAX, "archive") as executor:
+        infos = list_topics(store, topic=topic, executor=executor)
+        wanted = (
+            (info, number)
+            for info in sorted(infos, key=lambda info: info.topic)
+            for number in range(info.partition_count)
+            if partition in (None, number)
+        )
+        for stored in map_ahead(
+            executor, lambda pair: _load(store, *pair), wanted, ahead_max=PARALLEL_MAX
+        ):
             if stored is not None:
+                key = stored.manifest.topic_id_partition
                 for entry in pages.iter_segments(stored.manifest):
                     yield _segment(key, entry)
 
@@ -124,11 +134,16 @@ def _undescribed(store: ObjectStore, damaged: DamagedTopic) -> Iterator[Archived
         )
 
 
+def _load(store: ObjectStore, info: TopicInfo, number: int) -> StoredManifest | None:
+    """The manifest. Of a topic that is being deleted it may be gone before the rest."""
+    partition = TopicIdPartition(info.topic, info.topic_id, number)
+    return (load if info.is_deleted else load_or_refuse)(store, partition)
+
+
 def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedPartition:
     partition = TopicIdPartition(info.topic, info.topic_id, number)
     try:
-        # Of a topic that is being deleted the manifest may be gone before the rest.
-        stored = (load if info.is_deleted else load_or_refuse)(store, partition)
+        stored = _load(store, info, number)
     except (AccessDenied, TierUnavailable):
         raise
     except StorageError as error:

@@ -26,7 +26,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from enum import Enum
 
 from strandline.storage.clock import Clock
@@ -54,6 +56,10 @@ log = logging.getLogger(__name__)
 GRACE_MS_DEFAULT = 24 * 3600 * 1000
 # What one request deletes.
 KEYS_PER_DELETE_MAX = 1000
+# Partitions that are compared at the same time, where there are threads for it.
+PARALLEL_MAX = 16
+# Listed objects of partitions that wait for their manifests: some 30 MB.
+AHEAD_OBJECTS_MAX = 100_000
 
 
 class OrphanReason(Enum):
@@ -134,13 +140,26 @@ def delete_safe_orphans(store: ObjectStore, *, clock: Clock, grace_ms: int) -> i
 
 
 def compare(
-    store: ObjectStore, *, now_ms: TimestampMs, grace_ms: int = GRACE_MS_DEFAULT
+    store: ObjectStore,
+    *,
+    now_ms: TimestampMs,
+    grace_ms: int = GRACE_MS_DEFAULT,
+    executor: Executor | None = None,
+    on_objects: Callable[[int], None] = lambda _count: None,
 ) -> BucketComparison:
-    """Compares every partition's folder with its manifest; blocks. Raises what the store raises."""
-    comparison = _Comparison(store, oldest_fresh_ms=now_ms - grace_ms)
+    """Compares every partition's folder with its manifest; blocks. Raises what the store raises.
+
+    With an `executor` manifests are read while the listing goes on, some at a time: for who waits
+    for it, and has no clients whom that would hold up. `on_objects` is told how many more were
+    listed.
+    """
+    comparison = _Comparison(
+        store, oldest_fresh_ms=now_ms - grace_ms, executor=executor, on_objects=on_objects
+    )
     listed = store.list(TOPICS_PREFIX)
     for folder_name, objects in itertools.groupby(listed, key=_topic_folder_name):
         comparison.compare_topic(folder_name, objects)
+    comparison.finish()
     comparison.add_probes(store.list(PROBE_PREFIX))
     return BucketComparison(
         object_count=comparison.object_count,
@@ -151,10 +170,25 @@ def compare(
 
 
 class _Comparison:
-    """One run over the bucket; holds the keys of one partition at a time."""
+    """One run over the bucket.
 
-    def __init__(self, store: ObjectStore, *, oldest_fresh_ms: TimestampMs) -> None:
+    Holds the keys of one partition at a time; with an executor those of PARALLEL_MAX, as long as
+    they are no more than AHEAD_OBJECTS_MAX besides the last.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        oldest_fresh_ms: TimestampMs,
+        executor: Executor | None,
+        on_objects: Callable[[int], None],
+    ) -> None:
         self._store = store
+        self._executor = executor
+        self._on_objects = on_objects
+        # Partitions that are being compared, with the number of their objects, oldest first.
+        self._under_way: deque[tuple[int, Future[_Compared]]] = deque()
         self._pages = ManifestPages(store, pages_max=1)
         self._oldest_fresh_ms = oldest_fresh_ms
         self.object_count = 0
@@ -169,23 +203,42 @@ class _Comparison:
         for partition, group in groups:
             listed = list(group)
             self.object_count += len(listed)
+            self._on_objects(len(listed))
             if verdict is _TopicVerdict.DELETED:
                 continue
             if verdict is _TopicVerdict.UNKNOWN:
-                self._add(listed, OrphanReason.UNKNOWN_NAME)
+                self._take(_Compared(spare=listed, reason=OrphanReason.UNKNOWN_NAME))
             elif partition is None:
                 strange = [info for info in listed if not info.key.endswith("/" + TOPIC_FILE)]
-                self._add(strange, OrphanReason.UNKNOWN_NAME)
+                self._take(_Compared(spare=strange, reason=OrphanReason.UNKNOWN_NAME))
             elif verdict is _TopicVerdict.ABSENT:
-                self._add(listed, OrphanReason.NO_TOPIC)
+                self._take(_Compared(spare=listed, reason=OrphanReason.NO_TOPIC))
             else:
-                self._compare_partition(partition, listed)
+                self._begin(partition, listed)
+
+    def _begin(self, partition: TopicIdPartition, listed: list[ObjectInfo]) -> None:
+        """Compares one partition, now or beside the listing."""
+        if self._executor is None:
+            self._take(self._compare_partition(partition, listed))
+            return
+        compared = self._executor.submit(self._compare_partition, partition, listed)
+        self._under_way.append((len(listed), compared))
+        while (
+            len(self._under_way) > PARALLEL_MAX
+            or sum(count for count, _ in self._under_way) > AHEAD_OBJECTS_MAX
+        ):
+            self._take(self._under_way.popleft()[1].result())
+
+    def finish(self) -> None:
+        """Waits for the partitions that are still being compared."""
+        while self._under_way:
+            self._take(self._under_way.popleft()[1].result())
 
     def add_probes(self, listed: Iterator[ObjectInfo]) -> None:
         """What a start tried the store out with and could not delete."""
         probes = list(listed)
         self.object_count += len(probes)
-        self._add(probes, OrphanReason.PROBE)
+        self._take(_Compared(spare=probes, reason=OrphanReason.PROBE))
 
     def _judge_topic(self, folder: TopicFolder) -> _TopicVerdict:
         try:
@@ -200,23 +253,21 @@ class _Comparison:
             return _TopicVerdict.ABSENT
         return _TopicVerdict.DELETED if info.is_deleted else _TopicVerdict.LIVE
 
-    def _compare_partition(self, partition: TopicIdPartition, listed: list[ObjectInfo]) -> None:
+    def _compare_partition(
+        self, partition: TopicIdPartition, listed: list[ObjectInfo]
+    ) -> _Compared:
         try:
             referred = self._referred_keys(partition)
         except StorageError as error:
-            self.unreadable.append(UnreadablePartition(partition=partition, reason=str(error)))
-            return
+            return _Compared(unreadable=UnreadablePartition(partition=partition, reason=str(error)))
         if referred is None:
-            self._add(listed, OrphanReason.NO_MANIFEST)
-            return
-        spare = [info for info in listed if info.key not in referred.needed | referred.marked]
+            return _Compared(spare=listed, reason=OrphanReason.NO_MANIFEST)
+        spare = [info for info in listed if not referred.names(info.key)]
         unseen = referred.needed.difference(info.key for info in listed)
         missing = [key for key in sorted(unseen) if not self._exists(key)]
-        self.missing_keys.extend(missing)
         is_doubtful = missing or any(is_beyond(info.key, referred.manifest) for info in spare)
-        self._add(
-            spare, OrphanReason.OLDER_MANIFEST if is_doubtful else OrphanReason.NOT_IN_MANIFEST
-        )
+        reason = OrphanReason.OLDER_MANIFEST if is_doubtful else OrphanReason.NOT_IN_MANIFEST
+        return _Compared(spare=spare, reason=reason, missing_keys=missing)
 
     def _referred_keys(self, partition: TopicIdPartition) -> _ReferredKeys | None:
         """Every key that the manifest stands for; None if there is none."""
@@ -240,18 +291,31 @@ class _Comparison:
             return False
         return True
 
-    def _add(self, listed: Sequence[ObjectInfo], reason: OrphanReason) -> None:
+    def _take(self, found: _Compared) -> None:
+        self.missing_keys.extend(found.missing_keys)
+        if found.unreadable is not None:
+            self.unreadable.append(found.unreadable)
         self.orphans.extend(
             Orphan(
                 key=info.key,
                 size_bytes=info.size_bytes,
                 modified_ms=info.modified_ms,
-                reason=reason,
+                reason=found.reason,
             )
-            for info in listed
+            for info in found.spare
             # An object without a time may be a second old.
             if 0 <= info.modified_ms <= self._oldest_fresh_ms
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """Of one partition, or of things that belong to none: what is nobody's, and what is missing."""
+
+    spare: Sequence[ObjectInfo] = ()
+    reason: OrphanReason = OrphanReason.NOT_IN_MANIFEST
+    missing_keys: Sequence[str] = ()
+    unreadable: UnreadablePartition | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +325,10 @@ class _ReferredKeys:
     manifest: Manifest
     needed: set[str]
     marked: set[str]
+
+    def names(self, key: str) -> bool:
+        """Whether it needs the object, or lets it go."""
+        return key in self.needed or key in self.marked
 
 
 def is_beyond(key: str, manifest: Manifest) -> bool:

@@ -138,7 +138,13 @@ class Scrub:
         key = manifest_key(partition)
         folder = partition_folder(partition)
         start_after = f"{folder}{max(manifest.end_offset, manifest.log_start_offset):020d}"
-        listed = list(self._store.list(folder, start_after=start_after, limit=LISTED_MAX))
+        listed = [
+            info
+            for info in self._store.list(folder, start_after=start_after, limit=LISTED_MAX)
+            if is_beyond(info.key, manifest)
+        ]
+        if not listed:
+            return
         # What was committed by the time of the listing is in the manifest that is read after it.
         newest = manifest_store.load(self._store, partition)
         if newest is None:

@@ -14,9 +14,9 @@ from tests.unit.lake.archive_builder import ArchiveBuilder, make_batches, make_r
 COMMANDS = [
     ("archive ls", "reading manifests"),
     ("archive show", "reading manifests"),
-    ("archive usage", "listing objects"),
+    ("archive usage", "objects listed"),
     ("archive retention --topic t --retention-ms -1", "reading manifests"),
-    ("archive orphans", "comparing the bucket with its manifests"),
+    ("archive orphans", "objects compared with their manifests"),
     ("archive verify", "segments"),
 ]
 
