@@ -54,12 +54,20 @@ Each on purpose:
   partition that is answered with an error still gets its high watermark, last stable offset and log
   start, where they are known.
 * **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
-  ask for it ([decision 5](decisions/0005-append-reads-no-record.md)).
+  ask for it ([decision 5](decisions/0005-append-reads-no-record.md)). A batch that says its
+  timestamps are the broker's is refused; Kafka takes it where the topic has CreateTime. There a
+  repeated batch is answered without an append time; Kafka tells the timestamp of the first one.
+* **Groups** that only a refused join asked for are not kept; Kafka's stay, empty, until somebody
+  deletes them.
+* **CreateTopics** refuses from the first topic on with which the request passes 10,000 partitions;
+  Kafka refuses all topics of such a request.
 * **DeleteRecords** is answered when the new log start is synced to the disk: no crash takes it
   back.
 * **Configurations**: compacted topics may be tiered
   ([decision 18](decisions/0018-tiered-compacted-topics.md)). `remote.copy.lag.ms` alone delays
-  copies also where local retention has no limit in bytes; Kafka copies at once then.
+  copies also where local retention has no limit in bytes; Kafka copies at once then. A limit in
+  bytes below -1, digits of other scripts, and a key of the broker that nobody knows are refused.
+  Every property names as its last synonym the key whose default it has; Kafka leaves some out.
 """
 
 

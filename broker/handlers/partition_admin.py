@@ -77,7 +77,9 @@ class PartitionAdminHandlers:
         topics = self._metadata.image.topics
         names = {topic.name for topic in request.topics} or set(topics)
         cursor = request.cursor or Cursor(topic_name="", partition_index=0)
-        if cursor.partition_index < 0:
+        # Of topics that are named, a page begins in one: others would be left out without a word.
+        is_elsewhere = bool(request.topics and request.cursor) and cursor.topic_name not in names
+        if cursor.partition_index < 0 or is_elsewhere:
             # A request for all topics has no other name to hang the error on.
             named = names if request.topics else {cursor.topic_name}
             return DescribeTopicPartitionsResponse(
