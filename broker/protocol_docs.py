@@ -52,7 +52,8 @@ Each on purpose:
 * **Fetch** from an archive that cannot be read now is answered without records and without an
   error, as when its time is over; so is a read beyond `remote.log.reader.max.pending.tasks`. A
   partition that is answered with an error still gets its high watermark, last stable offset and log
-  start, where they are known.
+  start, where they are known. A topic with `compression.type=zstd` is refused to Fetch before 10
+  with UNSUPPORTED_COMPRESSION_TYPE, as Kafka did before 4.
 * **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
   ask for it ([decision 5](decisions/0005-append-reads-no-record.md)). A batch that says its
   timestamps are the broker's is refused; Kafka takes it where the topic has CreateTime. There a
