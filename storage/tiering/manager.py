@@ -254,9 +254,9 @@ class TieringManager:
                 clock=self._clock,
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
-                stays=stays,
                 is_second=is_second,
             )
+        self._purges[topic_info.topic_id].stays = stays
         self._queue.add(topic_info.topic_id)
 
     def _go_on_with_purge(self, info: TopicInfo) -> None:

@@ -59,18 +59,17 @@ class TopicPurge:
         clock: Clock,
         retry: RetryPolicy,
         grace_ms: int,
-        stays: bool,
         is_second: bool = False,
     ) -> None:
-        """`leaving`: the partitions that this broker had attached, detached by now. A topic that
-        `stays` may be tiered again. One that `is_second` follows one that ended, and begins with
-        step 3.
+        """`leaving`: the partitions that this broker had attached, detached by now. One that
+        `is_second` follows one that ended, and begins with step 3.
         """
         self.info = info
         self.is_second = is_second
         # Whether a DELETE of this or an earlier process was sent that may not have been done yet.
         self.is_in_doubt = info.is_deleted and not is_second
-        self._stays = stays
+        # Whether the topic is there, and may be tiered again; told by who asks for the purge.
+        self.stays = False
         self._leaving = tuple(leaving)
         self._store = store
         self._executor = executor
@@ -109,7 +108,7 @@ class TopicPurge:
         if await loop.run_in_executor(self._executor, self._delete_some):  # 3
             return True
         crash_point(PURGE_BEFORE_TOPIC)
-        if not (self._stays and self.is_in_doubt):  # 4
+        if not (self.stays and self.is_in_doubt):  # 4
             await loop.run_in_executor(self._executor, delete_topic_info, self._store, self.info)
         self.done = True
         if self.is_second and not self._objects.deleted_count:

@@ -160,7 +160,6 @@ async def purge(rig: Rig) -> None:
     topic_purge = TopicPurge(
         rig.topic_info,
         leaving=(),
-        stays=False,
         store=rig.store,
         executor=rig.executors.metadata,
         clock=rig.clock,
