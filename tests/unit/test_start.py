@@ -99,6 +99,6 @@ def test_the_first_request_of_a_late_kind_finds_its_modules_loaded(verbose: Brok
 
 @pytest.mark.slow
 def test_tls_can_be_had_after_a_start() -> None:
-    program = "from strandline.broker.cli import _asyncio_without_tls as load\nload()\n"
+    program = "from strandline.broker.cli import _load_asyncio_without_tls as load\nload()\n"
     program += "import ssl, urllib.request; ssl.create_default_context()"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
