@@ -114,14 +114,15 @@ def archived(
 
 @contextmanager
 def in_apache_kafka(folder: Path, topic: str, total_bytes: int) -> Iterator[Kafka]:
-    """Apache Kafka with its defaults, to which the same records were sent.
+    """Apache Kafka with its defaults but for retention, to which the same records were sent.
 
     Raises RuntimeError without its libraries.
     """
     kafka = Kafka(folder / "kafka")
     kafka.start()
     try:
-        create_topic(kafka, topic)
+        # Flights are older than what a topic keeps by default.
+        create_topic(kafka, topic, **{"retention.ms": "-1"})
         _produce(kafka.bootstrap, topic, total_bytes)
         yield kafka
     finally:
