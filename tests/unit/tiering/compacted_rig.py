@@ -209,3 +209,13 @@ class SlowReader:
 
 def living(table: dict[bytes, bytes | None]) -> dict[bytes, bytes]:
     return {key: value for key, value in table.items() if value is not None}
+
+
+async def in_three_segments(rig: CompactedRig) -> None:
+    """An archive that no round has compacted yet, nor will until it is told to."""
+    rig.configure(min_cleanable_dirty_ratio=1.0)
+    for value in (b"1", b"2", b"3"):
+        rig.put((b"a", value), (b"only-" + value, value))
+        rig.seal()
+        await rig.clean()
+        await rig.settle()

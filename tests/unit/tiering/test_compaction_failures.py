@@ -15,18 +15,8 @@ from strandline.storage.errors import (
 )
 from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering.failures import UNREADABLE_TIMES
-from tests.unit.tiering.compacted_rig import CompactedRig
+from tests.unit.tiering.compacted_rig import CompactedRig, in_three_segments
 from tests.unit.tiering.harness import asynchronous
-
-
-async def in_three_segments(rig: CompactedRig) -> None:
-    """An archive that no round has compacted yet, nor will until it is told to."""
-    rig.configure(min_cleanable_dirty_ratio=1.0)
-    for value in (b"1", b"2", b"3"):
-        rig.put((b"a", value), (b"only-" + value, value))
-        rig.seal()
-        await rig.clean()
-        await rig.settle()
 
 
 def last_key(rig: CompactedRig) -> str:

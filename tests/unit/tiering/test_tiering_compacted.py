@@ -26,6 +26,7 @@ from tests.unit.tiering.compacted_rig import (
     DELETE_RETENTION_MS,
     CompactedRig,
     SlowReader,
+    in_three_segments,
 )
 from tests.unit.tiering.harness import (
     GRACE_MS,
@@ -224,12 +225,7 @@ async def test_the_archive_is_compacted_when_newer_keys_came(tmp_path: Path) -> 
 async def test_damage_in_the_bucket_is_not_compacted_into_new_segments(tmp_path: Path) -> None:
     """Offsets and epochs lie outside of the batches' CRCs; the manifest has that of all."""
     async with CompactedRig(tmp_path) as rig:
-        rig.configure(min_cleanable_dirty_ratio=1.0)
-        for value in (b"1", b"2", b"3"):
-            rig.put((b"a", value), (b"only-" + value, value))
-            rig.seal()
-            await rig.clean()
-            await rig.settle()
+        await in_three_segments(rig)
         manifest = rig.manifest
         assert manifest is not None
         assert len(manifest.segments) > 1

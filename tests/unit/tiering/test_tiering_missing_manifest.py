@@ -238,6 +238,21 @@ async def test_a_leader_epoch_that_begins_while_a_partition_waits_is_that_of_its
         assert rig.manifest.leader_epoch == rig.leader_epoch + 3
 
 
+async def turn_off_with_a_late_delete(rig: Rig) -> None:
+    """Two segments are archived; the DELETE of their manifest is not answered, and not done yet."""
+    rig.produce_segments(2)
+    await rig.settle()
+    late = Fault(
+        operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE
+    )
+    rig.memory.add_fault(late)
+    rig.manager.disable_topic(rig.topic_info)
+    for _ in range(2):
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+    assert late.hit_count == 1
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("is_wanted_meanwhile", [False, True])
 @asynchronous
@@ -245,17 +260,7 @@ async def test_a_delete_that_is_late_takes_no_manifest_of_a_topic_that_is_tiered
     tmp_path: Path, is_killed: bool, is_wanted_meanwhile: bool
 ) -> None:
     async with Rig(tmp_path) as rig:
-        rig.produce_segments(2)
-        await rig.settle()
-        late = Fault(
-            operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE
-        )
-        rig.memory.add_fault(late)
-        rig.manager.disable_topic(rig.topic_info)
-        for _ in range(2):
-            await rig.manager.run_once()
-            rig.pass_ms(GRACE_MS)
-        assert late.hit_count == 1
+        await turn_off_with_a_late_delete(rig)
         if is_killed:
             rig.memory.add_fault(Fault(operation="delete", error=TierUnavailable, times=1))
             # Tiered again while it was down, or after.
@@ -291,17 +296,7 @@ async def test_each_start_within_the_wait_knows_of_a_delete_that_may_be_late(
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path) as rig:
-        rig.produce_segments(2)
-        await rig.settle()
-        late = Fault(
-            operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE
-        )
-        rig.memory.add_fault(late)
-        rig.manager.disable_topic(rig.topic_info)
-        for _ in range(2):
-            await rig.manager.run_once()
-            rig.pass_ms(GRACE_MS)
-        assert late.hit_count == 1
+        await turn_off_with_a_late_delete(rig)
         # It is tiered again while the broker is down. Nothing but the DELETE is left after that.
         for _ in range(2):
             await rig.crash()
