@@ -305,7 +305,7 @@ class ChunkDownloads:
     def _give_up(self, download: Download, reason: str) -> None:
         """It is not begun, whatever it was for."""
         self.counters.failed += 1
-        download.is_lost()
+        download.lose()
         _fail(download.future, TierUnavailable(download.key.log_key, "get", reason))
 
     def _reserve(self, size_bytes: int, is_guess: bool, now_s: float) -> object | None:
@@ -372,7 +372,7 @@ class ChunkDownloads:
             self.counters.failed += 1
             # It was damaged twice. What a second download mended is counted when it is accepted.
             self.counters.corrupt += isinstance(result, ObjectCorrupt)
-            download.is_lost()
+            download.lose()
             if isinstance(result, TierError):
                 _forget_frames(result)
             _fail(download.future, result)

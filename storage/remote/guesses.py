@@ -54,8 +54,8 @@ class Download:
     # Those that guessed it.
     readers: deque[Reader] = field(default_factory=lambda: deque(maxlen=READERS_MAX))
 
-    def is_lost(self) -> None:
-        """It does not come. Whoever wanted it is told by its future."""
+    def lose(self) -> None:
+        """It does not come: who guessed it has to ask again. Who wants it is told by its future."""
         if not self.is_wanted:
             for reader in self.readers:
                 reader.lost_guesses += 1
@@ -76,7 +76,7 @@ class Guesses:
         """Behind all others; the oldest one may be lost for it."""
         self._queue[download.key] = download
         while len(self._queue) > GUESSES_MAX:
-            self._queue.popitem(last=False)[1].is_lost()
+            self._queue.popitem(last=False)[1].lose()
         if self._watch is None:
             self._watch = asyncio.get_running_loop().call_later(IDLE_S, self._drop_deserted)
 
@@ -110,7 +110,7 @@ class Guesses:
                 wait_s = min(wait_s, left_s)
             else:
                 del self._queue[download.key]
-                download.is_lost()
+                download.lose()
         if self._queue:
             self._watch = loop.call_later(wait_s, self._drop_deserted)
 

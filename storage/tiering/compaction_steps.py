@@ -34,9 +34,6 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
-    ObjectArchived,
-    ObjectCorrupt,
-    ObjectNotFound,
     OutOfResources,
     StrandlineError,
 )
@@ -52,7 +49,7 @@ from strandline.storage.tiering.archive_compaction import (
     borders_of,
     is_worth_compacting,
 )
-from strandline.storage.tiering.failures import UNREADABLE_TIMES
+from strandline.storage.tiering.failures import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
 from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
 from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
@@ -95,11 +92,9 @@ class CompactionSteps:
         except (CorruptFile, CorruptRecords) as error:
             self._note_unreadable(under_way, under_way.job.entries[0], error)
             raise
-        except (ObjectArchived, ObjectCorrupt, ObjectNotFound) as error:
-            # It may as well be about what was made of them: that is made again.
-            for entry in under_way.job.entries:
-                if error.key in (entry.log_key, entry.meta_key):
-                    self._note_unreadable(under_way, entry, error)
+        except OBJECT_UNREADABLE as error:
+            for entry in named_in(error, under_way.job.entries):
+                self._note_unreadable(under_way, entry, error)
             raise
         finally:
             if is_over:

@@ -13,9 +13,18 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Iterable
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StrandlineError, TierError, TierUnavailable
+from strandline.storage.errors import (
+    ObjectArchived,
+    ObjectCorrupt,
+    ObjectNotFound,
+    StrandlineError,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -23,6 +32,13 @@ log = logging.getLogger(__name__)
 # A segment that could not be read so many times is taken for damaged: fewer may be bytes that were
 # damaged on their way, or a 404 that is none.
 UNREADABLE_TIMES = 3
+# What says of an object that it cannot be read as it is.
+OBJECT_UNREADABLE = (ObjectArchived, ObjectCorrupt, ObjectNotFound)
+
+
+def named_in(error: TierError, entries: Iterable[SegmentEntry]) -> list[SegmentEntry]:
+    """Those with the object that the error is about: it may be one that was made of them, too."""
+    return [entry for entry in entries if error.key in (entry.log_key, entry.meta_key)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,18 +19,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from strandline.storage.crash_points import MERGE_AFTER_COMMIT, MERGE_BEFORE_COMMIT, crash_point
-from strandline.storage.errors import (
-    CorruptFile,
-    CorruptRecords,
-    ObjectArchived,
-    ObjectCorrupt,
-    ObjectNotFound,
-    StrandlineError,
-)
+from strandline.storage.errors import CorruptFile, CorruptRecords, StrandlineError
 from strandline.storage.remote import manifest_store
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
-from strandline.storage.tiering.failures import UNREADABLE_TIMES
+from strandline.storage.tiering.failures import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
 from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.merging import choose_run
 from strandline.storage.tiering.object_options import RESTORED_FIRST, object_options
@@ -92,10 +85,8 @@ class MergeSteps:
         except (CorruptFile, CorruptRecords) as error:
             self._note_unreadable(manifest, run, error)
             raise
-        except (ObjectArchived, ObjectCorrupt, ObjectNotFound) as error:
-            # It may as well be about what was made of them: that is made again.
-            named = [entry for entry in run if error.key in (entry.log_key, entry.meta_key)]
-            self._note_unreadable(manifest, named, error)
+        except OBJECT_UNREADABLE as error:
+            self._note_unreadable(manifest, named_in(error, run), error)
             raise
         if self._owner.is_detached or self._owner.remote.manifest is not manifest:
             return False

@@ -44,6 +44,13 @@ class Consumer:
         await asyncio.sleep(0)  # what is guessed is asked for behind the answer
 
 
+async def read_and_guess(consumer: Consumer, pace: Pace) -> None:
+    """Two reads; what the second one has read ahead waits."""
+    await consumer.read()
+    pace.is_shut = True
+    await consumer.read()
+
+
 @pytest.fixture
 def pace() -> Pace:
     return Pace()
@@ -71,9 +78,7 @@ def test_what_was_guessed_for_a_consumer_that_is_gone_is_not_downloaded(
 
     async def read_and_leave() -> None:
         consumer = Consumer(reader, segment)
-        await consumer.read()
-        pace.is_shut = True
-        await consumer.read()
+        await read_and_guess(consumer, pace)
         assert reader.statistics().guessed_downloads == 2
         await eventually(lambda: _waiting(reader) == 0)
         pace.is_shut = False
@@ -91,9 +96,7 @@ def test_a_consumer_that_comes_back_has_its_chunks_read_ahead_again(
 
     async def come_back() -> None:
         consumer = Consumer(reader, segment)
-        await consumer.read()
-        pace.is_shut = True
-        await consumer.read()
+        await read_and_guess(consumer, pace)
         _pass_idle_time(reader, consumer)
         assert _waiting(reader) == 0
         pace.is_shut = False
@@ -111,9 +114,7 @@ def test_who_pauses_for_a_shorter_time_keeps_what_was_guessed(
 
     async def pause() -> None:
         consumer = Consumer(reader, segment)
-        await consumer.read()
-        pace.is_shut = True
-        await consumer.read()
+        await read_and_guess(consumer, pace)
         _pass_idle_time(reader)
         assert _waiting(reader) == 2
         pace.is_shut = False

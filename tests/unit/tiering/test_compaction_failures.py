@@ -24,6 +24,15 @@ def last_key(rig: CompactedRig) -> str:
     return rig.manifest.segments[-1].log_key
 
 
+async def ends_unreadable(rig: CompactedRig, error: type[TierError]) -> Fault:
+    """Three segments, of which the last cannot be read; rounds may begin."""
+    await in_three_segments(rig)
+    fault = Fault(operation="get", key_pattern=last_key(rig), error=error, times=-1)
+    rig.memory.add_fault(fault)
+    rig.configure(min_cleanable_dirty_ratio=0.0)
+    return fault
+
+
 @pytest.mark.parametrize("error", [ObjectArchived, ObjectCorrupt, ObjectNotFound])
 @asynchronous
 async def test_an_archive_that_cannot_be_read_whole_is_not_downloaded_again_and_again(
@@ -31,10 +40,7 @@ async def test_an_archive_that_cannot_be_read_whole_is_not_downloaded_again_and_
 ) -> None:
     """A round begins with the first segment: each one would pay for all before the bad one."""
     async with CompactedRig(tmp_path) as rig:
-        await in_three_segments(rig)
-        fault = Fault(operation="get", key_pattern=last_key(rig), error=error, times=-1)
-        rig.memory.add_fault(fault)
-        rig.configure(min_cleanable_dirty_ratio=0.0)
+        fault = await ends_unreadable(rig, error)
         for _ in range(20):
             rig.pass_ms(60_000)
             await rig.settle()
@@ -59,10 +65,7 @@ async def test_an_archive_that_cannot_be_read_whole_is_not_downloaded_again_and_
 async def test_rounds_that_fail_come_further_and_further_apart(tmp_path: Path) -> None:
     """Though each has steps that succeed, before the one that does not."""
     async with CompactedRig(tmp_path) as rig:
-        await in_three_segments(rig)
-        fault = Fault(operation="get", key_pattern=last_key(rig), error=AccessDenied, times=-1)
-        rig.memory.add_fault(fault)
-        rig.configure(min_cleanable_dirty_ratio=0.0)
+        fault = await ends_unreadable(rig, AccessDenied)
         for _ in range(60):
             rig.pass_ms(1000)
             await rig.settle()
