@@ -1,7 +1,8 @@
 """Work in threads, a few pieces ahead of who takes the results, in order.
 
 `Executor.map` begins everything at once and keeps every result until it is taken: for a hundred
-thousand requests to a store that is neither patient nor small.
+thousand requests to a store that is neither patient nor small. (From Python 3.14 on it has a
+`buffersize` for that.)
 """
 
 from __future__ import annotations

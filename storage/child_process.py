@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from strandline.storage.errors import StorageError
+from strandline.storage.socket_times import timeval
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -87,7 +87,7 @@ class ChildProcess:
         """
         # Of the socket itself, and not of this descriptor.
         with socket.socket(fileno=os.dup(self.connection.fileno())) as ours:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(wait_s))
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(wait_s))
 
     @property
     def pid(self) -> int:
@@ -148,11 +148,6 @@ class ChildProcess:
 
     def __repr__(self) -> str:
         return f"pid {self._process.pid}"
-
-
-def _timeval(duration_s: float) -> bytes:
-    seconds, rest_s = divmod(duration_s, 1)
-    return struct.pack("@ll", int(seconds), int(rest_s * 1_000_000))
 
 
 def _cause_of_death(status: int | None) -> str:

@@ -194,7 +194,9 @@ class TierError(StorageError):
     """An object-store operation failed."""
 
     def __init__(self, key: str, operation: str, detail: str = "") -> None:
-        super().__init__(f"{operation} {key}: {detail}" if detail else f"{operation} {key}")
+        # What is about the whole store has no key.
+        request = f"{operation} {key}".rstrip()
+        super().__init__(f"{request}: {detail}" if detail else request)
         self.key = key
         self.operation = operation
         self.detail = detail

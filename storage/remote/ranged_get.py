@@ -16,12 +16,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from strandline.storage.remote.paced_steps import PacedSteps
+from strandline.storage.socket_times import timeval
 
 if TYPE_CHECKING:
     from strandline.storage.clock import Clock
@@ -154,7 +154,7 @@ class RangedGets:
             self._socket = context.wrap_socket(connected, server_hostname=url.hostname)
         else:
             # Bounds each call by itself; Python's timeouts would poll before each of them.
-            bound = struct.pack("ll", int(source.read_s), int(source.read_s % 1 * 1e6))
+            bound = timeval(source.read_s)
             connected.settimeout(None)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bound)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, bound)
