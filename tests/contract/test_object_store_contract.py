@@ -448,7 +448,7 @@ def test_a_missing_root_is_no_missing_object(under_test: StoreUnderTest, tmp_pat
     if under_test.kind == MEMORY:
         return  # has no root that could be missing
     if under_test.kind == FILE:
-        with pytest.raises(BucketMissing, match="^check: folder .* does not exist$"):
+        with pytest.raises(BucketMissing, match=r"^check: folder .* does not exist$"):
             open_store((tmp_path / "no" / "such" / "folder").as_uri()).check()
         return
     store = under_test.store
