@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Of clients, and of what is asked for by others' names.
 FOREIGN_PROPERTIES = {
     *("group.id", "group.instance.id", "group.protocol", "linger.ms", "max.poll.interval.ms"),
-    *("security.protocol", "http.client", "kafka.protocol"),
+    *("check.crcs", "security.protocol", "http.client", "kafka.protocol"),
 }
 FOREIGN_FAMILIES = ("spark.",)
 

@@ -214,10 +214,15 @@ class SegmentReader:
         )
 
     def locate(self, offset: int) -> BatchPosition | None:
-        """The first batch that ends at or after `offset`; None if there is none (yet)."""
+        """The first batch that ends at or after `offset`; None if there is none (yet).
+
+        Its header was read, or ended an earlier read. Raises CorruptFile.
+        """
         if offset >= self.end_offset or self.size_bytes == 0:
             return None
         if offset <= self.base_offset:
+            # Once per segment and consumer: a disk that lost the beginning would be sent as it is.
+            next(self._walk(0))
             return BatchPosition(0, self.base_offset)
         hint = self._hints.get(offset)
         if hint is not None:

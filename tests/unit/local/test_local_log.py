@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 
@@ -174,6 +175,29 @@ def test_who_may_read_nothing_is_told_what_there_is_without_a_look_into_the_file
         log.read(21, bytes_max=0, at_least_one_batch=False)
     with pytest.raises(CorruptFile):
         log.read(15, bytes_max=1, at_least_one_batch=False)
+
+
+@pytest.mark.parametrize("bytes_max", [1, 2000, 1 << 20])
+@pytest.mark.parametrize("damage", ["zeros", "noise", "another place's batch"])
+def test_a_segment_whose_beginning_the_disk_lost_is_an_error_from_its_first_offset_on(
+    tmp_path: Path, damage: str, bytes_max: int
+) -> None:
+    """A client that does not check CRCs would take what is there for records, or stop."""
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    assert len(log.segments) > 2
+    for segment in log.segments[:2]:
+        content = segment.log_path.read_bytes()
+        begun = {
+            "zeros": bytes(4096),
+            "noise": random.Random(3).randbytes(4096),
+            "another place's batch": log.segments[2].log_path.read_bytes()[:4096],
+        }[damage]
+        segment.log_path.write_bytes(begun + content[4096:])
+        with pytest.raises(CorruptFile):
+            log.read(segment.base_offset, bytes_max=bytes_max)
+    whole = log.segments[2]
+    assert log.read(whole.base_offset, bytes_max=bytes_max).next_offset > whole.base_offset
 
 
 def test_a_batch_that_does_not_fit_is_left_out_if_the_caller_has_others(tmp_path: Path) -> None:
