@@ -29,14 +29,16 @@ class Counter:
 class MetricRegistry:
     """All counters of one process, created once per (name, labels)."""
 
-    _counters: dict[tuple[str, tuple[tuple[str, str], ...]], Counter] = field(default_factory=dict)
+    # By labels, then by name: those of one topic are found without a look at all others'.
+    _counters: dict[tuple[tuple[str, str], ...], dict[str, Counter]] = field(default_factory=dict)
 
     def counter(self, name: str, help: str, **labels: str) -> Counter:  # noqa: A002 (Prometheus' word)
         """The counter of that name and labels; always the same object for the same arguments."""
-        key = (name, tuple(sorted(labels.items())))
-        existing = self._counters.get(key)
+        key = tuple(sorted(labels.items()))
+        of_labels = self._counters.setdefault(key, {})
+        existing = of_labels.get(name)
         if existing is None:
-            existing = self._counters[key] = Counter(name, help, key[1])
+            existing = of_labels[name] = Counter(name, help, key)
         return existing
 
     def retire(self, **labels: str) -> None:
@@ -45,11 +47,9 @@ class MetricRegistry:
         So a sum over all counters of a name never goes back. What is added to a dropped one later
         is not counted any more.
         """
-        wanted = tuple(sorted(labels.items()))
-        for key in [key for key in self._counters if key[1] == wanted]:
-            retired = self._counters.pop(key)
+        for retired in self._counters.pop(tuple(sorted(labels.items())), {}).values():
             if retired.value:
                 self.counter(retired.name, retired.help).add(retired.value)
 
     def __iter__(self) -> Iterator[Counter]:
-        return iter(self._counters.values())
+        return (counter for of_labels in self._counters.values() for counter in of_labels.values())
