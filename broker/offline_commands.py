@@ -3,7 +3,7 @@
     archive    ls, show, usage, verify, ...              over a bucket
     lake       plan                                      over a bucket, as Spark would
     verify     every file of a broker's log folders      exit code 3: something is damaged
-    dump-log   one file of a log folder
+    dump-log   one file of a log folder                  exit code 3: it is damaged
 
 Each adds its arguments here and imports what it runs when it is called.
 """
@@ -318,7 +318,8 @@ def _add_dump_log(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     dump = commands.add_parser(
         "dump-log",
         help="print what is in a segment, index, snapshot or checkpoint file",
-        description="Prints a log file batch by batch; other files entry by entry.",
+        description="Prints a log file batch by batch; other files entry by entry."
+        " Ends with 3 if the file is damaged.",
         epilog=_DUMP_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -461,11 +462,15 @@ def _verify_folders(options: argparse.Namespace) -> int:
 
 
 def _dump_log(options: argparse.Namespace) -> int:
-    from strandline.storage.local.dump import dump_log
+    from strandline.broker.verify_command import DAMAGED
+    from strandline.storage.local.dump import Damage, dump_log
 
     if not options.file.is_file():
         what = "is a folder, name a file in it" if options.file.is_dir() else "no such file"
         raise WrongUse(f"{what}: {options.file}")
+    ended = 0
     for line in dump_log(options.file, verify=options.verify, print_records=options.records):
         print(line)
-    return 0
+        if isinstance(line, Damage):
+            ended = DAMAGED
+    return ended

@@ -3,7 +3,8 @@
 The name says what a file is, as Kafka's do; a file that was renamed to `.deleted` or downloaded
 from the archive under its object name (`<base>-<epoch>-<unique>.log`) is read all the same.
 
-Damage is part of the answer: the dump says where it is and stops there, it does not raise.
+Damage is part of the answer: the dump says where it is and stops there, it does not raise. Lines
+about damage are `Damage`, which is what tells a script: keys and values may hold any words.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ _BASE_OFFSET = re.compile(r"[0-9]{20}")
 _DELETED = re.compile(rf"(\.\d+)?{re.escape(DELETED_SUFFIX)}$")
 
 
+class Damage(str):
+    """A line that says what is wrong with the file."""
+
+    __slots__ = ()
+
+
 def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
     """Lines that describe the file; `verify` checks the CRC of every batch, or an index's order.
 
@@ -68,7 +75,7 @@ def dump_log(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
     try:
         yield from dump(path)
     except StrandlineError as error:
-        yield f"DAMAGED: {error}"
+        yield Damage(f"DAMAGED: {error}")
 
 
 def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[str]:
@@ -86,7 +93,7 @@ def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[
             batch_count += 1
             record_count += batch.header.record_count
     except (CorruptRecords, UnsupportedCodec) as error:
-        yield f"DAMAGED at position {position} of {size_bytes}: {error}"
+        yield Damage(f"DAMAGED at position {position} of {size_bytes}: {error}")
     finally:
         file.close()
     checked = "CRCs verified" if verify else "CRCs not verified"
@@ -148,7 +155,7 @@ def _dump_offset_index(path: Path) -> Iterator[str]:
         last_offset = base_offset + row.relative_offset
         yield f"last offset {last_offset} of the batch at position {row.position}"
         if row.relative_offset <= previous.relative_offset or row.position <= previous.position:
-            yield "DAMAGED: the entry above does not lie behind the one before"
+            yield Damage("DAMAGED: the entry above does not lie behind the one before")
         previous = row
     yield _entry_count(content, OffsetIndex.ENTRY_BYTES)
 
@@ -159,15 +166,16 @@ def _dump_time_index(path: Path) -> Iterator[str]:
     for timestamp_ms, relative_offset in iter_time_entries(content):
         yield f"time {timestamp_ms} reached at offset {base_offset + relative_offset}"
         if timestamp_ms <= previous_ms:
-            yield "DAMAGED: the entry above is not later than the one before"
+            yield Damage("DAMAGED: the entry above is not later than the one before")
         previous_ms = timestamp_ms
     yield _entry_count(content, TimeIndex.ENTRY_BYTES)
 
 
 def _entry_count(content: bytes, entry_bytes: int) -> str:
     entry_count, spare_bytes = divmod(len(content), entry_bytes)
-    torn = f"; DAMAGED: {spare_bytes} bytes are no whole entry" if spare_bytes else ""
-    return f"{entry_count} entries{torn}"
+    if spare_bytes:
+        return Damage(f"{entry_count} entries; DAMAGED: {spare_bytes} bytes are no whole entry")
+    return f"{entry_count} entries"
 
 
 def _dump_txn_index(path: Path) -> Iterator[str]:

@@ -350,7 +350,9 @@ def test_dump_log_says_where_a_file_is_damaged(stopped: Stopped, tmp_path: Path)
     content[len(content) // 2] ^= 1
     broken = tmp_path / Path(entry.log_key).name
     broken.write_bytes(content)
-    assert "DAMAGED" in strandline("dump-log", "--verify", str(broken)).stdout
+    ended = strandline("dump-log", "--verify", str(broken))
+    assert "DAMAGED" in ended.stdout
+    assert ended.returncode == 3
     assert strandline("dump-log", str(tmp_path / "nothing.log")).returncode == 2
 
 

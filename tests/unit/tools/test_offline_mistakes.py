@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
+from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.object_store import open_store
 
@@ -171,3 +172,23 @@ def test_a_state_that_is_no_file_is_named_and_no_traceback(
     told = capsys.readouterr()
     assert f"strandline: cannot read {state}: Is a directory" in told.err
     assert "whole" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("name", "cut_bytes", "code"),
+    [(".log", 0, 0), (".log", 5, 3), (".index", 0, 0), (".index", 5, 3)],
+)
+def test_a_dump_of_a_damaged_file_ends_as_a_verify_does(
+    name: str, cut_bytes: int, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scripts look at the exit code: the word may be in anybody's records."""
+    value = b"DAMAGED: not this one"
+    content = encode_batch([Record(offset=0, timestamp_ms=1, key=None, value=value)])
+    if name == ".index":
+        content = bytes(7) + b"\x01"
+    path = tmp_path / f"{0:020d}{name}"
+    path.write_bytes(content[: len(content) - cut_bytes])
+    assert main(["dump-log", "--verify", "--records", str(path)]) == code
+    told = capsys.readouterr().out
+    assert code == 0 or "DAMAGED" in told
+    assert name != ".log" or code or "DAMAGED: not this one" in told
