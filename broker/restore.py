@@ -57,6 +57,7 @@ from strandline.storage.errors import (
     DiskError,
     ObjectCorrupt,
     StorageError,
+    StrandlineError,
     UnsupportedFormat,
 )
 from strandline.storage.local.checkpoint import META_PROPERTIES
@@ -295,22 +296,22 @@ class Restore:
         numbers = [partition.partition for partition in topic.partitions]
         self._progress.begin("groups", len(numbers))
 
-        def read(number: int) -> LiveRecords | str | None:
+        def read(number: int) -> LiveRecords | StrandlineError | None:
             try:
                 return read_group_state(self._store, number)
             except (CorruptRecords, ObjectCorrupt) as error:
-                key = group_state_key(number)
-                return f"{key}: offsets of groups are damaged, not restored: {error}"
+                return error
             finally:
                 self._progress.advance()
 
         groups: dict[int, LiveRecords] = {}
         damaged: list[str] = []
-        for number, live in zip(numbers, executor.map(read, numbers), strict=True):
-            if isinstance(live, str):
-                damaged.append(live)
-            elif live is not None:
-                groups[number] = live
+        for number, found in zip(numbers, executor.map(read, numbers), strict=True):
+            if isinstance(found, StrandlineError):
+                key = group_state_key(number)
+                damaged.append(f"{key}: offsets of groups are damaged, not restored: {found}")
+            elif found is not None:
+                groups[number] = found
         return groups, damaged
 
     # --- 2 mark ------------------------------------------------------------------------------
