@@ -10,13 +10,9 @@ answer is a range of its file.
 A read waits for one chunk only, the one with `offset`; what follows it is added as far as it is
 in memory already. So a reader never holds one chunk while it waits for another.
 
-Read-ahead: a read that begins where an earlier one ended belongs to a consumer that reads on. The
-following chunks are then fetched before they are asked for: none after the first read, two after
-the second, then up to `read_ahead_chunks`, over the segment's end into the next ones; how many of
-them at the same time, the store's distance says (`download_width`). Whoever jumps
-costs nothing but the chunk he jumped to. Which chunk such a consumer stopped in is remembered too:
-until he leaves it his reads need neither the index nor another look ahead. A read from memory looks
-ahead behind its answer, in the loop's next turn, and at the latest before the next read.
+A read that begins where an earlier one ended belongs to a consumer that reads on, for whom the
+following chunks are read ahead (read_ahead.py). Which chunk such a consumer stopped in is
+remembered too: until he leaves it his reads need neither the index nor another look ahead.
 
 A damaged or missing `.meta` does not make a segment unreadable: its index is rebuilt by walking
 the batch headers of the log object once.
@@ -25,7 +21,7 @@ the batch headers of the log object once.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import field
@@ -46,6 +42,12 @@ from strandline.storage.remote.index_cache import (
 from strandline.storage.remote.index_loading import load_index, load_txn_index
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.read_ahead import (
+    READ_AHEAD_CHUNKS,
+    READ_AHEAD_FIRST,
+    LookAhead,
+    ReadAhead,
+)
 from strandline.storage.remote.reader_statistics import (
     ColdReaderStatistics,
     cold_reader_statistics,
@@ -56,10 +58,6 @@ from strandline.storage.values import dataclass
 
 CHUNK_BYTES = 8 * 1024 * 1024
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-READ_AHEAD_FIRST = 2
-# With 8 MiB chunks 72 MiB are under way: a store 150 ms away that gives 90 MB/s to a connection
-# takes 240 ms for each, so ten of them bring 350 MB/s.
-READ_AHEAD_CHUNKS = 9
 # The default of `remote.log.reader.threads`.
 PARALLEL_DOWNLOADS_MAX = 10
 # Consumers whose next offset is remembered; one that is forgotten starts without read-ahead again.
@@ -90,17 +88,6 @@ class _Stream:
     reader: Reader
     # Those of `reader` before it was read ahead: what was lost since is guessed again.
     lost_guesses: int
-
-
-@dataclass(frozen=True, slots=True)
-class _LookAhead:
-    """`depth` chunks for `reader` from `number` on, over the end of the segment."""
-
-    reader: Reader
-    index: SegmentIndex
-    number: int
-    depth: int
-    next_entries: Sequence[SegmentEntry]
 
 
 class ColdReader:
@@ -141,11 +128,11 @@ class ColdReader:
         self._txn_indexes: CachedIndexes[tuple[AbortedTransaction, ...]] = CachedIndexes(
             self._cached_indexes, "transactions", executor, size_of=transactions_bytes
         )
-        # What reads of this turn of the loop would have fetched before it is asked for.
-        self._due: deque[_LookAhead] = deque()
+        self._ahead = ReadAhead(self._downloads, self._indexes, self._start_index)
+        # Each read asks whether something is in it.
+        self._due = self._ahead.due
         # (partition folder, next offset) of recent reads.
         self._streams: OrderedDict[tuple[str, Offset], _Stream] = OrderedDict()
-        self._is_closed = False
 
     def resize(self, *, parallel_downloads_max: int, index_bytes_max: int) -> None:
         """Other bounds, at once; downloads that are under way go on."""
@@ -162,7 +149,7 @@ class ColdReader:
 
     def close(self) -> None:
         """Fails waiting reads with TierUnavailable and forgets all chunks; guesses nothing more."""
-        self._is_closed = True
+        self._ahead.close()
         self._downloads.close()
 
     def __repr__(self) -> str:
@@ -202,7 +189,7 @@ class ColdReader:
         lost_guesses = reader.lost_guesses
         # The wanted chunk is asked for first, or the guesses would have its place in the queue.
         wanted = self._request(index, number)
-        self._read_ahead(reader, index, number + 1, depth, next_entries)
+        self._ahead.read(reader, index, number + 1, depth, next_entries)
         chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
         # A chunk may end before `offset` where compaction left a gap at its end.
         while chunk.end_offset <= offset:
@@ -232,7 +219,7 @@ class ColdReader:
     ) -> ColdRead | None:
         """As `read`, if its chunk is in memory already; None if it has to be waited for."""
         if self._due:
-            self._look_ahead()
+            self._ahead.look()
         folder = _folder(entry)
         stream = self._streams.get((folder, offset))
         reader, depth = _asks(stream), self._next_depth(stream)
@@ -259,7 +246,7 @@ class ColdReader:
             index = index or self._indexes.find(entry.meta_key)
             if index is None:
                 return None
-            self._look_ahead_soon(_LookAhead(reader, index, number + 1, depth, next_entries))
+            self._ahead.soon(LookAhead(reader, index, number + 1, depth, next_entries))
         self._downloads.counters.memory_hits += 1
         result = self._collect(
             chunk,
@@ -352,7 +339,7 @@ class ColdReader:
                 yield chunk
             number = 0
 
-    # --- read-ahead --------------------------------------------------------------------------
+    # --- consumers that read on --------------------------------------------------------------
 
     def _next_depth(self, stream: _Stream | None) -> int:
         """How many chunks to read ahead of the read that goes on where `stream` ended."""
@@ -386,59 +373,6 @@ class ColdReader:
         self._streams.move_to_end(place)
         while len(self._streams) > STREAMS_MAX:
             self._streams.popitem(last=False)
-
-    def _look_ahead_soon(self, due: _LookAhead) -> None:
-        """Behind the answer: a client waits for that, and nobody for what is guessed.
-
-        Asking for chunks takes longer than all else in a read from memory.
-        """
-        self._due.append(due)
-        if len(self._due) == 1:
-            asyncio.get_running_loop().call_soon(self._look_ahead)
-
-    def _look_ahead(self) -> None:
-        """What is due; each read begins with it, so that nothing is guessed that was read since."""
-        while self._due:
-            due = self._due.popleft()
-            if not self._is_closed:
-                self._read_ahead(due.reader, due.index, due.number, due.depth, due.next_entries)
-
-    def _read_ahead(
-        self,
-        reader: Reader,
-        index: SegmentIndex,
-        number: int,
-        depth: int,
-        next_entries: Sequence[SegmentEntry],
-    ) -> None:
-        """Guesses `depth` chunks from `number` on, over the end of the segment."""
-        end = min(number + depth, index.chunk_count)
-        for following in range(number, end):
-            self._downloads.guess(
-                index.chunk_key(following),
-                reader,
-                base_offset=index.chunk_base_offset(following),
-                end_offset=index.chunk_end_offset(following),
-            )
-        if depth <= 0 or not next_entries:
-            return
-        left = depth - (end - number)
-        entry, rest = next_entries[0], next_entries[1:]
-        next_index = self._indexes.peek(entry.meta_key)
-        if next_index is not None:
-            if left > 0:
-                self._read_ahead(reader, next_index, 0, left, rest)
-            return
-
-        # The next index is fetched long before it is needed: it stands in the way of all chunks.
-        def go_on(loaded: asyncio.Future[SegmentIndex]) -> None:
-            if loaded.cancelled() or loaded.exception() is not None:
-                return
-            # Behind the end of the threads there is nobody to load the index after it.
-            if left > 0 and not self._is_closed:
-                self._read_ahead(reader, loaded.result(), 0, left, rest)
-
-        self._start_index(entry).add_done_callback(go_on)
 
     # --- indexes -----------------------------------------------------------------------------
 

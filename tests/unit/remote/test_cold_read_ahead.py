@@ -143,10 +143,8 @@ def test_whoever_takes_a_chunk_in_many_reads_is_known_in_all_of_them(
     segment = archive(store)
     reader = make_reader(store, executor)
     looks: list[object] = []
-    look_ahead_soon = reader._look_ahead_soon
-    monkeypatch.setattr(
-        reader, "_look_ahead_soon", lambda due: (looks.append(due), look_ahead_soon(due))
-    )
+    ahead, soon = reader._ahead, reader._ahead.soon
+    monkeypatch.setattr(ahead, "soon", lambda due: (looks.append(due), soon(due)))
     assert run(read_all(reader, [segment], bytes_max=1)) == segment.log
     # As the depth grows, and then once for each chunk; 40 reads were answered.
     assert 0 < len(looks) < 10

@@ -130,10 +130,8 @@ def test_the_guesses_of_one_that_stands_still_are_dropped_and_nobody_elses(
     segment = archive(store, batch_count=100)
     reader = make_reader(store, executor, pace=pace, read_ahead_chunks=2)
     looks: list[object] = []
-    look_ahead_soon = reader._look_ahead_soon
-    monkeypatch.setattr(
-        reader, "_look_ahead_soon", lambda due: (looks.append(due), look_ahead_soon(due))
-    )
+    ahead, soon = reader._ahead, reader._ahead.soon
+    monkeypatch.setattr(ahead, "soon", lambda due: (looks.append(due), soon(due)))
 
     async def read_beside() -> None:
         # In the first chunk and in the second one, so the third is guessed by both of them.
