@@ -116,9 +116,9 @@ def make_query(
     given = option_texts(options or {})
     arguments = {"path": os.fspath(path)}
     if topics is not None:
-        arguments["subscribe"] = _joined("topics", topics)
+        arguments["subscribe"] = joined("topics", topics)
     if columns is not None:
-        arguments["columns"] = _joined("columns", columns)
+        arguments["columns"] = joined("columns", columns)
     for name in given:
         if name.lower() in arguments:
             raise InvalidConfig(f"option {name} is given twice: as an argument, and as an option")
@@ -136,7 +136,7 @@ def make_query(
     return Query(parsed, columns=parsed.columns, predicate=predicate, residual=residual)
 
 
-def _joined(argument: str, names: str | Sequence[str]) -> str:
+def joined(argument: str, names: str | Sequence[str]) -> str:
     """Names as an option has them. Raises InvalidConfig for a mapping, whose values would do
     nothing.
     """

@@ -9,10 +9,10 @@ A view is named after its topic, with `_` for `.` and `-`, which SQL would take 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from strandline.spark_lake.arrow_scan import OptionValue
+from strandline.spark_lake.arrow_scan import OptionValue, joined
 from strandline.spark_lake.bound_options import narrowed
 from strandline.spark_lake.catalog import Catalog
 from strandline.spark_lake.frames import load
@@ -21,7 +21,6 @@ from strandline.spark_lake.jvm_engine import ruled_out
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.options import Engine, LakeOptions
 from strandline.spark_lake.own_scans import has_rule
-from strandline.spark_lake.selection_options import Subscribe
 from strandline.spark_lake.source import FORMAT_NAME, register
 from strandline.storage.errors import InvalidConfig
 
@@ -36,12 +35,13 @@ _OF_A_VIEW = ("path", "subscribe", "subscribepattern", "assign")
 def register_views(
     spark: SparkSession,
     path: str | os.PathLike[str],
-    topics: str | Iterable[str] | None = None,
+    topics: str | Sequence[str] | None = None,
     *,
     options: Mapping[str, OptionValue] | None = None,
 ) -> dict[str, str]:
     """Makes a view of each of these topics, or of all; the topics by the names of their views.
 
+    A text names topics with commas between them, as for `load` and the option `subscribe`.
     `options` are those of the source, for every view; those that name partitions name them for all
     topics, and each view has its own. A view is planned anew for each query, so it
     shows what is archived then, and filters prune. Only with `engine=jvm` where Spark cannot have a
@@ -57,16 +57,16 @@ def register_views(
                 f"option {name} is not for views: register_views takes the path and the topics as"
                 " arguments, and makes a view of each topic"
             )
-    wanted = None
-    if topics is not None:
-        wanted = Subscribe((topics,) if isinstance(topics, str) else tuple(topics))
-    # Any selection will do for the checks; each view has its own.
-    parsed = LakeOptions.parse({**given, "path": path, "subscribePattern": ".*"})
+    if topics is None:
+        selection = {"subscribePattern": ".*"}
+    else:
+        selection = {"subscribe": joined("topics", topics)}
+    parsed = LakeOptions.parse({**given, "path": path, **selection})
     catalog = Catalog(ObjectReader(parsed.url, parsed.s3))
     catalog.load_cluster()
     # Spark takes names of views in any case, unless it is told otherwise.
     told_apart = str(spark.conf.get("spark.sql.caseSensitive", "false")).lower() == "true"
-    topic_of = _names(catalog.topic_names(wanted), str if told_apart else str.lower)
+    topic_of = _names(catalog.topic_names(parsed.selection), str if told_apart else str.lower)
     if parsed.engine is Engine.JVM and (reason := ruled_out(parsed)):
         raise InvalidConfig(f"option engine is jvm, but {reason}")
     register(spark)

@@ -243,6 +243,8 @@ def test_sql_and_chosen_columns_work(spark: SparkSession, archive: ArchiveBuilde
     [
         (["t", "nothing"], {}, "has no topic nothing"),
         ("tt", {}, "has no topic tt; the nearest is t"),
+        ("t,nothing", {}, "has no topic nothing"),
+        ([], {}, "option subscribe is empty"),
         (["t"], {"subscribe": "t"}, "option subscribe is not for views"),
         (["t"], {"path": "file:///other"}, "option path is not for views"),
         (["t"], {"startingOffset": "earliest"}, "the nearest is startingOffsets"),
@@ -262,6 +264,15 @@ def test_views_are_refused_before_one_is_made(
         register_views(spark, archive.url, topics, options={"engine": engine, **options})
     assert "t" not in [one.name for one in spark.catalog.listTables()]
     assert register_views(spark, archive.url, "t", options={"engine": engine}) == {"t": "t"}
+
+
+def test_views_take_topics_with_commas_between_them_as_subscribe_does(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    views = register_views(spark, archive.url, "t, a.b-c,")
+    assert views == register_views(spark, archive.url, ["t", "a.b-c"])
+    assert views == {"a_b_c": "a.b-c", "t": "t"}
+    assert spark.table("t").count() == 550
 
 
 def test_topics_that_would_be_one_view_are_refused(spark: SparkSession, tmp_path: Path) -> None:
