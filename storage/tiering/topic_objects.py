@@ -14,7 +14,7 @@ the listing has the rest. Deleting what is not there is fine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from strandline.storage.crash_points import PURGE_AFTER_SOME, crash_point
 from strandline.storage.errors import (
@@ -45,7 +45,15 @@ class ListingLags(TierError):
 class TopicObjects:
     """Everything in a topic's folder but `topic.json`. Blocking; used by one thread at a time."""
 
-    def __init__(self, info: TopicInfo, store: ObjectStore) -> None:
+    def __init__(
+        self,
+        info: TopicInfo,
+        store: ObjectStore,
+        *,
+        before_first: Callable[[], object] | None = None,
+    ) -> None:
+        """`before_first` is called before the first object is deleted, if there is one."""
+        self._before_first = before_first
         self._info = info
         self._store = store
         self._folder = topic_folder(info.topic, info.topic_id)
@@ -65,6 +73,9 @@ class TopicObjects:
                 if keys is None:
                     return False
                 if keys:
+                    if self._before_first is not None:
+                        self._before_first()
+                        self._before_first = None
                     self._store.delete(keys)
                     crash_point(PURGE_AFTER_SOME)
             except StorageError:

@@ -8,7 +8,8 @@
       topic_objects: a request for a thousand of them      crash point purge.before-topic
     4 delete topic.json; not yet if the topic stays and a DELETE of before may still come
     ... an upload of before has come by now, if it ever comes; see late_uploads ...
-    5 delete what came: 3 and 4 once more, by a purge that is the `second`
+    5 delete what came: 3 and 4 once more, by a purge that is the `second`. If something came, 1 is
+      done again before the first DELETE, which may be one that is not answered
 
 A crash after 1 leaves a tombstone, which start-up finds and goes on with; after 3 as well. A crash
 before 1, or after 4, is the caller's: its own list of deleted topics asks for the purge again.
@@ -62,7 +63,7 @@ class TopicPurge:
         is_second: bool = False,
     ) -> None:
         """`leaving`: the partitions that this broker had attached, detached by now. One that
-        `is_second` follows one that ended, and begins with step 3.
+        `is_second` follows one that ended, and begins with step 3, or with 1 if something came.
         """
         self.info = info
         self.is_second = is_second
@@ -77,7 +78,7 @@ class TopicPurge:
         self._grace: GraceTimes[TopicId] = GraceTimes(clock, grace_ms=grace_ms)
         # Long ago: the grace time of what came late was over before it came.
         self._deleted_ms: TimestampMs | None = 0 if is_second else None
-        self._objects = TopicObjects(info, store)
+        self._objects = TopicObjects(info, store, before_first=self._bury if is_second else None)
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False
 

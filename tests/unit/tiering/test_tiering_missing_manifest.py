@@ -312,6 +312,48 @@ async def test_each_start_within_the_wait_knows_of_a_delete_that_may_be_late(
 
 
 @asynchronous
+async def test_a_start_knows_of_a_late_delete_of_what_came_after_a_purge(tmp_path: Path) -> None:
+    """The first purge had all its answers; a manifest came after it, and went with the second."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.settle()
+        manifest = rig.memory.get(manifest_key(ID_PARTITION))
+        rig.manager.disable_topic(rig.topic_info)
+        for _ in range(3):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        assert rig.memory.keys() == []
+        rig.memory.put(manifest_key(ID_PARTITION), manifest)
+        late = Fault(
+            operation="delete", key_pattern=MANIFEST, error=TierUnavailable, moment=Moment.LATE
+        )
+        rig.memory.add_fault(late)
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        for _ in range(2):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        assert late.hit_count == 1
+        assert set(rig.memory.keys()) == {topic_key(TOPIC, TOPIC_ID)}
+        # It is tiered again while the broker is down. Nothing but the DELETE is left after that.
+        for _ in range(2):
+            await rig.crash()
+            for _ in range(4):
+                await rig.manager.run_once()
+                rig.pass_ms(GRACE_MS)
+        rig.memory.deliver_late()
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        await heal_for_a_while(rig)
+        assert rig.archived == [(0, 10), (10, 20)]
+        await rig.assert_everything_is_readable()
+        check_bucket(rig)
+        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+        await heal_for_a_while(rig)
+        found = load_topic_info(rig.memory, TOPIC, TOPIC_ID)
+        assert found is not None
+        assert not found.is_deleted
+
+
+@asynchronous
 async def test_a_commit_that_is_late_names_nothing_in_an_archive_that_was_begun_anew(
     tmp_path: Path,
 ) -> None:
