@@ -275,6 +275,16 @@ class Manifest:
             deleting=(*self.deleting, *marks),
         )
 
+    def without_first_page(self, page: PageRef, *, marked_ms: TimestampMs) -> Manifest:
+        """Takes out the first page, whose entries nobody knows any more, and marks its object.
+
+        ValueError unless `page` is the first one and lies wholly below the log start.
+        """
+        if self.pages[:1] != (page,) or page.end_offset > self.log_start_offset:
+            raise ValueError(f"page {page.key} is not the first, or not below the log start")
+        mark = DeletedEntry(log_key=page.key, meta_key=page.key, marked_ms=marked_ms)
+        return replace(self, pages=self.pages[1:], deleting=(*self.deleting, mark))
+
     def without_deleting(self, marks: Sequence[DeletedEntry]) -> Manifest:
         """Forgets marks whose objects are gone; marks that are not there are ignored."""
         gone = set(marks)

@@ -5,6 +5,10 @@
     2 delete the objects of marks that are due       crash point delete.after-objects
     3 drop these marks
 
+A page of the manifest that is lost, or damaged, names nothing that could be marked. Once the log
+start is beyond all of it, it is let go by itself, and keeps the segments behind it no longer; what
+it named is nobody's then, and goes as every orphan does (orphans.py).
+
 The log start is durable in the manifest before 1 (`copy_steps.py`). After 1 no reader finds the
 entry. A crash between 2 and 3 deletes absent objects once more, which is fine. What was merged or
 compacted away comes to 2 by its marks. Kafka has RemoteLogManager.RLMExpirationTask for this.
@@ -20,14 +24,20 @@ from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
     ObjectNotFound,
+    StorageError,
     UnsupportedFormat,
 )
+from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import DeletedEntry, SegmentEntry
 from strandline.storage.tiering.grace_times import GraceTimes
 from strandline.storage.tiering.manifest_owner import ManifestOwner
 from strandline.storage.tiering.tiering_tools import PartitionCounters, TieringTools
 
 log = logging.getLogger(__name__)
+
+# What a page answers that will not come back. No single such answer costs anything but a way to
+# find orphans: nobody may read below the log start.
+_LOST = (CorruptFile, ObjectCorrupt, ObjectNotFound)
 
 # One commit marks, and one request deletes, at most this many segments: 1000 keys is what S3 takes.
 SEGMENTS_PER_DELETE_MAX = 500
@@ -55,7 +65,7 @@ class ExpirationSteps:
             return False
         try:
             more = await self._mark_below_log_start()  # 1
-        except (CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
+        except (*_LOST, UnsupportedFormat):
             # A page cannot be read: what it holds cannot be named, and what is marked can.
             if not self._owner.in_doubt:
                 await self._delete_marked()
@@ -74,11 +84,18 @@ class ExpirationSteps:
         count_max = min(SEGMENTS_PER_DELETE_MAX, manifest.marks_left)
         if manifest.first_offset >= manifest.log_start_offset or not count_max:
             return False
-        async for entry in self._owner.remote.entries_from(0):
-            is_below = entry.end_offset <= manifest.log_start_offset
-            if not is_below or len(entries) == count_max:
-                break
-            entries.append(entry)
+        try:
+            async for entry in self._owner.remote.entries_from(0):
+                is_below = entry.end_offset <= manifest.log_start_offset
+                if not is_below or len(entries) == count_max:
+                    break
+                entries.append(entry)
+        except _LOST as error:
+            if not entries:
+                await self._let_go_of_page(manifest, error)
+                return True
+            # What lies before the page goes first, then it is the first one itself.
+            count_max = len(entries)
         if entries:
             now_ms = self._tools.clock.now_ms()
             await self._owner.commit(
@@ -96,6 +113,29 @@ class ExpirationSteps:
                 },
             )
         return len(entries) == count_max
+
+    async def _let_go_of_page(self, manifest: Manifest, error: StorageError) -> None:
+        """Takes out the first page, which cannot be read. Raises `error` if it may be needed."""
+        if not manifest.pages or manifest.pages[0].end_offset > manifest.log_start_offset:
+            raise error
+        page = manifest.pages[0]
+        now_ms = self._tools.clock.now_ms()
+        await self._owner.commit(
+            self._owner.owned(manifest).without_first_page(page, marked_ms=now_ms)
+        )
+        log.warning(
+            "lost manifest page is let go, what it named is collected as orphans",
+            extra={
+                "fields": {
+                    "partition": str(self._owner.log.topic_partition),
+                    "key": page.key,
+                    "segments": page.segment_count,
+                    "end_offset": page.end_offset,
+                    "log_start_offset": manifest.log_start_offset,
+                    "reason": str(error),
+                }
+            },
+        )
 
     async def _delete_marked(self) -> None:
         """Deletes the objects whose grace time is over, and then their marks."""

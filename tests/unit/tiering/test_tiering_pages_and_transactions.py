@@ -15,6 +15,7 @@ from strandline.storage.model import Isolation
 from strandline.storage.remote import manifest as manifest_module
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.memory import Fault
+from tests.unit.tiering.bucket_checks import check_bucket
 from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, PARTITION, Rig, asynchronous, keys_of
 from tests.unit.tiering.transactional_producer import Producer
 
@@ -74,6 +75,48 @@ async def test_retention_by_age_drops_whole_pages_and_parts_of_them(tmp_path: Pa
         await rig.settle()
         assert rig.data_keys() == []
         assert [info.key for info in rig.store.list("topics/") if "/manifest/" in info.key] == []
+
+
+@pytest.mark.parametrize("damage", ["gone", "zeros"])
+@asynchronous
+async def test_a_lost_page_below_the_log_start_keeps_nothing_in_the_bucket(
+    tmp_path: Path, damage: str
+) -> None:
+    """What only it named is found by a listing; pages before and behind it go as ever."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(13)
+        await rig.settle()
+        assert rig.manifest is not None
+        first, lost, *_ = rig.manifest.pages
+        in_lost = {
+            key
+            for entry in manifest_store.read_page(rig.store, lost)
+            for key in (entry.log_key, entry.meta_key)
+        }
+        if damage == "gone":
+            rig.memory.delete([lost.key])
+        else:
+            rig.memory.put(lost.key, bytes(100))
+        await rig.crash()
+        await rig.settle()
+        # Records of its range may still be read once it is brought back.
+        rig.log.delete_records(lost.end_offset - 1)
+        await settle_for_a_while(rig)
+        assert rig.manifest.pages[0] == lost
+        assert first.key not in set(rig.memory.keys())
+        rig.log.delete_records(rig.manifest.end_offset)
+        await settle_for_a_while(rig)
+        assert rig.manifest.is_empty
+        assert set(rig.data_keys()) == in_lost
+        assert lost.key not in set(rig.memory.keys())
+        check_bucket(rig)
+        assert rig.data_keys() == []
+
+
+async def settle_for_a_while(rig: Rig) -> None:
+    for _ in range(6):
+        await rig.settle()
+        rig.pass_ms(GRACE_MS)
 
 
 @asynchronous
