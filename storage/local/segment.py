@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from strandline.storage import files
 from strandline.storage.errors import DiskError, StorageError
 from strandline.storage.files import OpenFile
-from strandline.storage.local.index import LOADED, TimeIndex
+from strandline.storage.local.index import LOADED, OffsetIndex, TimeIndex
 from strandline.storage.local.open_segments import OPEN_SEALED
 from strandline.storage.local.segment_names import LOG_SUFFIX, file_name
 from strandline.storage.local.segment_reader import SegmentReader
@@ -81,6 +81,7 @@ class LogSegment(SegmentReader):
         "_bytes_since_index",
         "_first_timestamp_ms",
         "_index_interval_bytes",
+        "_offset_entries_max",
         "_open",
         "_roll_age_ms",
         "created_ms",
@@ -104,7 +105,7 @@ class LogSegment(SegmentReader):
         self.is_active = active
         # An append with a later timestamp than this one closes the segment first.
         self.roll_timestamp_ms = NEVER_MS
-        self.entries_max = RELATIVE_OFFSET_MAX
+        self.entries_max = self._offset_entries_max = RELATIVE_OFFSET_MAX
         self.is_index_full = False
         self._first_timestamp_ms = NO_TIMESTAMP
         self._roll_age_ms = NEVER_MS
@@ -151,7 +152,7 @@ class LogSegment(SegmentReader):
     def resume_indexes(self, config: LogConfig) -> None:
         """Takes over the configuration, after the indexes were filled."""
         self.apply_config(config)
-        self.is_index_full = self.offset_index.entry_count >= self.entries_max
+        self.is_index_full = self._has_full_index()
 
     def end(self) -> SegmentEnd:
         """What `resumed` has to know."""
@@ -219,8 +220,9 @@ class LogSegment(SegmentReader):
         jitter_ms = random.randrange(jitter_ms_max) if jitter_ms_max else 0
         self._roll_age_ms = age_ms_max - jitter_ms
         self._index_interval_bytes = config.index_interval_bytes
-        # Time entries are the larger ones, and sealing adds one more of them.
+        # As Kafka's indexes: time entries are the larger ones, and sealing adds one more of them.
         self.entries_max = max(1, config.segment_index_bytes // TimeIndex.ENTRY_BYTES - 1)
+        self._offset_entries_max = max(1, config.segment_index_bytes // OffsetIndex.ENTRY_BYTES)
         self._set_roll_timestamp()
 
     def append(self, records: Buffer, last_offset: int, max_timestamp_ms: int) -> None:
@@ -246,7 +248,8 @@ class LogSegment(SegmentReader):
             self.time_index.append_if_later(
                 self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset
             )
-            self.is_index_full = self.offset_index.entry_count >= self.entries_max
+            entry_count = self.offset_index.entry_count
+            self.is_index_full = entry_count >= self.entries_max and self._has_full_index()
             self._bytes_since_index = size_bytes
         else:
             self._bytes_since_index += size_bytes
@@ -255,6 +258,16 @@ class LogSegment(SegmentReader):
                 self._set_roll_timestamp()
         self.size_bytes = position + size_bytes
         self.end_offset = last_offset + 1
+
+    def _has_full_index(self) -> bool:
+        """Whether either index has no room for another entry.
+
+        There are never more time entries than offset entries, and fewer where times stand still.
+        """
+        return (
+            self.time_index.entry_count >= self.entries_max
+            or self.offset_index.entry_count >= self._offset_entries_max
+        )
 
     def _set_roll_timestamp(self) -> None:
         if self._first_timestamp_ms >= 0:
@@ -339,7 +352,7 @@ class LogSegment(SegmentReader):
         if position == 0:
             self._first_timestamp_ms = NO_TIMESTAMP
         self._set_roll_timestamp()
-        self.is_index_full = self.offset_index.entry_count >= self.entries_max
+        self.is_index_full = self._has_full_index()
         self._bytes_since_index = position - self._border_before(position)
         self._reload_max_timestamp()
 
@@ -363,7 +376,7 @@ class LogSegment(SegmentReader):
         if border > 0:
             self.end_offset = self._header_at(border).base_offset
             self._first_timestamp_ms = self._header_at(0).max_timestamp_ms
-            self.is_index_full = self.offset_index.entry_count >= self.entries_max
+            self.is_index_full = self._has_full_index()
             self._set_roll_timestamp()
 
     def _reload_max_timestamp(self) -> None:

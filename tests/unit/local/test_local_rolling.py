@@ -128,6 +128,24 @@ def test_a_full_index_closes_the_segment(tmp_path: Path) -> None:
     assert_dense(log)
 
 
+def test_an_index_is_full_after_as_many_entries_as_kafkas(tmp_path: Path) -> None:
+    """The time index keeps room for one more, and takes none of a time that stands still."""
+    config = LogConfig(index_interval_bytes=0, segment_index_bytes=120)
+    for name, step_ms, index_bytes in (("later", 1, 9 * 8), ("same", 0, 15 * 8)):
+        log = open_log(tmp_path / name, config=config)
+        for number in range(40):
+            append(log, batch(timestamps_ms=[NOW_MS + step_ms * number]))
+        log.close()
+        sizes = [segment.index_path.stat().st_size for segment in log.segments]
+        assert set(sizes[:-1]) == {index_bytes}
+        again = open_log(tmp_path / name, config=config, clean_shutdown=False)
+        for number in range(40, 80):
+            append(again, batch(timestamps_ms=[NOW_MS + step_ms * number]))
+        sizes = [segment.index_path.stat().st_size for segment in again.segments]
+        assert set(sizes[:-1]) == {index_bytes}
+        assert_dense(again)
+
+
 def test_offsets_that_do_not_fit_31_bits_close_the_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     # A batch whose header says that compaction left one of two thousand million records.
