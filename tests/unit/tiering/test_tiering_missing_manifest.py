@@ -291,24 +291,28 @@ async def test_a_delete_that_is_late_takes_no_manifest_of_a_topic_that_is_tiered
         check_bucket(rig)
 
 
+async def tier_again_before_the_delete_comes(rig: Rig) -> None:
+    """While the broker is down. Nothing but the DELETE is left after that."""
+    for _ in range(2):
+        await rig.crash()
+        for _ in range(4):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+    rig.memory.deliver_late()
+    rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
+    await heal_for_a_while(rig)
+    assert rig.archived == [(0, 10), (10, 20)]
+    await rig.assert_everything_is_readable()
+    check_bucket(rig)
+
+
 @asynchronous
 async def test_each_start_within_the_wait_knows_of_a_delete_that_may_be_late(
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path) as rig:
         await turn_off_with_a_late_delete(rig)
-        # It is tiered again while the broker is down. Nothing but the DELETE is left after that.
-        for _ in range(2):
-            await rig.crash()
-            for _ in range(4):
-                await rig.manager.run_once()
-                rig.pass_ms(GRACE_MS)
-        rig.memory.deliver_late()
-        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
-        await heal_for_a_while(rig)
-        assert rig.archived == [(0, 10), (10, 20)]
-        await rig.assert_everything_is_readable()
-        check_bucket(rig)
+        await tier_again_before_the_delete_comes(rig)
 
 
 @asynchronous
@@ -334,18 +338,7 @@ async def test_a_start_knows_of_a_late_delete_of_what_came_after_a_purge(tmp_pat
             rig.pass_ms(GRACE_MS)
         assert late.hit_count == 1
         assert set(rig.memory.keys()) == {topic_key(TOPIC, TOPIC_ID)}
-        # It is tiered again while the broker is down. Nothing but the DELETE is left after that.
-        for _ in range(2):
-            await rig.crash()
-            for _ in range(4):
-                await rig.manager.run_once()
-                rig.pass_ms(GRACE_MS)
-        rig.memory.deliver_late()
-        rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
-        await heal_for_a_while(rig)
-        assert rig.archived == [(0, 10), (10, 20)]
-        await rig.assert_everything_is_readable()
-        check_bucket(rig)
+        await tier_again_before_the_delete_comes(rig)
         rig.pass_ms(2 * rig.tiering_config.copy_timeout_ms)
         await heal_for_a_while(rig)
         found = load_topic_info(rig.memory, TOPIC, TOPIC_ID)
