@@ -55,7 +55,8 @@ Each on purpose:
   start, where they are known. A topic with `compression.type=zstd` is refused to Fetch before 10
   with UNSUPPORTED_COMPRESSION_TYPE, as Kafka did before 4.
 * **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
-  ask for it ([decision 5](decisions/0005-append-reads-no-record.md)). A batch that says its
+  ask for it, but for the first batches of a connection
+  ([decision 5](decisions/0005-append-reads-no-record.md)). A batch that says its
   timestamps are the broker's is refused; Kafka takes it where the topic has CreateTime. There a
   repeated batch is answered without an append time; Kafka tells the timestamp of the first one.
 * **Groups** that only a refused join asked for are not kept; Kafka's stay, empty, until somebody

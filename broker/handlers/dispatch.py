@@ -135,9 +135,8 @@ class Dispatcher:
             ):
                 return self._handle_large(header, body, peer, started_s, caller)
             if header.api_key is ApiKey.PRODUCE:
-                answer = self._produce.handle(
-                    decode_produce_request(header.api_version, body), header, size_bytes, started_s
-                )
+                produce = decode_produce_request(header.api_version, body)
+                answer = self._produce.handle(produce, header, size_bytes, started_s, peer)
             elif header.api_key is ApiKey.FETCH:
                 fetch = decode_fetch_request(header.api_version, body)
                 answer = self._fetch.handle(fetch, header, started_s)

@@ -20,7 +20,8 @@ more replicas can be in sync than there are (Kafka's Partition.effectiveMinIsr).
 Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served: what they bring becomes a
 batch of v2. That, and topics whose configuration needs more than the batch header, takes a trip
 through a worker thread (`storage/local/preparation.py`) and is answered from a coroutine; appends
-to a partition keep the order in which their requests came.
+to a partition keep the order in which their requests came. The first batches of a connection are
+looked into (`first_batches.py`).
 
 A client above `producer_byte_rate` is answered at once, with the time for which it is not listened
 to then; with acks=0 it just is not listened to.
@@ -40,6 +41,7 @@ from typing import NamedTuple
 
 from strandline.broker.answers import Answer, CloseConnectionError, Parts, ThrottledParts
 from strandline.broker.cluster.partition import Partition
+from strandline.broker.handlers.first_batches import FirstBatches
 from strandline.broker.handlers.limits import refuse_partition_flood
 from strandline.broker.handlers.produce_later import (
     Later,
@@ -90,7 +92,6 @@ FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_RECORD_ERRORS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
-
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
 
@@ -100,6 +101,8 @@ class _Asked(NamedTuple):
     header: RequestHeader
     size_bytes: int
     started_s: float
+    # Set for who is new: his first batches are looked into.
+    new_peer: str = ""
 
 
 class ProduceHandler:
@@ -114,15 +117,23 @@ class ProduceHandler:
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
         self._quiet_log = QuietLog(log, services.clock)
+        self._first_batches = FirstBatches()
 
     def handle(
-        self, request: ProduceRequest, header: RequestHeader, size_bytes: int, started_s: float
+        self,
+        request: ProduceRequest,
+        header: RequestHeader,
+        size_bytes: int,
+        started_s: float,
+        peer: str,
     ) -> Answer:
         """The framed answer, now or after an fsync; None for acks=0.
 
-        `size_bytes` is the whole request's; `started_s` is when it was taken up.
+        `size_bytes` is the whole request's, which was taken up at `started_s`; `peer` sent it.
         """
         self._pace.saw_live(started_s)
+        if self._first_batches.is_new(peer):
+            return self._handle_many(request, _Asked(header, size_bytes, started_s, peer))
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             wanted = topics[0].partitions[0]
@@ -205,7 +216,7 @@ class ProduceHandler:
             answers: list[ProduceResponsePartition] = []
             for wanted in topic.partitions:
                 partition = self._find(topic, wanted.index, version)
-                outcome = self._append(request, topic, partition, wanted, version)
+                outcome = self._append(request, topic, partition, wanted, version, asked.new_peer)
                 self._note(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         if request.acks == 0:
@@ -287,6 +298,7 @@ class ProduceHandler:
         partition: Partition | None,
         wanted: ProducePartition,
         version: int,
+        new_peer: str = "",
     ) -> AppendInfo | ProduceResponsePartition:
         """Where the batch went, or the answer that says why it is refused."""
         refused = self._refused(request, topic, partition, wanted, version)
@@ -297,6 +309,8 @@ class ProduceHandler:
         try:
             if version < FIRST_VERSION_WITH_ZSTD:
                 refuse_zstd(wanted.records)
+            if new_peer:
+                self._first_batches.look(new_peer, wanted.records, partition.log.local.config)
             return partition.append(wanted.records)
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
@@ -344,7 +358,7 @@ class ProduceHandler:
             found = [self._find(topic, wanted.index, version) for wanted in topic.partitions]
             outcomes = await asyncio.gather(
                 *(
-                    self._append_prepared(request, topic, partition, wanted, version)
+                    self._append_prepared(request, topic, partition, wanted, asked)
                     for partition, wanted in zip(found, topic.partitions, strict=True)
                 )
             )
@@ -368,8 +382,9 @@ class ProduceHandler:
         topic: ProduceTopic,
         partition: Partition | None,
         wanted: ProducePartition,
-        version: int,
+        asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
+        version, new_peer = asked.header.api_version, asked.new_peer
         refused = self._refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
@@ -379,6 +394,8 @@ class ProduceHandler:
         try:
             if FIRST_VERSION_WITH_BATCHES <= version < FIRST_VERSION_WITH_ZSTD:
                 refuse_zstd(wanted.records)
+            if new_peer:
+                self._first_batches.look(new_peer, wanted.records, partition.log.local.config)
             return await partition.append_prepared(
                 asyncio.get_running_loop().run_in_executor(
                     self._workers,

@@ -129,7 +129,9 @@ def stored_bytes(client: WireClient, topic: str) -> bytes:
 def test_whatever_batches_are_taken_the_log_stays_readable_and_survives_a_crash(
     target: BrokerProcess,
 ) -> None:
-    """Batches with a true CRC over nonsense are stored as they came; offsets stay dense."""
+    """Behind a connection's first batches a true CRC over nonsense is stored as it came; offsets
+    stay dense.
+    """
     topic = "batches"
     generator = random.Random(SEED)
     detector = FaultDetector(target)

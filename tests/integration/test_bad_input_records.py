@@ -17,7 +17,7 @@ from strandline.broker.protocol.messages.produce import (
 )
 from strandline.storage.model import TimestampType
 from strandline.storage.records import batch as batch_format
-from strandline.storage.records.compression import Codec
+from strandline.storage.records.compression import Codec, compress
 from strandline.storage.records.record import encode_batch, with_crc
 from tests.integration.calls import (
     MakeTopic,
@@ -127,6 +127,56 @@ REFUSED: dict[str, tuple[bytes | None, int]] = {
         INVALID_TXN_STATE,
     ),
 }
+
+
+def with_records(payload: bytes, *, codec: Codec = Codec.NONE, count: int = 3) -> bytes:
+    """A batch whose header says `count` records and whose CRC is true, around `payload`."""
+    target = bytearray(batch(count)[: batch_format.HEADER_BYTES])
+    struct.pack_into(">i", target, 8, batch_format.BATCH_LENGTH_MIN + len(payload))
+    struct.pack_into(">h", target, batch_format.CRC_START, codec)
+    return bytes(with_crc(target + payload))
+
+
+def payload_of(count: int) -> bytearray:
+    return bytearray(batch(count)[batch_format.HEADER_BYTES :])
+
+
+def with_byte(position: int, value: int) -> bytes:
+    payload = payload_of(3)
+    payload[position] = value
+    return bytes(payload)
+
+
+# What Kafka's LogValidator refuses when it reads the records; codes as it gives them.
+UNTRUE_RECORDS: dict[str, bytes] = {
+    "fewer records than the header says": with_records(bytes(payload_of(2))),
+    "more records than the header says": with_records(bytes(payload_of(4))),
+    "no records at all": with_records(b""),
+    "a length beyond the batch": with_records(with_byte(0, 0x7E)),
+    "a negative length": with_records(with_byte(0, 0x01)),
+    "a length that is too short": with_records(with_byte(0, 0x04)),
+    "an offset that comes twice": with_records(bytes(payload_of(1)) * 3),
+    "a varint without end": with_records(b"\xff" * 40),
+    "what is not compressed as it says": with_records(bytes(payload_of(3)), codec=Codec.LZ4),
+    "fewer records than the header says, compressed": with_records(
+        compress(Codec.LZ4, bytes(payload_of(2))), codec=Codec.LZ4
+    ),
+}
+
+
+@pytest.mark.parametrize("encoded", UNTRUE_RECORDS.values(), ids=UNTRUE_RECORDS.keys())
+def test_a_client_that_writes_records_wrongly_is_told_with_its_first_batch(
+    broker: BrokerProcess, client: WireClient, topic: str, encoded: bytes
+) -> None:
+    """The CRC over them is true, so that a consumer would be the first to meet them."""
+    for version in (3, 8, 12):
+        with WireClient(broker.port) as new:
+            answer = produce(new, topic, encoded, version=version)
+            assert (answer.error_code, answer.base_offset) == (INVALID_RECORD, -1)
+            assert answer.error_message or version < 8
+            assert append(new, topic, batch(3)) >= 0
+    assert end_offset(client, topic) == 9
+    assert len(read_all(client, topic)) == 9
 
 
 @pytest.mark.parametrize(("encoded", "code"), REFUSED.values(), ids=REFUSED.keys())

@@ -1,0 +1,71 @@
+"""Which batches are looked into: the first small ones of a connection, and no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.broker.handlers.first_batches import (
+    BATCHES_CHECKED,
+    CHECKED_BYTES_MAX,
+    PEERS_MAX,
+    FirstBatches,
+    look_inside,
+)
+from strandline.storage.errors import InvalidRecords
+from strandline.storage.log_config import LogConfig
+from strandline.storage.records import batch as batch_format
+from strandline.storage.records.compression import Codec
+from strandline.storage.records.record import Record, encode_batch, with_crc
+
+CONFIG = LogConfig()
+
+
+def untrue(value_bytes: int, codec: Codec = Codec.NONE) -> memoryview:
+    """Two records in a batch that says three, with a true CRC."""
+    records = [
+        Record(offset=offset, timestamp_ms=1, key=None, value=b"v" * value_bytes)
+        for offset in range(2)
+    ]
+    encoded = bytearray(encode_batch(records, codec=codec))
+    batch_format.HEADER.pack_into(
+        encoded, 0, *batch_format.HEADER.unpack_from(encoded)[:6], 2, 1, 1, -1, -1, -1, 3
+    )
+    return memoryview(with_crc(encoded))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_small_batches_are_looked_into_and_large_ones_taken_on_trust(codec: Codec) -> None:
+    with pytest.raises(InvalidRecords):
+        look_inside(untrue(1000, codec))
+    look_inside(untrue(CHECKED_BYTES_MAX, codec))
+
+
+def test_what_else_is_wrong_with_a_batch_is_left_to_the_append() -> None:
+    good = bytes(untrue(10))
+    for wrong in (b"", good[:50], good[:-1], good + b"x", good[:-1] + b"!", bytes(100)):
+        look_inside(memoryview(wrong))
+
+
+def test_a_connection_that_is_known_is_not_looked_into() -> None:
+    first = FirstBatches()
+    for _ in range(BATCHES_CHECKED):
+        assert first.is_new("a:1")
+        with pytest.raises(InvalidRecords):
+            first.look("a:1", untrue(10), CONFIG)
+    assert not first.is_new("a:1")
+    first.look("a:1", untrue(10), CONFIG)
+    assert first.is_new("b:1")
+
+
+def test_however_many_connections_come_a_bounded_number_is_remembered() -> None:
+    first = FirstBatches()
+    for number in range(2 * PEERS_MAX + 5):
+        first.look(f"a:{number}", memoryview(b""), CONFIG)
+    assert sum(not first.is_new(f"a:{number}") for number in range(10)) == 0
+    assert len(first) <= PEERS_MAX
+
+
+def test_topics_that_have_all_records_read_and_batches_too_large_are_left_to_that() -> None:
+    first = FirstBatches()
+    first.look("a:1", untrue(10), LogConfig(cleanup_policy=("compact",)))
+    first.look("a:1", untrue(1000), LogConfig(max_message_bytes=500))
