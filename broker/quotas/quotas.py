@@ -5,6 +5,9 @@ done with that is the caller's: the answer goes out at once with `throttle_time_
 connection is not read until that time is over (KIP-219).
 
 Without quotas `is_active` is False, and nothing here is called: no cost where nothing is limited.
+
+Kafka takes rates by the wall clock. Here time is monotonic: a clock that is put back by an hour
+must not hold clients up until it has caught up with itself.
 """
 
 from __future__ import annotations
@@ -26,6 +29,11 @@ CLIENTS_MAX = 10_000
 REQUEST_WINDOWS_MAX = 1
 
 GaugeT = TypeVar("GaugeT", SampledRate, TokenBucket)
+
+
+def _monotonic_ms(clock: Clock) -> int:
+    """The time of quotas."""
+    return int(clock.monotonic_s() * 1000)
 
 
 class _Gauges(Generic[GaugeT]):
@@ -73,7 +81,7 @@ class MutationQuota:
 
     def take(self, partitions: int) -> bool:
         """Whether so many partitions may be created or deleted; they count if they may."""
-        now_ms = self._clock.now_ms()
+        now_ms = _monotonic_ms(self._clock)
         if self._strict:
             self.throttle_ms = self._bucket.throttle_ms(self._bound, now_ms)
             if self.throttle_ms:
@@ -131,7 +139,7 @@ class ClientQuotas:
         """The answer did not go after all: an empty one takes its place."""
         limit = self._table.find(QuotaKey.CONSUMER_BYTE_RATE, user, client_id)
         if limit is not None:
-            self._fetched.of(limit.sharers).record(-size_bytes, self._clock.now_ms())
+            self._fetched.of(limit.sharers).record(-size_bytes, _monotonic_ms(self._clock))
 
     def requested(self, user: str, client_id: str, busy_s: float) -> int:
         """request_percentage: a request kept the broker busy for so long."""
@@ -147,7 +155,7 @@ class ClientQuotas:
         bound = self._table.find_address(address)
         if bound is None:
             return 0
-        now_ms = self._clock.now_ms()
+        now_ms = _monotonic_ms(self._clock)
         rate = self._connected.of((address, ""))
         rate.record(1, now_ms)
         throttle_ms = rate.throttle_ms(bound, now_ms)
@@ -160,7 +168,7 @@ class ClientQuotas:
 
         It counts all the same, as it is let in then. No wait is longer than a window, as in Kafka.
         """
-        now_ms = self._clock.now_ms()
+        now_ms = _monotonic_ms(self._clock)
         wait_ms = 0
         for sharers, bound in (
             (("", ""), rates.all_listeners),
@@ -191,7 +199,7 @@ class ClientQuotas:
         limit = self._table.find(key, user, client_id)
         if limit is None:
             return 0
-        now_ms = self._clock.now_ms()
+        now_ms = _monotonic_ms(self._clock)
         rate = gauges.of(limit.sharers)
         rate.record(value, now_ms)
         return rate.throttle_ms(limit.bound, now_ms)

@@ -14,6 +14,10 @@ from collections import deque
 
 from strandline.storage.values import dataclass
 
+# What `throttle_time_ms` can say: 24 days. A quota of 1 byte per second, which is how clients are
+# shut out, asks for more after two megabytes.
+THROTTLE_MS_MAX = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaWindows:
@@ -74,10 +78,12 @@ class SampledRate:
         return max(elapsed_ms, 1)
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """How long to pause until the rate is `bound`; 0 if it is not above."""
+        """How long to pause until the rate is `bound`: 0 if it is not above, THROTTLE_MS_MAX at
+        most.
+        """
         window_ms = self.window_ms(now_ms)
         rate = self.per_second(now_ms)
-        return round((rate - bound) / bound * window_ms) if rate > bound else 0
+        return _pause_ms((rate - bound) / bound * window_ms) if rate > bound else 0
 
 
 class TokenBucket:
@@ -102,6 +108,10 @@ class TokenBucket:
         self._tokens = self.tokens(bound, now_ms) - count
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """How long until nothing is owed any more."""
+        """How long until nothing is owed any more, THROTTLE_MS_MAX at most."""
         tokens = self.tokens(bound, now_ms)
-        return round(-tokens / bound * 1000) if tokens < 0 else 0
+        return _pause_ms(-tokens / bound * 1000) if tokens < 0 else 0
+
+
+def _pause_ms(exact_ms: float) -> int:
+    return round(min(exact_ms, THROTTLE_MS_MAX))

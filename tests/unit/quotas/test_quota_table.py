@@ -7,7 +7,7 @@ import pytest
 from strandline.broker.cluster.image import MetadataImage
 from strandline.broker.cluster.records import ClientQuotasSet, QuotaEntity
 from strandline.broker.quotas.quotas import CLIENTS_MAX, ClientQuotas
-from strandline.broker.quotas.rates import QuotaWindows
+from strandline.broker.quotas.rates import THROTTLE_MS_MAX, QuotaWindows
 from strandline.broker.quotas.table import Limit, QuotaKey, QuotaTable
 from strandline.storage.clock import ManualClock
 
@@ -126,6 +126,28 @@ def test_mutations_are_refused_or_waited_for() -> None:
     clock.advance_ms(7000)
     assert strict.take(1)
     assert quotas.mutation("bob", "app", strict=True) is None
+
+
+def test_a_clock_that_is_put_back_holds_no_client_up() -> None:
+    quotas, clock = active({"user": "alice"}, producer_byte_rate=100, controller_mutation_rate=1)
+    quotas.produced("alice", "app", 100)
+    mutation = quotas.mutation("alice", "app", strict=True)
+    assert mutation is not None
+    assert mutation.take(1)
+    clock.advance_ms(-2 * 3_600_000)
+    for _ in range(60):
+        clock.advance_ms(1000)
+        assert quotas.produced("alice", "app", 90) == 0
+        assert mutation.take(1)
+
+
+def test_a_quota_that_shuts_clients_out_asks_for_a_pause_that_an_answer_can_say() -> None:
+    quotas, _ = active({"user": "alice"}, producer_byte_rate=1, controller_mutation_rate=1e-300)
+    assert quotas.produced("alice", "app", 100 * 1024 * 1024) == THROTTLE_MS_MAX
+    mutation = quotas.mutation("alice", "app", strict=False)
+    assert mutation is not None
+    assert mutation.take(1)
+    assert mutation.throttle_ms == THROTTLE_MS_MAX
 
 
 def test_only_so_many_clients_are_remembered() -> None:
