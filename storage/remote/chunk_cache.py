@@ -9,6 +9,9 @@ free, and the next chunk may have them. So the bound on memory is a bound on wha
 
     live bytes = chunks in the cache + downloads under way + evicted chunks that a reader still has
 
+A chunk of a small segment is a mapping and two descriptors all the same (Python keeps one for each
+mapping), so the number of chunks has a bound, too.
+
 Eviction never takes a chunk that a reader has: that would free nothing. It prefers chunks that were
 read to their end, least recently used first. For a wanted chunk any other goes next; for a guess
 only one that nobody has touched for a while, or a small memory would push out the chunk that a
@@ -21,6 +24,7 @@ import bisect
 import contextlib
 import ctypes
 import itertools
+import resource
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -37,6 +41,9 @@ _numbers = itertools.count()
 # A consumer that reads on comes back within its fetch wait, which is half a second by default. One
 # that has not come for this long has lost its claim on what was read ahead for it.
 IDLE_S = 10.0
+# As many as there are streams of readers; and no more than one for so many descriptors.
+CHUNKS_MAX = 1024
+DESCRIPTORS_PER_CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +183,17 @@ class MemoryChunk(Chunk):
         return self._view[position - self.key.position : end_position - self.key.position]
 
 
+def chunk_count_max() -> int:
+    """How many chunks a process with these limits may keep."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return CHUNKS_MAX
+    return max(1, min(CHUNKS_MAX, limit // DESCRIPTORS_PER_CHUNK))
+
+
 class ChunkCache:
-    """Chunks up to a number of bytes, and what is reserved for further ones. Owned by one thread.
+    """Chunks up to a number of bytes and `chunk_count_max`, and what is reserved for further ones.
+    Owned by one thread.
 
     Room that was given may be freed in any thread; `on_free` is called there.
     """
@@ -185,6 +201,7 @@ class ChunkCache:
     def __init__(self, bytes_max: int, *, on_free: Callable[[], None]) -> None:
         self.bytes_max = bytes_max
         self._on_free = on_free
+        self._count_max = chunk_count_max()
         self._live_bytes = 0
         self._chunks: OrderedDict[ChunkKey, Chunk] = OrderedDict()
         self.evicted_count = 0
@@ -224,7 +241,9 @@ class ChunkCache:
         Something larger than the whole bound has room when nothing else is alive: one batch may be
         larger than any sensible bound.
         """
-        while self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0:
+        while len(self._chunks) >= self._count_max or (
+            self.live_bytes + size_bytes > self.bytes_max and self._live_bytes > 0
+        ):
             victim = self._find_victim(is_guess=is_guess, now_s=now_s)
             if victim is None:
                 return False

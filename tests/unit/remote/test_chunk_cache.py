@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.records.batch import iter_batches
-from strandline.storage.remote.chunk_cache import IDLE_S, ChunkMemory, MemoryChunk
+from strandline.storage.remote.block_memory import SPARES_MAX
+from strandline.storage.remote.chunk_cache import (
+    CHUNKS_MAX,
+    IDLE_S,
+    ChunkMemory,
+    MemoryChunk,
+    chunk_count_max,
+)
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import make_log
@@ -269,6 +276,26 @@ def test_a_chunk_larger_than_all_memory_is_given_when_nothing_else_exists() -> N
     assert filled.memory.reserve(10, is_guess=False, now_s=0) is None
     del block
     assert filled.memory.reserve(10, is_guess=False, now_s=0) is not None
+
+
+def test_chunks_of_small_segments_do_not_use_up_the_descriptors() -> None:
+    log = make_log(batch_count=1, records_per_batch=1, value_bytes=1)
+    memory = ChunkMemory(10**9, on_free=lambda: None, on_gone=lambda _: None)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for number in range(chunk_count_max() + 50):
+        block = memory.reserve(len(log), is_guess=False, now_s=0)
+        assert block is not None
+        block.view[:] = log
+        chunk = MemoryChunk.check(
+            ChunkKey("k", number, number + len(log)), block.view, base_offset=0
+        )
+        memory.add(chunk, now_s=0)
+    del block, chunk
+    assert memory.chunk_count == chunk_count_max() <= CHUNKS_MAX
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 2 * (
+        chunk_count_max() + SPARES_MAX
+    )
+    memory.clear()
 
 
 def test_blocks_may_die_in_any_thread() -> None:
