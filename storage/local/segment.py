@@ -78,6 +78,7 @@ class LogSegment(SegmentReader):
 
     __slots__ = (
         "__weakref__",
+        "_begun_ms",
         "_bytes_since_index",
         "_first_timestamp_ms",
         "_index_interval_bytes",
@@ -108,6 +109,8 @@ class LogSegment(SegmentReader):
         self.entries_max = self._offset_entries_max = RELATIVE_OFFSET_MAX
         self.is_index_full = False
         self._first_timestamp_ms = NO_TIMESTAMP
+        # The earliest wall time at which it was seen to have its first record.
+        self._begun_ms = NEVER_MS
         self._roll_age_ms = NEVER_MS
         self._index_interval_bytes = 4096
         self._bytes_since_index = 0
@@ -279,10 +282,12 @@ class LogSegment(SegmentReader):
         """Whether it is older than segment.ms by the wall clock.
 
         Counted from its first record where that tells a later time: a segment that was empty for
-        long is not closed for the first record that comes.
+        long is not closed for the first record that comes. What is said to have begun in a time
+        that is still to come has begun by now: the clock was put back, or a producer's is ahead.
         """
-        begun_ms = max(self.created_ms, min(self.first_timestamp_ms(), now_ms))
-        return now_ms - begun_ms > self._roll_age_ms
+        begun_ms = min(max(self.created_ms, self.first_timestamp_ms()), now_ms)
+        self._begun_ms = min(self._begun_ms, begun_ms)
+        return now_ms - self._begun_ms > self._roll_age_ms
 
     def first_timestamp_ms(self) -> int:
         """The highest timestamp of the first batch, by which the age of the segment is judged."""
@@ -351,6 +356,7 @@ class LogSegment(SegmentReader):
         self.is_durable = False
         if position == 0:
             self._first_timestamp_ms = NO_TIMESTAMP
+            self._begun_ms = NEVER_MS
         self._set_roll_timestamp()
         self.is_index_full = self._has_full_index()
         self._bytes_since_index = position - self._border_before(position)

@@ -22,6 +22,7 @@ from tests.unit.local.builders import (
     read_bytes,
 )
 
+YEAR_MS = 365 * 86_400_000
 SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
 
 
@@ -100,6 +101,19 @@ def test_an_idle_segment_is_closed_by_the_clock(tmp_path: Path) -> None:
     clock.advance_ms(5000)
     assert not log.roll_if_expired(clock.now_ms())  # nothing in it
     assert [segment.base_offset for segment in log.segments] == [0, 1]
+
+
+def test_a_segment_of_a_wrong_year_is_closed_when_the_clock_is_right_again(tmp_path: Path) -> None:
+    """Else what is written to it from then on is kept, and not archived, until that year."""
+    clock = ManualClock(NOW_MS + YEAR_MS)
+    log = open_log(tmp_path, config=LogConfig(segment_ms=1000), clock=clock)
+    append(log, batch(timestamps_ms=[NOW_MS + YEAR_MS]))
+    assert not log.roll_if_expired(clock.now_ms())
+    clock.advance_ms(-YEAR_MS)
+    append(log, batch(timestamps_ms=[NOW_MS]))
+    assert not log.roll_if_expired(clock.now_ms())
+    clock.advance_ms(1001)
+    assert log.roll_if_expired(clock.now_ms())
 
 
 def test_a_segment_that_was_empty_for_long_is_not_closed_for_its_first_record(
