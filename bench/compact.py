@@ -81,7 +81,7 @@ def run_compaction(folder: Path, total_bytes: int) -> Iterator[Compaction]:
             if number:
                 yield result
             dirs.delete_log(opened)
-            dirs.purge_deleted(clock.now_ms() + 1_000_000)
+            dirs.purge_deleted(clock.monotonic_s() + 1_000_000)
     finally:
         cleaner.close()
         cleaner.end()

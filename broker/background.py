@@ -130,11 +130,11 @@ class LogUpkeep:
         quiet_log = QuietLog(log, self._clock)
         while True:
             await asyncio.sleep(FLUSH_CHECK_S)
-            now_ms = self._clock.now_ms()
+            now_s = self._clock.monotonic_s()
             due = [
                 partition
                 for partition in self._replicas.partitions()
-                if _must_be_flushed(partition.log.local, now_ms)
+                if _must_be_flushed(partition.log.local, now_s)
             ]
             while due:
                 # Taken out: nobody here is to hold a partition that is deleted later.
@@ -223,11 +223,11 @@ def _write_epochs(partitions: Sequence[Partition], quiet_log: QuietLog) -> None:
                 )
 
 
-def _must_be_flushed(local: LocalLog, now_ms: int) -> bool:
+def _must_be_flushed(local: LocalLog, now_s: float) -> bool:
     """Whether closed segments wait for their fsync, or flush.messages or flush.ms ask for one."""
     if local.failure is not None:
         return False
-    return local.recovery_point < local.active_segment.base_offset or local.flush_is_due(now_ms)
+    return local.recovery_point < local.active_segment.base_offset or local.flush_is_due(now_s)
 
 
 class FinishedPurges:

@@ -66,7 +66,7 @@ class RetentionEnforcer:
         logs: Callable[[], Iterable[UnifiedLog]],
         *,
         write_log_starts: Callable[[], Awaitable[Collection[Path]]],
-        purge_deleted: Callable[[TimestampMs], object],
+        purge_deleted: Callable[[float], object],
         wake_tiering: Callable[[TopicPartition], None],
         executor: Executor,
         clock: Clock,
@@ -244,7 +244,9 @@ class RetentionEnforcer:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(self._executor, self._note_time, self._guard.now_ms())
-            await loop.run_in_executor(self._executor, self._purge_deleted, self._clock.now_ms())
+            await loop.run_in_executor(
+                self._executor, self._purge_deleted, self._clock.monotonic_s()
+            )
         except StorageError as error:
             log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
 

@@ -159,7 +159,7 @@ class LogDirs:
             reasons = "; ".join(str(error) for error in loaded.failures.values())
             raise DiskError(reasons) from next(iter(loaded.failures.values()))
         for path in loaded.removable:
-            self._deleted.add(path, remove_at_ms=self._clock.now_ms())
+            self._deleted.add(path, remove_at_s=self._clock.monotonic_s())
         self.wanted_moves = dict(loaded.wanted_moves)
         for directory in self.directories:
             directory.closed_logs = {}
@@ -359,25 +359,27 @@ class LogDirs:
 
         Blocks: the name is durable.
         """
-        remove_at_ms = self._clock.now_ms() + removed.config.file_delete_delay_ms
-        self._deleted.put(removed.directory, remove_at_ms=remove_at_ms)
+        remove_at_s = self._clock.monotonic_s() + removed.config.file_delete_delay_ms / 1000
+        self._deleted.put(removed.directory, remove_at_s=remove_at_s)
 
     def directory_at(self, path: Path) -> LogDir | None:
         """The log folder with this path, relative or absolute; None if it is none of ours."""
         wanted = path.absolute()
         return next((d for d in self.directories if d.path.absolute() == wanted), None)
 
-    def purge_deleted(self, now_ms: int) -> int:
-        """Unlinks files and folders whose delay is over; how many. May run in a worker thread.
+    def purge_deleted(self, now_s: float) -> int:
+        """Unlinks files and folders whose delay is over by monotonic time; how many.
+
+        May run in a worker thread.
 
         What cannot be unlinked is tried again and holds nothing else back; the first error is
         raised at the end, a DiskError. What lies in a folder that is away waits until it is back.
         """
         usable = self._usable()
-        purged, first_error = self._deleted.purge(now_ms, within={one.path for one in usable})
+        purged, first_error = self._deleted.purge(now_s, within={one.path for one in usable})
         for opened in [log for one in usable for log in list(one.logs.values())]:
             try:
-                purged += opened.purge_deleted(now_ms)
+                purged += opened.purge_deleted(now_s)
             except DiskError as error:
                 first_error = first_error or error
         if first_error is not None:

@@ -86,7 +86,7 @@ class SegmentedLog:
         self.on_segment_closed: Callable[[LogSegment], None] | None = None
         # Told when this log can no longer trust its disk; may come from a worker thread.
         self.on_failure: Callable[[DiskError], None] | None = None
-        self.last_flush_ms = clock.now_ms()
+        self._last_flush_s = clock.monotonic_s()
         self._clock = clock
         self._failure: DiskError | None = None
         self._trash = Trash()
@@ -164,14 +164,17 @@ class SegmentedLog:
     def unflushed_record_count(self) -> int:
         return self._end_offset - self._recovery_point
 
-    def flush_is_due(self, now_ms: int) -> bool:
-        """Whether flush.messages or flush.ms ask for a `flush`, which is the caller's to run."""
+    def flush_is_due(self, now_s: float) -> bool:
+        """Whether flush.messages or flush.ms ask for a `flush`, which is the caller's to run.
+
+        By monotonic time: records do not wait for a wall clock that was put back.
+        """
         unflushed = self._end_offset - self._recovery_point
         if unflushed <= 0:
             return False
         if unflushed >= self.config.flush_messages:
             return True
-        return now_ms - self.last_flush_ms >= self.config.flush_ms
+        return (now_s - self._last_flush_s) * 1000 >= self.config.flush_ms
 
     def statistics(self) -> LogStatistics:
         return LogStatistics(
@@ -333,7 +336,7 @@ class SegmentedLog:
                 # was synced: those are for the next flush.
                 if cut_count == self.cut_count:
                     self._recovery_point = max(self._recovery_point, end_offset)
-            self.last_flush_ms = self._clock.now_ms()
+            self._last_flush_s = self._clock.monotonic_s()
 
     def write_epochs(self) -> None:
         """Writes leader epochs that are in memory alone. Blocks; thread-safe. Raises DiskError."""
@@ -393,13 +396,16 @@ class SegmentedLog:
         names = [file_name(segment.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
         if with_snapshot:
             names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
-        unlink_at_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
+        unlink_at_s = self._clock.monotonic_s() + self.config.file_delete_delay_ms / 1000
         for name in names:
-            self._trash.put(self.directory / name, unlink_at_ms=unlink_at_ms)
+            self._trash.put(self.directory / name, unlink_at_s=unlink_at_s)
 
-    def purge_deleted(self, now_ms: int) -> int:
-        """Unlinks files whose delay is over; how many. Blocks for large files; thread-safe."""
-        return self._trash.purge(now_ms)
+    def purge_deleted(self, now_s: float) -> int:
+        """Unlinks files whose delay is over by monotonic time; how many.
+
+        Blocks for large files; thread-safe.
+        """
+        return self._trash.purge(now_s)
 
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that ends at or after `offset`.

@@ -4,6 +4,9 @@ A removed file is renamed to `<name>.deleted` at once (`<name>.2.deleted` while 
 name waits, as after two cleanings of a segment), so that it is gone for the next start, and
 unlinked after `file.delete.delay.ms`: unlinking a gigabyte can take the file system a while, and
 somebody may still be copying the file by name. A start removes what is left of them.
+
+The delay is monotonic time: of a wall clock that was a year ahead and was put right, the files of
+that time would keep the disk full for a year.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ DELETED_SUFFIX = ".deleted"
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     path: Path
-    unlink_at_ms: int
+    unlink_at_s: float
 
 
 class Trash:
@@ -33,14 +36,14 @@ class Trash:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, path: Path, *, unlink_at_ms: int) -> None:
+    def put(self, path: Path, *, unlink_at_s: float) -> None:
         """Renames a file, to be unlinked later; one that is not there is fine. Raises DiskError."""
         if not path.exists():
             return
         with self._lock:
             target = self._free_name(path)
             files.rename(path, target, sync=False)
-            self._waiting.append(_Waiting(target, unlink_at_ms))
+            self._waiting.append(_Waiting(target, unlink_at_s))
 
     def _free_name(self, path: Path) -> Path:
         taken = {file.path for file in self._waiting}
@@ -51,14 +54,14 @@ class Trash:
             number += 1
         return target
 
-    def purge(self, now_ms: int) -> int:
+    def purge(self, now_s: float) -> int:
         """Unlinks what has waited long enough; how many files.
 
         The log's folder must be there: a file that is gone counts as unlinked. Raises DiskError:
         what is still there waits for the next time.
         """
         with self._lock:
-            due = [file for file in self._waiting if file.unlink_at_ms <= now_ms]
+            due = [file for file in self._waiting if file.unlink_at_s <= now_s]
         count = 0
         try:
             for file in due:

@@ -159,7 +159,7 @@ def test_small_segments_are_merged_and_their_old_files_go(tmp_path: Path) -> Non
     log.clean()
     assert [s.base_offset for s in log.log.segments] == [0, 6]
     assert len(log.records()) == 6
-    log.log.purge_deleted(log.clock.now_ms() + 1)
+    log.log.purge_deleted(log.clock.monotonic_s() + 1)
     assert [path.name[:20].lstrip("0") for path in log_files(log.directory)] == ["", "6"]
     assert not list(log.directory.glob("*.deleted"))
 
@@ -173,7 +173,7 @@ def test_a_reader_keeps_its_range_while_the_file_is_replaced(tmp_path: Path) -> 
     assert held is not None
     before = held.read()
     log.clean()
-    log.log.purge_deleted(log.clock.now_ms() + 1)
+    log.log.purge_deleted(log.clock.monotonic_s() + 1)
     assert held.read() == before
     assert log.table() == {b"a": b"2"}
 
@@ -447,15 +447,15 @@ def test_files_of_a_segment_that_is_cleaned_again_and_again_wait_their_whole_del
     # Swapped out 50 and 25 seconds ago, with three files each or more.
     waiting = {path.name for path in log.directory.glob("*.log*.deleted")}
     assert {"00000000000000000000.log.deleted", "00000000000000000000.log.2.deleted"} <= waiting
-    log.log.purge_deleted(log.clock.now_ms())
+    log.log.purge_deleted(log.clock.monotonic_s())
     assert {path.name for path in log.directory.glob("*.log*.deleted")} == waiting
     log.clock.advance_ms(15_000)
-    log.log.purge_deleted(log.clock.now_ms())
+    log.log.purge_deleted(log.clock.monotonic_s())
     left = {path.name for path in log.directory.glob("*.log*.deleted")}
     assert left < waiting
     assert left
     log.clock.advance_ms(60_000)
-    log.log.purge_deleted(log.clock.now_ms())
+    log.log.purge_deleted(log.clock.monotonic_s())
     assert list(log.directory.glob("*.deleted")) == []
 
 

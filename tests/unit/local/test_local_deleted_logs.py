@@ -42,10 +42,10 @@ def test_a_deleted_log_is_gone_at_once_and_purged_after_the_delay(tmp_path: Path
     assert T0 not in dirs.logs
     assert not (tmp_path / "t-0").exists()
     assert len(list(tmp_path.glob("t-0.*-delete"))) == 1
-    dirs.purge_deleted(clock.now_ms())
+    dirs.purge_deleted(clock.monotonic_s())
     assert len(list(tmp_path.glob("t-0.*-delete"))) == 1
     clock.advance_ms(CONFIG.file_delete_delay_ms)
-    dirs.purge_deleted(clock.now_ms())
+    dirs.purge_deleted(clock.monotonic_s())
     assert not list(tmp_path.glob("t-0*"))
     assert held.read() == expected
     dirs.create_log(T0, TOPIC_ID, CONFIG)
@@ -65,7 +65,7 @@ def test_a_deleted_log_holds_no_file_open_and_waits_for_no_collector(tmp_path: P
     try:
         dirs.delete_log(log)
         clock.advance_ms(CONFIG.file_delete_delay_ms)
-        dirs.purge_deleted(clock.now_ms())
+        dirs.purge_deleted(clock.monotonic_s())
         del log, tiers
         assert gone() is None
         # Whole paths: other tests leave files open, and the folder of all may be `pytest-0`.
@@ -146,10 +146,10 @@ def test_what_cannot_be_unlinked_holds_nothing_else_back_and_is_tried_again(
         patch.setattr(files, "remove_tree", fail)
         for _ in range(2):
             with pytest.raises(DiskError, match=r"t-0\..*-delete"):
-                dirs.purge_deleted(clock.now_ms())
+                dirs.purge_deleted(clock.monotonic_s())
     assert not list((tmp_path / "a" / "t-2").glob("*.deleted"))
     assert list(broken.glob("*.deleted"))
-    assert dirs.purge_deleted(clock.now_ms()) > 1
+    assert dirs.purge_deleted(clock.monotonic_s()) > 1
     assert not list(tmp_path.glob("*/*.deleted"))
     assert not list(tmp_path.glob("*/*-delete"))
     dirs.close()
@@ -174,7 +174,7 @@ def test_what_was_deleted_goes_after_its_folder_was_away_and_nothing_that_lies_t
         (mount_point / name).parent.mkdir(parents=True, exist_ok=True)
         (mount_point / name).touch()
     clock.advance_ms(60_000)
-    assert dirs.purge_deleted(clock.now_ms()) == 0
+    assert dirs.purge_deleted(clock.monotonic_s()) == 0
     assert dirs.has_failed
     assert all((mount_point / name).exists() for name in names)
 
@@ -182,7 +182,7 @@ def test_what_was_deleted_goes_after_its_folder_was_away_and_nothing_that_lies_t
     volume.rename(mount_point)
     clock.advance_ms(600_000)
     assert dirs.revive()
-    dirs.purge_deleted(clock.now_ms())
+    dirs.purge_deleted(clock.monotonic_s())
     assert not any((mount_point / name).exists() for name in names)
     assert not list(mount_point.glob("*-delete"))
     dirs.close()
@@ -220,7 +220,7 @@ def test_a_folder_that_cannot_be_removed_holds_no_other_folder_back(
     folders = DeletedFolders()
     for name in ("t-0.a-delete", "t-1.b-delete"):
         (tmp_path / name).mkdir()
-        folders.add(tmp_path / name, remove_at_ms=5)
+        folders.add(tmp_path / name, remove_at_s=5)
     remove_tree = files.remove_tree
 
     def fail_for_the_first(path: Path) -> None:

@@ -210,14 +210,23 @@ def test_rolling_does_not_move_the_recovery_point_and_flushing_does(tmp_path: Pa
 def test_flush_is_due_after_so_many_records_or_so_long(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     log = open_log(tmp_path, config=LogConfig(flush_messages=20, flush_ms=1000), clock=clock)
-    assert not log.flush_is_due(clock.now_ms() + 10**9)
+    assert not log.flush_is_due(clock.monotonic_s() + 10**9)
     fill(log, 1)
-    assert not log.flush_is_due(clock.now_ms())
-    assert log.flush_is_due(clock.now_ms() + 1000)
+    assert not log.flush_is_due(clock.monotonic_s())
+    assert log.flush_is_due(clock.monotonic_s() + 1)
     fill(log, 1)
-    assert log.flush_is_due(clock.now_ms())
+    assert log.flush_is_due(clock.monotonic_s())
     log.flush()
-    assert not log.flush_is_due(clock.now_ms() + 10**9)
+    assert not log.flush_is_due(clock.monotonic_s() + 10**9)
+
+
+def test_a_clock_that_is_put_back_keeps_no_record_from_its_flush(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, config=LogConfig(flush_ms=1000), clock=clock)
+    fill(log, 1)
+    clock.advance_ms(-2 * 3_600_000)
+    clock.advance_ms(1000)
+    assert log.flush_is_due(clock.monotonic_s())
 
 
 def test_a_changed_segment_size_holds_for_the_active_segment(tmp_path: Path) -> None:

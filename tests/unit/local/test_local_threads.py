@@ -48,7 +48,7 @@ def test_flushing_and_searching_beside_the_loop_disturb_nothing(tmp_path: Path) 
             found = log.find_timestamp(NOW_MS + end_offset - 1)
             assert found is not None
             assert found.offset == end_offset - 1
-            log.purge_deleted(NOW_MS + config.file_delete_delay_ms)
+            log.purge_deleted(config.file_delete_delay_ms / 1000)
 
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(flush), pool.submit(flush), pool.submit(search)]

@@ -22,6 +22,7 @@ from tests.unit.local.builders import (
 )
 from tests.unit.local.log_folders import T0, kill, load_all, open_dirs
 
+YEAR_MS = 365 * 86_400_000
 SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=500)
 
 
@@ -34,11 +35,24 @@ def test_deleted_segments_are_renamed_at_once_and_unlinked_after_the_delay(tmp_p
     assert log.start_offset == gone[-1].end_offset
     assert not gone[0].log_path.exists()
     assert len(list(tmp_path.glob("*.log.deleted"))) == 2
-    assert log.purge_deleted(clock.now_ms()) == 0
+    assert log.purge_deleted(clock.monotonic_s()) == 0
     clock.advance_ms(SMALL.file_delete_delay_ms)
-    assert log.purge_deleted(clock.now_ms()) == log_files_per_segment(2)
+    assert log.purge_deleted(clock.monotonic_s()) == log_files_per_segment(2)
     assert not list(tmp_path.glob("*.deleted"))
     assert_dense(log)
+
+
+def test_what_was_deleted_in_a_wrong_year_goes_when_the_clock_is_right_again(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock(NOW_MS + YEAR_MS)
+    log = open_log(tmp_path, config=SMALL, clock=clock)
+    fill(log, 60)
+    log.delete_segments(log.segments[:2])
+    clock.advance_ms(-YEAR_MS)
+    clock.advance_ms(SMALL.file_delete_delay_ms)
+    assert log.purge_deleted(clock.monotonic_s()) == log_files_per_segment(2)
+    assert not list(tmp_path.glob("*.deleted"))
 
 
 def log_files_per_segment(segment_count: int) -> int:
