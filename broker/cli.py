@@ -34,7 +34,7 @@ COLUMNS_WITHOUT_TERMINAL = 80
 
 _FIRST_STEPS = """
 first steps:
-  strandline serve --set log.dirs=./data               a broker at 127.0.0.1:9092; then, beside it
+  strandline serve --set log.dirs=./data               # a broker at 127.0.0.1:9092; then, beside it
   strandline topic create orders --partitions 3
   echo hello | strandline produce orders
   strandline consume orders --from start --until-end

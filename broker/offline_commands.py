@@ -35,17 +35,17 @@ _ARCHIVE_EXAMPLES = {
       --retention-ms 90d
 """,
     "verify": """
-  strandline archive verify --remote s3://my-bucket/prefix           checksums
-  strandline archive verify --remote s3://my-bucket/prefix --quick   sizes alone
+  strandline archive verify --remote s3://my-bucket/prefix           # checksums
+  strandline archive verify --remote s3://my-bucket/prefix --quick   # sizes alone
   strandline archive verify --remote s3://my-bucket/prefix --deep \\
-      --state verify.json               every byte; goes on where it was
+      --state verify.json               # every byte; goes on where it was
 """,
     "orphans": """
-  strandline archive orphans --remote s3://my-bucket/prefix          prints them
+  strandline archive orphans --remote s3://my-bucket/prefix          # prints them
   strandline archive orphans --remote s3://my-bucket/prefix --delete
 """,
     "lifecycle": """
-  strandline archive lifecycle --remote s3://my-bucket/prefix        prints it
+  strandline archive lifecycle --remote s3://my-bucket/prefix        # prints it
   strandline archive lifecycle --remote s3://my-bucket/prefix --apply
 """,
 }
@@ -59,7 +59,7 @@ orphans --delete and lifecycle --apply. Credentials come from the usual AWS chai
 _VERIFY_EXAMPLES = """
 examples:
   strandline verify /var/lib/strandline
-  strandline verify /disk1/strandline /disk2/strandline     all folders of log.dirs in one call
+  strandline verify /disk1/strandline /disk2/strandline     # all folders of log.dirs in one call
 """
 
 _DUMP_EXAMPLES = """

@@ -200,8 +200,8 @@ def commands_in(text: str) -> list[str]:
     joined = re.sub(r"\\\n\s*", " ", text)
     found = []
     for line in joined.splitlines():
-        # A remark stands behind a #, or behind a gap.
-        words = re.sub(r"(?<=\S)(\s+#.*|\s{2,}.*)$", "", line.strip().removeprefix("$ "))
+        # A remark stands behind a #, so that the whole line can be pasted.
+        words = re.sub(r"(?<=\S)\s+#.*$", "", line.strip().removeprefix("$ "))
         parts = [part.strip() for part in re.split(r" \| ", words)]
         found += [part for part in parts if re.match(r"(\.venv/bin/)?strandline (?!ready:)", part)]
     return found

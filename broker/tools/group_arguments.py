@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 examples:
   strandline group list
-  strandline group describe billing                       how far behind is it, and who reads what
-  strandline group reset-offsets billing --topic orders --to-earliest            prints the plan
-  strandline group reset-offsets billing --topic orders --to-earliest --execute  does it
+  strandline group describe billing                       # how far behind is it, and who reads what
+  strandline group reset-offsets billing --topic orders --to-earliest            # prints the plan
+  strandline group reset-offsets billing --topic orders --to-earliest --execute  # does it
   strandline group reset-offsets billing --topic orders:0,3 --to-offset 1200 --execute
   strandline group reset-offsets billing --all-topics --to-datetime 2026-11-20T18:00:00Z
-  strandline group reset-offsets billing --all-topics --by-duration 2h      what came 2 hours ago
-  strandline group reset-offsets billing --all-topics --shift-by -100       the last 100 again
+  strandline group reset-offsets billing --all-topics --by-duration 2h      # what came 2 hours ago
+  strandline group reset-offsets billing --all-topics --shift-by -100       # the last 100 again
   strandline group delete billing
 """
 

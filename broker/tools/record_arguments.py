@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _PRODUCE_EXAMPLES = """
 examples:
   echo hello | strandline produce orders
-  strandline produce orders --key-separator :            then type key:value, Ctrl-D ends
+  strandline produce orders --key-separator :            # then type key:value, Ctrl-D ends
   strandline produce orders --file orders.csv --header source=import --compression zstd
   strandline produce pictures --whole --key logo --file logo.png
   strandline consume orders --from start --until-end --json | strandline produce copy --json
@@ -35,11 +35,11 @@ examples:
 
 _CONSUME_EXAMPLES = """
 examples:
-  strandline consume orders                              what comes from now on, Ctrl-C ends
-  strandline consume orders --from start --until-end     everything that is there
-  strandline consume orders --from -5 --until-end        the last 5 of each partition
+  strandline consume orders                              # what comes from now on, Ctrl-C ends
+  strandline consume orders --from start --until-end     # everything that is there
+  strandline consume orders --from -5 --until-end        # the last 5 of each partition
   strandline consume orders --from 1200 --partition 0 --max-messages 10
-  strandline consume orders --since 15m                  or --since 2026-11-20T18:00:00Z
+  strandline consume orders --since 15m                  # or --since 2026-11-20T18:00:00Z
   strandline consume orders --group billing --from start --value | ./bill
   strandline consume orders --from start --until-end --json | jq .value
 """

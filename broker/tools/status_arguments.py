@@ -23,7 +23,7 @@ tier, what waits to be copied, and the requests to the object store. Exit code
 examples:
   strandline status
   strandline status --bootstrap-server kafka.example.org:9092 --json
-  strandline status --metrics http://127.0.0.1:9404     without a Kafka client
+  strandline status --metrics http://127.0.0.1:9404     # without a Kafka client
 """
 
 
