@@ -19,7 +19,7 @@ from demo.clients import FlightProducer, Placement, create_topic, read_everythin
 from demo.flights import FLIGHT_COUNT, RecordSum, load_flights, to_records
 from demo.questions import QUESTIONS
 from demo.screen import DemoError, Screen, new_bar
-from demo.settings import CREDENTIALS, TOPIC, Settings, free_port
+from demo.settings import CREDENTIALS, NO_PROXY, TOPIC, Settings, free_port
 from demo.tiers import TIER_COLUMNS, TierWatcher, tier_rows
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def parse_settings() -> Settings:
 
 
 def run(screen: Screen, settings: Settings) -> None:
-    os.environ |= CREDENTIALS
+    os.environ |= CREDENTIALS | NO_PROXY
     prepare_folder(settings)
     screen.step("Load the flights that left New York in 2013")
     flights = load_flights()

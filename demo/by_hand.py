@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from urllib.request import getproxies
 
-from demo.settings import CREDENTIALS, REGION, TOPIC, Settings
+from demo.settings import CREDENTIALS, NO_PROXY, REGION, TOPIC, Settings
 
 
 def commands(settings: Settings) -> str:
     """Shell text; each block works when pasted in this folder, in this order."""
-    credentials = " ".join(f"{name}={value}" for name, value in CREDENTIALS.items())
+    has_proxy = bool(getproxies().keys() - {"no"})
+    exported = CREDENTIALS | {"AWS_DEFAULT_REGION": REGION} | (NO_PROXY if has_proxy else {})
+    variables = " ".join(f"{name}={value}" for name, value in exported.items())
     s3 = " ".join(
         f"{name}={shlex.quote(value)}" for name, value in settings.s3_environment().items()
     )
@@ -20,8 +23,8 @@ def commands(settings: Settings) -> str:
     archive = f"--remote {settings.remote_url} --endpoint-url {settings.s3_url}"
     text = f"""\
 # the S3 server and the broker again, on the same data (stop them with: kill %2 %1)
-export {credentials} AWS_DEFAULT_REGION={REGION}
-export PYSPARK_PYTHON={shlex.quote(sys.executable)}
+export {variables}
+export PYSPARK_PYTHON={_absolute(Path(sys.executable))}
 {s3} \\
     {shlex.quote(str(settings.ministack))} > /dev/null 2>&1 &
 {_wrapped(settings.broker_command())} \\
@@ -52,9 +55,15 @@ flights = (
 flights.where("timestamp < '2013-01-03'").groupBy("partition").count().show()
 PYTHON
 """
-    # Shorter, and the folder can be moved; Spark alone wants to know where its Python really is.
-    here = f"{Path.cwd()}/"
-    return text.replace(f"PYSPARK_PYTHON={here}", "PYSPARK_PYTHON=$PWD/").replace(here, "")
+    # Shorter. Spark alone wants to know where its Python really is.
+    return text.replace(f"{Path.cwd()}/", "")
+
+
+def _absolute(program: Path) -> str:
+    """A word of the shell, short for what lies in this folder."""
+    if program.is_relative_to(Path.cwd()):
+        return f'"$PWD"/{shlex.quote(str(program.relative_to(Path.cwd())))}'
+    return shlex.quote(str(program))
 
 
 def _wrapped(command: list[str]) -> str:

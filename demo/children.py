@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from demo.screen import DemoError
+from demo.screen import DemoError, end_of
 from demo.settings import (
     BUCKET,
     CREDENTIALS,
@@ -26,7 +26,6 @@ from demo.settings import (
 )
 
 _READY = re.compile(r"strandline ready: broker \d+ at \S+:(\d+)")
-_LOG_TAIL_BYTES = 2000
 
 
 class Child:
@@ -80,8 +79,7 @@ class Child:
 
     def failure(self, what: str) -> DemoError:
         """An error with the end of the child's log."""
-        tail = self.log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        return DemoError(f"{self.name} {what}; the end of {self.log}:\n{tail}")
+        return DemoError(f"{self.name} {what}; {end_of(self.log)}")
 
     def _read_lines(self) -> None:
         assert self.process.stdout is not None

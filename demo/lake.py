@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from demo.questions import Answer, Question
-from demo.screen import Bar, DemoError, in_mb
+from demo.screen import Bar, DemoError, end_of, in_mb
 from demo.settings import CREDENTIALS, REGION, TOPIC, Settings
 
 if TYPE_CHECKING:
@@ -32,12 +32,16 @@ def spark_session(log: Path) -> Iterator[SparkSession]:
     """
     os.environ |= CREDENTIALS
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     from strandline.spark_lake import register
 
-    with _errors_to(log):
-        spark = _start(SparkSession.builder)
+    try:
+        with _errors_to(log):
+            spark = _start(SparkSession.builder)
+    except PySparkRuntimeError as error:
+        raise DemoError(f"Spark did not start; {end_of(log)}") from error
     try:
         register(spark)
         yield spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -21,6 +22,15 @@ from rich.table import Table
 
 class DemoError(Exception):
     """Something the demo needs did not happen; the message says what and where to look."""
+
+
+_LOG_TAIL_BYTES = 2000
+
+
+def end_of(log: Path) -> str:
+    """For the message of a DemoError: where a program's own words are, and the last of them."""
+    tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+    return f"the end of {log}:\n{tail}"
 
 
 class Bar:

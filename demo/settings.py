@@ -24,6 +24,9 @@ TOPIC_CONFIG = {
     "local.retention.ms": "1000",
 }
 
+# Nothing of the demo leaves this machine, whatever proxy the way outside has.
+NO_PROXY = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
 BROKER_SETTINGS = {
     "node.id": "1",
     "remote.log.storage.system.enable": "true",

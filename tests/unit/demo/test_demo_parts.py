@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 import demo.__main__ as demo_main
+import demo.lake as demo_lake
 from demo.by_hand import commands
 from demo.clients import Placement
 from demo.flights import RecordSum, to_records
 from demo.questions import QUESTIONS
 from demo.screen import DemoError, Screen
-from demo.settings import Settings, free_port
+from demo.settings import CREDENTIALS, Settings, free_port
 from demo.tiers import PartitionTiers, tier_rows
 
+ROOT = Path(__file__).resolve().parents[3]
 RECORDS = [(b"UA", b"one", 1), (b"AA", b"two", 2), (b"UA", b"three", 3)]
 
 
@@ -172,3 +178,45 @@ def test_the_commands_at_the_end_name_this_runs_servers(tmp_path: Path) -> None:
     assert "bin/strandline serve \\\n    --set node.id=1 \\\n" in text
     assert "--endpoint-url http://127.0.0.1:2" in text
     assert f"S3_DATA_DIR={tmp_path}/data/s3" in text
+
+
+def test_the_commands_at_the_end_work_in_a_folder_with_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "my clone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "executable", str(folder / ".venv/bin/python"))
+    exports = [line for line in commands(settings(folder)).splitlines() if "export " in line]
+    shell = "; ".join([*exports, 'printf %s "$PYSPARK_PYTHON"'])
+    shown = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert shown.stdout == str(folder / ".venv/bin/python")
+
+
+def test_a_spark_that_does_not_start_is_told_with_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(builder: object) -> None:
+        os.write(2, b"no main class")
+        raise PySparkRuntimeError("[JAVA_GATEWAY_EXITED]")
+
+    monkeypatch.setattr(demo_lake, "_start", fail)
+    for variable in ("PYSPARK_PYTHON", *CREDENTIALS):
+        monkeypatch.setenv(variable, "")  # Set by the demo, and taken back here.
+    with (
+        pytest.raises(DemoError, match=r"Spark did not start; the end of .*spark\.log:\nno main"),
+        demo_lake.spark_session(tmp_path / "spark.log"),
+    ):
+        pass
+
+
+def test_what_make_runs_finds_its_files_in_a_folder_of_any_name() -> None:
+    made = subprocess.run(
+        ["make", "--silent", "--eval", "show: ; @echo $$LC_ALL", "show"],
+        cwd=ROOT,
+        env=os.environ | {"LC_ALL": "POSIX"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert made.stdout == "C.UTF-8\n"
