@@ -155,6 +155,7 @@ def verify_folders(
                 synced_offset=None
                 if is_clean
                 else checkpoints[checkpoint.RECOVERY_POINTS].get(key, 0),
+                log_start_offset=checkpoints[checkpoint.LOG_STARTS].get(key, 0),
             )
             one.verify()
             for name, offsets in checkpoints.items():
@@ -221,6 +222,7 @@ class _Partition:
         is_in_use: bool,
         may_have_gaps: bool,
         synced_offset: int | None,
+        log_start_offset: int,
     ) -> None:
         """`synced_offset` is the recovery point; None after a clean stop, when all is synced."""
         self.path = path
@@ -230,6 +232,7 @@ class _Partition:
         self.is_in_use = is_in_use
         self.may_have_gaps = may_have_gaps
         self.synced_offset = synced_offset
+        self.log_start_offset = log_start_offset
         self.producers = ProducerState()
         # Transactions and producers of a log that lost its beginning are known from a snapshot on.
         self.knows_producers = True
@@ -296,6 +299,10 @@ class _Partition:
         for row in rows:
             entry = self.producers.entries.get(row.producer_id)
             if not self.knows_producers or entry is None or not entry.batches:
+                continue
+            # What a producer wrote last before a snapshot may be compacted away: then the log knows
+            # an earlier batch of it.
+            if self.may_have_gaps and entry.batches[-1].last_sequence < row.last_sequence:
                 continue
             if entry.epoch == row.epoch and entry.batches[-1].last_sequence != row.last_sequence:
                 self.wrong(
@@ -393,6 +400,9 @@ class _Segment:
     def _check_epoch(self, batch: ScannedBatch) -> None:
         header = batch.header
         if self._epochs is None or header.leader_epoch < 0 or self._epoch_is_wrong:
+            return
+        # Epochs are forgotten with the records below the log start, which lies inside a segment.
+        if header.base_offset < self._partition.log_start_offset:
             return
         known = self._epochs.epoch_for(header.base_offset)
         if known != header.leader_epoch and not self._is_open:

@@ -12,6 +12,7 @@ import pytest
 from strandline.broker.cli import main
 from strandline.storage.clock import ManualClock
 from strandline.storage.local import checkpoint
+from strandline.storage.local.epoch_cache import LeaderEpochCache
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.local.verify import Damage, Verified, data_bytes, verify_folders
@@ -25,6 +26,7 @@ from tests.unit.local.builders import (
     batch,
     fill,
 )
+from tests.unit.local.compaction import CompactedLog
 
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=200)
 KAFKA_FOLDER = Path(__file__).parent / "kafka_folder"
@@ -72,6 +74,36 @@ def test_a_whole_folder_has_no_findings(folder: Path) -> None:
     assert (verified.partitions, verified.is_in_use) == (1, False)
     assert verified.records == 3 + 100 + 3 + 1 + 100
     assert verified.segments > 2
+
+
+def test_epochs_that_went_with_the_records_below_the_log_start_are_no_finding(
+    folder: Path,
+) -> None:
+    """The log start lies inside a segment, whose first batches are there still."""
+    epochs = LeaderEpochCache.open(folder / checkpoint.LEADER_EPOCHS)
+    epochs.truncate_from_start(50)
+    epochs.write(sync=False)
+    assert {found.path.name for found in verify(folder).findings} == {checkpoint.LEADER_EPOCHS}
+    checkpoint.write_offsets(folder.parent / checkpoint.LOG_STARTS, {PARTITION: 50})
+    assert verify(folder).findings == []
+
+
+def test_a_snapshot_of_batches_that_were_compacted_away_is_no_finding(tmp_path: Path) -> None:
+    """It was made at a roll, before the last batches of a producer lost their records."""
+    compacted = CompactedLog(tmp_path)
+    producer = {"producer_id": 3, "producer_epoch": 0}
+    for number in range(3):
+        # Two such segments are not made one.
+        compacted.append((b"big %d" % number, b"v" * 1500))
+        compacted.append((b"own %d" % number, b"v"), **producer, base_sequence=2 * number)
+        compacted.append((b"shared", b"v"), **producer, base_sequence=2 * number + 1)
+        compacted.seal()
+    compacted.append((b"shared", b"last"))
+    compacted.seal_and_clean()
+    compacted.dirs.close()
+    names = [path.name for path in compacted.log.directory.glob("*.snapshot")]
+    assert len(names) > 1, names
+    assert verify(compacted.log.directory).findings == []
 
 
 def test_indexes_that_a_kill_of_kafka_left_at_their_full_size_are_no_finding(
