@@ -73,8 +73,7 @@ def naming_later_formats(url: str) -> Iterator[None]:
         yield
     except UnsupportedFormat as error:
         raise UnsupportedFormat(
-            f"{error}; a later release wrote it into {url}: update strandline where the driver and"
-            " the executors run"
+            f"{error}; it lies in {url}: update strandline where the driver and the executors run"
         ) from error
 
 

@@ -189,6 +189,16 @@ class CorruptFile(StorageError):
 class UnsupportedFormat(StorageError):
     """A file or object written by a newer strandline (or by something else)."""
 
+    @classmethod
+    def of_version(cls, what: str, found: object, known: range) -> UnsupportedFormat:
+        """`what` names the file or object, and its format; the text says what to do."""
+        reads = f"{known.start}" if len(known) == 1 else f"{known.start} to {known.stop - 1}"
+        if isinstance(found, int) and found < known.start:
+            advice = "a state before the first release wrote it, see docs/operations.md, upgrade"
+        else:
+            advice = "a later release wrote it, start that one or a newer one"
+        return cls(f"{what} version {found}, this release reads {reads}: {advice}")
+
 
 class TierError(StorageError):
     """An object-store operation failed."""

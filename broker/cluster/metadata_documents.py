@@ -94,7 +94,9 @@ def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
     try:
         records = tuple(decode_record(record) for record in fields.objects("records"))
     except UnsupportedFormat as error:
-        raise UnsupportedFormat(f"{key}: {error}; it needs a newer strandline") from error
+        raise UnsupportedFormat(
+            f"{key}: {error}: a later release wrote it, start that one or a newer one"
+        ) from error
     if not records:
         raise CorruptFile(f"{key}: an entry without records")
     return Entry(records=records, previous=fields.text("previous"))

@@ -32,16 +32,17 @@ def read(path: Path, *, magic: str, version: int, end: bytes = b"") -> bytes | N
     head, _, rest = content.partition(b"\n")
     try:
         facts = json.loads(head)
-        body = rest.removesuffix(end)
-        if (
-            facts["magic"] != magic
-            or not rest.endswith(end)
-            or facts["crc32c"] != crc32c.crc32c(body)
-        ):
-            raise ValueError("magic or checksum is wrong")
+        if facts["magic"] != magic:
+            raise ValueError("magic is wrong")
         found = facts["version"]
+        # The version before the checksum: a later version may compute it differently.
+        if type(found) is int and found != version:
+            raise UnsupportedFormat.of_version(
+                f"{path}: {magic}", found, range(version, version + 1)
+            )
+        body = rest.removesuffix(end)
+        if found != version or not rest.endswith(end) or facts["crc32c"] != crc32c.crc32c(body):
+            raise ValueError("version or checksum is wrong")
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(f"{path}: {error}") from error
-    if found != version:
-        raise UnsupportedFormat(f"{path} has version {found}, known is {version}")
     return body

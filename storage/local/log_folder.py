@@ -265,7 +265,10 @@ def agree_on_identity(directories: Sequence[LogDir], node_id: int, cluster_id: s
         if "version" not in properties:
             raise CorruptFile(f"{file} has no version")
         if properties["version"] not in ("0", "1"):
-            raise UnsupportedFormat(f"{file} has version {properties['version']}")
+            raise UnsupportedFormat(
+                f"{file} has version {properties['version']}, this release reads 0 and 1: a later"
+                " release, or a later Kafka, wrote it, start that one"
+            )
         # Version 0, of Kafka with ZooKeeper, has broker.id instead.
         owner = properties.get("node.id", properties.get("broker.id"))
         if owner != str(node_id):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAGIC: Final = 0x736C6B66  # "slkf"
 FORMAT_VERSION: Final = 1
+FORMAT_VERSIONS: Final = range(1, 2)
 _HEADER = struct.Struct("<IBBHIQ")
 BLOCK_BYTES: Final = 32
 WORDS: Final = 8
@@ -115,7 +116,7 @@ class KeyFilter:
         if magic != MAGIC:
             raise CorruptFile(f"{source}: is no key filter")
         if version != FORMAT_VERSION:
-            raise UnsupportedFormat(f"{source}: key filter version {version}, this release reads 1")
+            raise UnsupportedFormat.of_version(f"{source}: key filter", version, FORMAT_VERSIONS)
         blocks = bytes(memoryview(content)[_HEADER.size :])
         if not count or count & (count - 1) or len(blocks) != count * BLOCK_BYTES:
             raise CorruptFile(f"{source}: key filter of {count} blocks in {len(blocks)} bytes")

@@ -61,10 +61,7 @@ def decode_document(
         raise CorruptFile(f"{what}: version is {version!r}")
     # The version before the checksum: a later version may compute it differently.
     if version not in versions:
-        raise UnsupportedFormat(
-            f"{what}: {format_name} version {version}, this release reads "
-            f"{versions.start} to {versions.stop - 1}"
-        )
+        raise UnsupportedFormat.of_version(f"{what}: {format_name}", version, versions)
     stated = document.pop("crc32c", None)
     computed = _checksum(document)
     if stated != computed:

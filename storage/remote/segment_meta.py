@@ -233,10 +233,7 @@ def decode_directory(tail: Buffer, *, size_bytes: int, source: str = "") -> Meta
     if magic != MAGIC:
         raise CorruptFile(f"{source}: is no segment meta")
     if version not in FORMAT_VERSIONS:
-        raise UnsupportedFormat(
-            f"{source}: segment meta version {version}, this release reads "
-            f"{FORMAT_VERSIONS.start} to {FORMAT_VERSIONS.stop - 1}"
-        )
+        raise UnsupportedFormat.of_version(f"{source}: segment meta", version, FORMAT_VERSIONS)
     needed_bytes = FOOTER_BYTES + length
     if needed_bytes + len(MAGIC) > size_bytes:
         raise CorruptFile(f"{source}: directory of {length} bytes exceeds the object")

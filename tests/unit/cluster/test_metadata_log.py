@@ -300,11 +300,13 @@ def test_an_entry_of_a_newer_release_is_refused_as_such() -> None:
         opened(store)
 
 
-@pytest.mark.parametrize("version", [2, 4])
-def test_a_snapshot_of_another_version_is_refused_as_such(version: int) -> None:
+@pytest.mark.parametrize(
+    ("version", "writer"), [(2, "a state before the first release"), (4, "a later release")]
+)
+def test_a_snapshot_of_another_version_is_refused_as_such(version: int, writer: str) -> None:
     content = encode_snapshot(MetadataImage(), head_checksum=NO_ENTRY_CHECKSUM)
     other = content.replace(b'"version":3', b'"version":%d' % version)
-    with pytest.raises(UnsupportedFormat, match=f"version {version}"):
+    with pytest.raises(UnsupportedFormat, match=f"version {version}, .*: {writer} wrote it"):
         decode_snapshot(other, key=metadata_snapshot_key(0), index=0)
 
 

@@ -44,7 +44,23 @@ def test_a_file_that_says_what_it_is_keeps_its_bytes(tmp_path: Path, end: bytes)
     assert headed_file.read(path, magic="strandline-set-aside", version=1, end=end) == body
     with pytest.raises(UnsupportedFormat):
         headed_file.read(path, magic="strandline-set-aside", version=2, end=end)
-    for damaged in (head + body + end + b" ", (head + body + end)[:-1], b"[]\n", b"{\n" + body):
+    for damaged in (
+        head + body + end + b" ",
+        head.replace(b"1,", b'"1",') + body + end,
+        (head + body + end)[:-1],
+        b"[]\n",
+        b"{\n" + body,
+    ):
         path.write_bytes(damaged)
         with pytest.raises(CorruptFile):
             headed_file.read(path, magic="strandline-set-aside", version=1, end=end)
+
+
+def test_a_file_of_a_later_release_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    """Whatever its checksum is by then: who is told of damage would remove it."""
+    path = tmp_path / "note"
+    path.write_bytes(b'{"magic": "strandline-set-aside", "version": 2, "sha256": ""}\n{}')
+    with pytest.raises(
+        UnsupportedFormat, match=r"version 2, this release reads 1: a later release"
+    ):
+        headed_file.read(path, magic="strandline-set-aside", version=1)
