@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from strandline.storage import crc32c
@@ -27,6 +27,9 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 # A root manifest has a few hundred entries of half a KiB, a page not more. Anything of this size
 # under one of our names was not written by us.
 DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
+# Offsets, times and sizes have 64 bits everywhere else: what has more was not written by us, and
+# would not fit where it goes.
+_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
 # An empty component, `.` or `..`, and what is not ASCII, as all that goes into our keys is.
 _NO_KEY = re.compile(r"(^|/)\.{0,2}(/|$)|[^ -~]")
 
@@ -63,7 +66,11 @@ def decode_document(
     if version not in versions:
         raise UnsupportedFormat.of_version(f"{what}: {format_name}", version, versions)
     stated = document.pop("crc32c", None)
-    computed = _checksum(document)
+    try:
+        computed = _checksum(document)
+    except RecursionError as error:
+        # What is nested so deeply that it can be read, and not be written.
+        raise CorruptFile(f"{what}: nested too deeply for a document: {error}") from error
     if stated != computed:
         raise CorruptFile(f"{what}: checksum is {computed}, the document says {stated!r}")
     return Fields(document, what)
@@ -100,8 +107,15 @@ class Fields:
 
     def integer(self, name: str) -> int:
         found = self._get(name)
-        if type(found) is not int:
+        if type(found) is not int or not _INTEGER_MIN <= found <= _INTEGER_MAX:
             raise self._wrong(name, "an integer", found)
+        return found
+
+    def count(self, name: str) -> int:
+        """An integer that is not negative: a size or a number of things."""
+        found = self.integer(name)
+        if found < 0:
+            raise self._wrong(name, "a number of bytes or things", found)
         return found
 
     def optional_integer(self, name: str) -> int | None:
@@ -158,16 +172,12 @@ class Fields:
         return name in self._fields
 
     def integer_pairs(self, name: str) -> Iterator[tuple[int, int]]:
-        for found in self._items(name):
-            match found:
-                case [int() as first, int() as second]:
-                    yield first, second
-                case _:
-                    raise self._wrong(name, "a list of integer pairs", found)
+        for row in self.rows(name, 2):
+            yield row[0], row[1]
 
     def integers(self, name: str) -> list[int]:
         found = self._items(name)
-        cells = [cell for cell in found if type(cell) is int]
+        cells = _integers_in(found)
         if len(cells) != len(found):
             raise self._wrong(name, "a list of integers", found)
         return cells
@@ -177,7 +187,7 @@ class Fields:
         for found in self._items(name):
             if not isinstance(found, list) or len(found) != width:
                 raise self._wrong(name, f"a list of rows of {width} integers", found)
-            row = [cell for cell in found if type(cell) is int]
+            row = _integers_in(found)
             if len(row) != width:
                 raise self._wrong(name, f"a list of rows of {width} integers", found)
             yield row
@@ -202,3 +212,7 @@ class Fields:
 
     def _wrong(self, name: str, expected: str, found: Json) -> CorruptFile:
         return CorruptFile(f"{self._what}: {name} is {str(found)[:80]!r}, expected {expected}")
+
+
+def _integers_in(found: Sequence[Json]) -> list[int]:
+    return [n for n in found if type(n) is int and _INTEGER_MIN <= n <= _INTEGER_MAX]

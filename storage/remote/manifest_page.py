@@ -70,7 +70,7 @@ def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
         content, format_name=PAGE_FORMAT_NAME, versions=PAGE_FORMAT_VERSIONS, source=page.key
     )
     entries = tuple(entry_from(f) for f in fields.objects("segments"))[page.dropped_count :]
-    if len(entries) != page.segment_count:
+    if not entries or len(entries) != page.segment_count:
         raise CorruptFile(f"{page.key}: {len(entries)} entries, {page.segment_count} expected")
     if (entries[0].base_offset, entries[-1].end_offset) != (page.base_offset, page.end_offset):
         raise CorruptFile(

@@ -253,6 +253,8 @@ def _parse_directory(
     try:
         rows = json.loads(bytes(encoded))
         for name, position, length, crc in rows:
+            if not type(position) is type(length) is type(crc) is int:
+                raise CorruptFile(f"{source}: section {name} lies nowhere")
             if position < len(MAGIC) or length < 0 or position + length > end_position:
                 raise CorruptFile(f"{source}: section {name} lies outside the object")
             # A section that a later release added is none of our business.

@@ -74,8 +74,8 @@ def tail_from(fields: Fields) -> TailPart:
     return TailPart(
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),
-        position=fields.integer("position"),
-        size_bytes=fields.integer("size_bytes"),
+        position=fields.count("position"),
+        size_bytes=fields.count("size_bytes"),
         key=fields.object_key("key"),
         crc32c=fields.crc("crc32c"),
         uploaded_ms=fields.integer("uploaded_ms"),

@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 FORMAT_NAME = "strandline-topic"
 FORMAT_VERSION = 1
 FORMAT_VERSIONS = range(1, 2)
+# More than one topic of any cluster has: readers of the bucket ask for the manifest of each.
+PARTITION_COUNT_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +82,15 @@ class TopicInfo:
         fields = decode_document(
             content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
         )
+        partition_count = fields.count("partition_count")
+        if partition_count > PARTITION_COUNT_MAX:
+            raise CorruptFile(
+                f"{source or FORMAT_NAME}: {partition_count} partitions are impossible"
+            )
         return cls(
             topic=fields.text("topic"),
             topic_id=fields.uuid("topic_id"),
-            partition_count=fields.integer("partition_count"),
+            partition_count=partition_count,
             properties=fields.texts_by_name("properties"),
             deleted_ms=fields.optional_integer("deleted_ms"),
         )
@@ -101,9 +108,20 @@ def load_topic_info(store: ObjectStore, topic: str, topic_id: TopicId) -> TopicI
     """The topic's description; None if there is none. Raises as `ObjectStore.get` and `decode`."""
     key = topic_key(topic, topic_id)
     try:
-        return TopicInfo.decode(store.get(key), source=key)
+        return _decode_of(key, store.get(key))
     except ObjectNotFound:
         return None
+
+
+def _decode_of(key: str, content: Buffer) -> TopicInfo:
+    """The description that lies under `key`. Raises CorruptFile if it is another topic's, too."""
+    info = TopicInfo.decode(content, source=key)
+    if info.key != key:
+        raise CorruptFile(
+            f"{key} describes topic {info.topic} ({info.topic_id}): put the right one back, a"
+            " bucket with versioning has it"
+        )
+    return info
 
 
 def change_topic_info(
@@ -125,7 +143,7 @@ def change_topic_info(
     else:
         condition = IfMatches(stored.info.etag)
         try:
-            known = TopicInfo.decode(stored.body, source=wanted.key)
+            known = _decode_of(wanted.key, stored.body)
         except CorruptFile as error:
             log.warning(
                 "damaged topic.json is written anew",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +22,9 @@ from strandline.storage.remote.cluster_info import (
 from strandline.storage.remote.json_document import Fields, decode_document, encode_document
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.topic_info import (
+    DamagedTopic,
     TopicInfo,
+    change_topic_info,
     delete_topic_info,
     list_topics,
     load_topic_info,
@@ -90,6 +94,15 @@ def test_a_torn_or_deeply_nested_document_is_corrupt() -> None:
             decode(content)
 
 
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"a":', "}")])
+def test_what_is_nested_as_deeply_as_can_just_be_read_is_corrupt(begin: str, end: str) -> None:
+    """Writing it for its checksum goes deeper than reading it."""
+    for depth in range(sys.getrecursionlimit()):
+        content = f'{{"format":"test","version":1,"x":{begin * depth}0{end * depth}}}'
+        with pytest.raises(CorruptFile):
+            decode(content.encode())
+
+
 def test_a_later_version_is_unsupported_whatever_its_checksum() -> None:
     content = encode_document("test", 3, {}).replace(b'"crc32c":"', b'"crc32c":"sha:')
     with pytest.raises(
@@ -110,6 +123,13 @@ def test_another_format_is_corrupt() -> None:
         (lambda f: f.integer("x"), True),
         (lambda f: f.integer("x"), 1.5),
         (lambda f: f.integer("y"), 1),
+        (lambda f: f.integer("x"), 2**63),
+        (lambda f: f.integer("x"), -(2**63) - 1),
+        (lambda f: f.count("x"), -1),
+        (lambda f: f.integers("x"), [10**400]),
+        (lambda f: list(f.integer_pairs("x")), [[1, 2**63]]),
+        (lambda f: list(f.integer_pairs("x")), [[1, True]]),
+        (lambda f: list(f.rows("x", 2)), [[1, 2**64]]),
         (lambda f: f.text("x"), None),
         (lambda f: f.boolean("x"), 1),
         (lambda f: f.uuid("x"), "no uuid"),
@@ -192,6 +212,24 @@ def test_a_folder_without_description_is_no_topic() -> None:
     save_topic_info(store, ORDERS)
     store.put(f"topics/gone-{uuid.uuid4()}/0/manifest.json", b"")
     assert [info.topic for info in list_topics(store)] == ["orders"]
+
+
+def test_a_description_of_another_topic_is_damage_and_is_put_right_by_who_has_the_topic() -> None:
+    """Whole, and copied to the wrong place: its tombstone would be another's, too."""
+    store = MemoryStore()
+    other = TopicInfo(topic="other", topic_id=uuid.uuid4(), partition_count=7, deleted_ms=1)
+    store.put(ORDERS.key, other.encode())
+    damaged: list[DamagedTopic] = []
+    assert list_topics(store, damaged=damaged) == ()
+    assert "describes topic other" in damaged[0].reason
+    assert change_topic_info(store, ORDERS, lambda known: ORDERS if known is None else None) is None
+    assert list_topics(store) == (ORDERS,)
+
+
+def test_a_topic_of_more_partitions_than_any_cluster_has_is_corrupt() -> None:
+    for partition_count in (topic_info.PARTITION_COUNT_MAX + 1, -1):
+        with pytest.raises(CorruptFile):
+            TopicInfo.decode(replace(ORDERS, partition_count=partition_count).encode())
 
 
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/./b", "../a", "a/..", "é"])

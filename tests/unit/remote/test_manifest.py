@@ -183,6 +183,21 @@ def test_a_page_of_other_entries_is_corrupt() -> None:
             decode_page(encode_page(manifest.topic_id_partition, wrong), page)
 
 
+def test_a_page_without_entries_is_corrupt() -> None:
+    manifest = with_segments((0, 10), (10, 20))
+    page = replace(page_ref("page", manifest.segments, crc32c=5), segment_count=0, dropped_count=2)
+    with pytest.raises(CorruptFile, match="page"):
+        decode_page(encode_page(manifest.topic_id_partition, manifest.segments), page)
+
+
+@pytest.mark.parametrize("field", ["size_bytes", "record_count", "meta_size_bytes", "end_offset"])
+def test_numbers_that_nothing_can_have_make_a_manifest_corrupt(field: str) -> None:
+    impossible = replace(entry(0, 10), **{field: 2**63 if field == "end_offset" else -1})
+    content = replace(with_segments((0, 10)), segments=(impossible,)).encode()
+    with pytest.raises(CorruptFile, match=field):
+        Manifest.decode(content)
+
+
 def test_a_manifest_out_of_order_is_corrupt() -> None:
     good = with_segments((0, 10), (10, 20))
     for segments in (

@@ -139,6 +139,20 @@ def test_a_cut_object_is_corrupt() -> None:
             decode(content[:size_bytes])
 
 
+@pytest.mark.parametrize(
+    "row",
+    [[8.0, 1, 0], [8, float("nan"), 0], [8, 1e400, 0], [8, True, 0], [8, 1, None], [8, 1, []]],
+)
+@pytest.mark.parametrize("name", ["key_filter", "of a later release"])
+def test_a_directory_of_what_are_no_positions_is_corrupt(name: str, row: list[Any]) -> None:
+    directory = json.dumps([[name, *row]]).encode()
+    footer = struct.pack(
+        ">IIH8s", len(directory), segment_meta.crc32c.crc32c(directory), 1, segment_meta.MAGIC
+    )
+    with pytest.raises(CorruptFile):
+        decode(segment_meta.MAGIC + b"x" * 50 + directory + footer)
+
+
 def test_a_later_version_is_unsupported() -> None:
     content = bytearray(encode({}))
     struct.pack_into(">H", content, len(content) - 10, 2)
