@@ -224,7 +224,7 @@ class FetchHandler:
             return error_answer(wanted.partition, code, partition)
         try:
             partition.check_leader_epoch(wanted.current_leader_epoch)
-            if wanted.last_fetched_epoch >= 0:
+            if wanted.last_fetched_epoch >= 0 and not tiers.has_unknown_extent:
                 diverging = self._diverging(wanted, partition)
                 if diverging is not None:
                     found.must_answer = True

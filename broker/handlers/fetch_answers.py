@@ -116,6 +116,7 @@ def passed_over(
         or wanted.last_fetched_epoch >= 0
         or plan.version < FIRST_VERSION_WITH_ZSTD
         or local.is_stopped
+        or tiers.is_past_unknown
     ):
         return None
     partition.traffic.fetch_requests += 1

@@ -149,7 +149,7 @@ class OffsetHandlers:
         partition = self._replicas.partition(topic, wanted.partition_index)
         if partition is None:
             return self._replicas.code_of_missing(topic, wanted.partition_index)
-        if partition.is_offline:
+        if partition.is_offline or partition.log.has_unknown_extent:
             return ErrorCode.KAFKA_STORAGE_ERROR
         try:
             partition.check_leader_epoch(wanted.current_leader_epoch)
@@ -243,7 +243,7 @@ class OffsetHandlers:
                 partition=wanted.partition,
                 error_code=self._replicas.code_of_missing(topic, wanted.partition),
             )
-        if partition.is_offline:
+        if partition.is_offline or partition.log.has_unknown_extent:
             return EpochEndOffset(
                 partition=wanted.partition, error_code=ErrorCode.KAFKA_STORAGE_ERROR
             )
@@ -301,7 +301,7 @@ class OffsetHandlers:
             return DeleteRecordsPartitionResult(
                 partition_index=index, error_code=self._replicas.code_of_missing(topic, index)
             )
-        if partition.is_offline:
+        if partition.is_offline or partition.log.has_unknown_extent:
             return DeleteRecordsPartitionResult(
                 partition_index=index, error_code=ErrorCode.KAFKA_STORAGE_ERROR
             )

@@ -74,6 +74,9 @@ class ManifestOwner:
         self.is_unclaimed = self._is_fresh = False
         # The folder of the log was missing at a start; see `unknown_past.py`.
         self._is_past_unknown = unknown_past.is_marked(unified_log.local.directory)
+        # Of a topic that another broker made, this one has no past before it has read of it.
+        is_followed_anew = tools.follows and unified_log.end_offset == 0
+        unified_log.is_past_unknown = self._is_past_unknown or is_followed_anew
         # Records are set aside. After a crash in between nobody appends until they are back.
         self._is_giving_back = set_aside.is_any(unified_log.local.directory)
         unified_log.is_restarting |= self._is_giving_back
@@ -138,6 +141,7 @@ class ManifestOwner:
         await self._restart_local_if_behind()
         if not self.is_detached:
             self.log.adopt_remote_log_start()
+        self.log.is_past_unknown = False
         if self._is_past_unknown:
             await self._tools.run(partial(unknown_past.forget, self.log.local.directory))
             self._is_past_unknown = False

@@ -24,7 +24,6 @@ from functools import partial
 
 from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
 from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
-from strandline.storage.local import unknown_past
 from strandline.storage.local.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.log_config import LogConfig
@@ -66,6 +65,7 @@ class UnifiedLog:
         "_executor",
         "_log_start_known",
         "is_log_start_noted",
+        "is_past_unknown",
         "is_restarting",
         "local",
         "log_start_offset",
@@ -95,6 +95,8 @@ class UnifiedLog:
         self.is_log_start_noted = log_start_offset is not None
         # While what was lost from this disk comes back, nobody may write in its place.
         self.is_restarting = False
+        # Set by the manager: the folder says nothing of the partition, and the archive did not yet.
+        self.is_past_unknown = False
         # First offset of the log, whichever tier it lies in.
         self.log_start_offset = log_start_offset or 0
         if not local.config.remote_storage_enable:
@@ -197,19 +199,27 @@ class UnifiedLog:
         Raises TierUnavailable for an empty log in a folder that the start had to make, while its
         archive is not known: with its disk lost, it would give offsets a second time.
         """
-        if self.is_restarting or (
-            self.remote is not None and not self.remote.known and self._may_have_lost_its_disk()
-        ):
-            raise TierUnavailable(
-                str(self.topic_partition), "append", "empty local log, archive not known yet"
-            )
+        if self.is_restarting or self.has_unknown_extent:
+            raise self._unknown_extent("append")
         return self.local.append(
             records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked
         )
 
-    def _may_have_lost_its_disk(self) -> bool:
-        local = self.local
-        return local.end_offset == local.start_offset and unknown_past.is_marked(local.directory)
+    @property
+    def has_unknown_extent(self) -> bool:
+        """Whether nobody knows yet where the log begins and ends.
+
+        It is empty on a disk that has not its past, and may be long in the archive. Who were told
+        that it is empty would take what he has read of it for lost, and begin anew.
+        """
+        if not self.is_past_unknown or self.remote is None:
+            return False
+        return self.local.end_offset == self.local.start_offset
+
+    def _unknown_extent(self, operation: str) -> TierUnavailable:
+        return TierUnavailable(
+            str(self.topic_partition), operation, "empty local log, archive not known yet"
+        )
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -223,9 +233,11 @@ class UnifiedLog:
     ) -> LocalRead | None:
         """Whole batches from the local tier; None if `offset` is cold: ask `read_remote`.
 
-        Raises OffsetOutOfRange outside [log start, end].
+        Raises OffsetOutOfRange outside [log start, end], TierUnavailable while nobody knows these.
         """
         local = self.local
+        if self.has_unknown_extent:
+            raise self._unknown_extent("read")
         if offset < self.log_start_offset:
             raise self.out_of_range(offset)
         if offset < local.start_offset:

@@ -19,7 +19,7 @@ from tests.support.broker import REPOSITORY, eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.ministack import ServerProcess
 from tests.tiers.conftest import MakeBroker
-from tests.tiers.log_client import LATEST, end_of, make_batches, with_epoch
+from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, with_epoch
 from tests.tiers.tiered_broker import (
     ARCHIVE_ALL,
     FREE_LOCALLY,
@@ -34,6 +34,7 @@ from tests.tiers.tiered_broker import (
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 START_TIMEOUT_S = 120.0
+KAFKA_STORAGE_ERROR = 56
 BATCHES = make_batches(size_bytes=3 * SEGMENT_BYTES // 2)
 
 
@@ -203,13 +204,18 @@ def test_a_store_that_fails_from_the_first_moment_refuses_no_record_but_of_a_los
     own = make_batches(size_bytes=SEGMENT_BYTES // 2, leader_epoch=1)
     with broker.client("empty") as client:
         client.produce(own)
-    with broker.client("lost") as client, pytest.raises(AssertionError, match="error_code=56"):
-        client.produce(later)
+    with broker.client("lost") as client:
+        with pytest.raises(AssertionError, match="error_code=56"):
+            client.produce(later)
+        # Who was told that it is empty would take what he has read for lost, and begin anew.
+        for border in (EARLIEST, LATEST):
+            assert client.list_offset(border).error_code == KAFKA_STORAGE_ERROR
+        assert client.fetch(end_of(first)).error_code == KAFKA_STORAGE_ERROR
     # On a loaded machine the broker may serve before it comes to that.
     eventually(lambda: undeletable.hit_count and unwritable.hit_count, timeout_s=WAIT_S)
     fault_proxy.clear()
     with broker.client("lost") as client:
-        eventually(lambda: client.offset_at(LATEST) == end_of(first), timeout_s=WAIT_S)
+        eventually(lambda: client.list_offset(LATEST).offset == end_of(first), timeout_s=WAIT_S)
         assert client.read(0, end_of(first)) == first
         client.produce(later)
     for topic, sent in (("idle", first + later), ("lost", first + later), ("empty", own)):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.remote.keys import MANIFEST_FILE
 from tests.integration.group_calls import commit, committed
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 TOPIC = "followed"
 POLICY_VIOLATION = 44
+KAFKA_STORAGE_ERROR = 56
 UPLOAD_MS = "strandline.remote.active.segment.upload.ms"
 FIRST = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 # So many batches of it are produced before somebody looks.
@@ -119,6 +121,33 @@ def test_a_replica_takes_its_folder_into_service_again(make_broker: MakeBroker) 
         assert reader.read(0, border) == everything
     with WireClient(replica.port) as groups:
         eventually(lambda: commit(groups, "g", {(TOPIC, 0): 9}) == [0], timeout_s=WAIT_S)
+
+
+def test_a_replica_does_not_call_a_partition_empty_whose_manifest_it_cannot_read(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    """Who was told so would take what he has read for lost, or have read all of nothing."""
+    origin = make_broker(name="origin")
+    origin.start()
+    with origin.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(FIRST)
+        border = origin.wait_until_archived(client)
+    origin.stop()
+    (key,) = (key for key in archive.below("topics/") if key.endswith(MANIFEST_FILE))
+    whole = archive.store.get(key)
+    archive.store.put(key, whole[: len(whole) // 2])
+    replica = make_broker(name="replica", settings=REPLICA)
+    replica.command = ("serve", "--read-only")
+    replica.start()
+    with replica.client(TOPIC) as reader:
+        for special in (EARLIEST, LATEST, timestamp_of(0)):
+            assert reader.list_offset(special).error_code == KAFKA_STORAGE_ERROR
+        for offset in (0, border):
+            assert reader.fetch(offset).error_code == KAFKA_STORAGE_ERROR
+        archive.store.put(key, whole)
+        eventually(lambda: reader.list_offset(LATEST).offset == border, timeout_s=WAIT_S)
+        assert reader.read(0, border) == [one for one in FIRST if end_of([one]) <= border]
 
 
 def replica_of_a_full_archive(make_broker: MakeBroker) -> tuple[TieredBroker, TieredBroker]:
