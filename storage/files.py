@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,11 @@ TEMPORARY_SUFFIX = ".tmp"
 # One read for most checkpoints and indexes; larger ones take more of them.
 SMALL_FILE_BYTES = 64 * 1024
 LARGE_READ_BYTES = 4 * 1024 * 1024
+# Nothing that is read as a whole is larger: the largest are indexes, and that of a segment of 2 GiB
+# with an entry for each batch is not.
+WHOLE_FILE_BYTES_MAX = 512 * 1024 * 1024
+# A name may lead to a pipe by mistake, and to open one waits for whoever writes into it.
+_OPENING = os.O_CLOEXEC | os.O_NONBLOCK
 
 # Of the descriptors one in so many, and no more than this, is for other things than new logs. Fewer
 # than many connections leave (`broker.network.server`), or those would keep a log from coming.
@@ -66,8 +72,10 @@ class OpenFile:
         if create:
             flags |= os.O_CREAT
         try:
-            self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(path, flags | _OPENING, 0o644)
+            check_regular(self._descriptor)
         except OSError as error:
+            self.close()
             raise DiskError(f"cannot open {path}: {error.strerror}") from error
 
     @property
@@ -267,13 +275,28 @@ def read_whole(path: Path | str) -> bytes:
         raise DiskError(f"cannot read {path}: {error.strerror}") from error
 
 
+def check_regular(descriptor: int) -> os.stat_result:
+    """What fstat says of a file. Raises IsADirectoryError for what is none: folder, pipe, device.
+
+    Bytes written to such a thing are gone, and its size says nothing of what it gives.
+    """
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, a pipe or a device")
+    return found
+
+
 def _content_of(path: Path | str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | _OPENING)
     try:
         pieces = [os.read(descriptor, SMALL_FILE_BYTES)]
         # A file gives less than it was asked for at its end only: a small one takes one read, and
         # a start reads thousands of them.
         asked_bytes = SMALL_FILE_BYTES
+        is_large = len(pieces[-1]) == asked_bytes
+        # A device has no end, and a file with holes takes no room before it is read.
+        if is_large and check_regular(descriptor).st_size > WHOLE_FILE_BYTES_MAX:
+            raise OSError(errno.EOVERFLOW, f"it has more than {WHOLE_FILE_BYTES_MAX} bytes")
         while len(pieces[-1]) == asked_bytes:
             asked_bytes = LARGE_READ_BYTES
             pieces.append(os.read(descriptor, asked_bytes))

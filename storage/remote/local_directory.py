@@ -348,22 +348,29 @@ class LocalDirectoryStore:
         with _translated(key, operation):
             path = self._path(check_key(key))
             try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = _open_at_once(str(path), os.O_RDONLY)
             except FileNotFoundError:
                 self._check_root(key, operation)
                 raise
             self._note_presence()
             try:
+                files.check_regular(descriptor)
                 yield descriptor
             finally:
                 os.close(descriptor)
 
     def _read_info(self, key: str, path: Path) -> ObjectInfo:
         crc = 0
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            files.check_regular(file.fileno())
             while block := file.read(_COPY_BYTES):
                 crc = crc32c.crc32c(block, crc)
             return _info(key, os.fstat(file.fileno()), crc)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """As `open` does it, but for a pipe it does not wait until somebody writes into it."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def _remove_unheld(path: Path) -> bool:

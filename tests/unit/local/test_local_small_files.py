@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,24 @@ def test_a_file_that_is_not_there_is_nothing_or_an_error(tmp_path: Path) -> None
         files.read_whole(tmp_path / "none")
     with pytest.raises(DiskError):
         files.read_if_there(tmp_path)
+
+
+def test_a_pipe_a_device_and_a_file_of_holes_are_an_error_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    pipe, device, holes = tmp_path / "pipe", tmp_path / "device", tmp_path / "holes"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    holes.touch()
+    os.truncate(holes, files.WHOLE_FILE_BYTES_MAX + 1)
+    for strange in (device, holes):
+        with pytest.raises(DiskError, match=r"device|bytes"):
+            files.read_whole(strange)
+    assert files.read_whole(pipe) == b""
+    for writable in (False, True):
+        for strange in (device, pipe, tmp_path):
+            with pytest.raises(DiskError, match="cannot open"):
+                files.OpenFile(strange, writable=writable)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])

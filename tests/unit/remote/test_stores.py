@@ -241,6 +241,16 @@ def test_a_folder_without_rights_is_denied(tmp_path: Path) -> None:
         store.put("a", b"")
 
 
+def test_a_pipe_and_a_device_are_no_objects_and_are_not_waited_for(tmp_path: Path) -> None:
+    store = LocalDirectoryStore(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for key in ("pipe", "device"):
+        for ask in (store.get, store.get_object, store.head, store.open_file):
+            with pytest.raises(ObjectNotFound):
+                ask(key)
+
+
 # --- the fake --------------------------------------------------------------------------------
 
 
