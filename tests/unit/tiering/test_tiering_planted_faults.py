@@ -75,7 +75,7 @@ def the_bucket_s_log_start_is_not_taken_over(patch: Patch) -> None:
 
 
 def an_empty_disk_takes_records_before_the_archive_is_known(patch: Patch) -> None:
-    patch.setattr(UnifiedLog, "_may_have_lost_its_disk", lambda _self: False)
+    patch.setattr(UnifiedLog, "has_unknown_extent", False)
 
 
 def a_disk_that_is_behind_is_not_begun_anew(patch: Patch) -> None:
