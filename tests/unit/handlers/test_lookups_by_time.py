@@ -49,7 +49,9 @@ class _World:
                 leader_epoch=0,
                 high_watermark=END,
                 last_stable_offset=END,
-                log=SimpleNamespace(find_timestamp=lookup, is_tiered=True),
+                log=SimpleNamespace(
+                    find_timestamp=lookup, is_tiered=True, has_unknown_extent=False
+                ),
             )
             for lookup in lookups
         ]
