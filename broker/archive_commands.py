@@ -38,7 +38,7 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import TopicId, TopicIdPartition
-from strandline.storage.remote import manifest_store
+from strandline.storage.remote import change_list, manifest_store
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.keys import (
@@ -108,7 +108,8 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
     if not options.topic:
         known = {(info.topic, info.topic_id) for info in topics}
         known |= {(topic.folder.topic, topic.folder.topic_id) for topic in damaged}
-        troubles += [*_check_cluster(store), *_check_groups(store), *_check_topics(store, known)]
+        troubles += [*_check_cluster(store), *change_list.find_damage(store)]
+        troubles += [*_check_groups(store), *_check_topics(store, known)]
     if options.topic and not (topics or damaged):
         raise UnknownTopic(f"no topic {options.topic!r} is archived at {store.url}")
     wanted = [

@@ -279,6 +279,7 @@ class ArchiveUpkeep:
                     mirroring.failed(error)
                 else:
                     mirroring.succeeded()
+                    self._tiering.changes.note_metadata(metadata_log.statistics().mirror_version)
             await asyncio.sleep(MIRROR_CHECK_S)
 
     async def archive_groups_forever(self) -> None:

@@ -160,6 +160,8 @@ class BrokerConfig:
     remote_copy_timeout_ms: int
     remote_merge_target_bytes: int
     remote_replica_poll_ms: int
+    remote_replica_full_poll_ms: int
+    remote_changes_interval_ms: int
     remote_orphan_grace_ms: int
     remote_orphan_check_interval_ms: int
     remote_groups_upload_ms: int

@@ -194,7 +194,10 @@ def make_tiering(
         store,
         reader=reader,
         executors=TieringExecutors(
-            copies=workers.copier, metadata=workers.manifests, deletes=workers.expiration
+            copies=workers.copier,
+            metadata=workers.manifests,
+            deletes=workers.expiration,
+            changes=workers.changes,
         ),
         clock=clock,
         believed_ms=believed_ms,

@@ -57,6 +57,7 @@ def tiering_config(config: BrokerConfig) -> TieringConfig:
         task_interval_ms=config.remote_log_manager_task_interval_ms,
         workers=config.remote_log_manager_copier_thread_pool_size,
         copy_timeout_ms=config.remote_copy_timeout_ms,
+        changes_interval_ms=config.remote_changes_interval_ms,
         delete_grace_ms=config.remote_delete_grace_ms,
         merge_target_bytes=config.remote_merge_target_bytes,
         compaction_key_bytes_max=config.log_cleaner_dedupe_buffer_size,

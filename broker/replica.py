@@ -1,9 +1,14 @@
 """`strandline serve --read-only`: a broker on another broker's bucket, which it only reads.
 
-    start   1 look whose archive it is      3 the origin's metadata, from its mirror
-            2 lock and mark the folders     4 the logs, ending where the archives end
+    start   1 look whose archive it is      3 what changed last; then
+            2 lock and mark the folders     4 the origin's metadata, from its mirror
+                                            5 the logs, ending where the archives end
 
-    runs    every strandline.remote.replica.poll.ms   the mirror and every manifest, again
+    runs    every strandline.remote.replica.poll.ms        what changed last; and that, again
+            every strandline.remote.replica.full.poll.ms   the mirror and every manifest
+
+What changed last is asked for before what it names (storage/tiering/change_reader.py): what changes
+in between is named next time.
 
 Its folders hold nothing of the origin but where each log ended, and the offsets of the replica's
 own groups. They are marked: an ordinary broker does not start on them, since it would take the
@@ -35,6 +40,7 @@ from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.read_only import ReadOnlyStore
+from strandline.storage.tiering.change_reader import ChangeReader
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.unified_log import UnifiedLog
 
@@ -53,6 +59,9 @@ class ReplicaBroker(Broker):
             clock,
         )
         self._cluster_id = ""
+        self._changes: ChangeReader
+        # The mirror has not been read since it was to be.
+        self._is_behind = False
         self._following: FollowingMetadata
 
     async def start(self) -> None:
@@ -66,7 +75,11 @@ class ReplicaBroker(Broker):
         await self._read_last_time()
         origin = MetadataLog(store, cluster_id=self._cluster_id)
         self._metadata_log = make_metadata_log(config, self._log_dirs, clock)
-        await self._in(self._workers.metadata, origin.refresh)  # 3
+        self._changes = ChangeReader(
+            store, clock=clock, full_interval_ms=config.remote_replica_full_poll_ms
+        )
+        await self._in(self._workers.changes, self._changes.ask)  # 3
+        await self._in(self._workers.metadata, origin.refresh)  # 4
         await self._in(self._workers.metadata, self._metadata_log.load)
         self._tiering = self._make_manager(
             store,
@@ -99,7 +112,7 @@ class ReplicaBroker(Broker):
         self._running.follow(image)
         logs = await self._in(
             self._workers.disk, partial(load_logs, self._log_dirs, image, self._running.current)
-        )  # 4
+        )  # 5
         self._replicas.take_over(logs, image)
         await self.follow(image)
         await self._make_services()
@@ -149,11 +162,22 @@ class ReplicaBroker(Broker):
         state = RetryState("follow", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
             await asyncio.sleep(self._config.remote_replica_poll_ms / 1000)
+            await self._look(state)
+
+    async def _look(self, state: RetryState) -> None:
+        assert self._tiering is not None
+        news = await self._in(self._workers.changes, self._changes.ask)
+        if self._tiering.hear(news):
+            self._changes.doubt()
+        is_news = news.metadata_version > self._following.origin_version
+        self._is_behind |= is_news or news.is_everything
+        if self._is_behind:
             try:
                 await self._following.refresh()
             except StorageError as error:
                 state.failed(error)
             else:
+                self._is_behind = False
                 state.succeeded()
 
 

@@ -4,6 +4,7 @@
     syncs (8)      flushes of logs; those of different logs share the device
     metadata (1)   appends to the metadata log
     manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
+    changes (1)    the list of what changed in the archive, written or read
     lookups (2)    offsets by time
     records (2)    appends that need decompression or a look at each record
     copier (remote.log.manager.copier.thread.pool.size)  uploads
@@ -50,6 +51,7 @@ class Workers:
     lookups: ResizablePool
     records: ResizablePool
     manifests: ResizablePool
+    changes: ResizablePool
     reader: ResizablePool
     expiration: ResizablePool
     cleaner: ResizablePool
@@ -68,6 +70,7 @@ class Workers:
             lookups=ResizablePool(LOOKUP_THREADS, "lookups"),
             records=ResizablePool(RECORD_THREADS, "records"),
             manifests=ResizablePool(MANIFEST_THREADS, "manifests"),
+            changes=ResizablePool(1, "changes"),
             reader=ResizablePool(config.remote_log_reader_threads, "reader"),
             expiration=ResizablePool(
                 config.remote_log_manager_expiration_thread_pool_size, "expiration"
@@ -99,6 +102,7 @@ class Workers:
             self.expiration,
             self.cleaner,
             self.manifests,
+            self.changes,
             self.moves,
             self.default,
             self.metadata,

@@ -132,6 +132,11 @@ class FollowingMetadata(Metadata):
         self._own = own
         self._node_id = node_id
 
+    @property
+    def origin_version(self) -> int:
+        """The last entry of the origin's metadata that was read from its mirror."""
+        return self._origin.image.version
+
     async def change(self, decide: Callable[[MetadataImage], DecisionT]) -> DecisionT:
         """Carries out what concerns internal topics alone, and refuses everything else.
 

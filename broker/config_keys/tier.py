@@ -304,6 +304,24 @@ def _upkeep_keys() -> Iterator[BrokerConfigDef]:
     )
     yield key(
         TIER,
+        "strandline.remote.replica.full.poll.ms",
+        ConfigType.LONG,
+        600_000,
+        "Ms after which a read-only replica asks for every manifest, whatever the list of changes"
+        " says that the archive's broker writes.",
+        minimum=10,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.changes.interval.ms",
+        ConfigType.LONG,
+        5_000,
+        "Ms between two writes of the list of changes, by which read-only replicas ask for less; a"
+        " request each, while something changes. -1: none is written.",
+        minimum=-1,
+    )
+    yield key(
+        TIER,
         "strandline.remote.merge.target.bytes",
         ConfigType.LONG,
         64 * MIB,

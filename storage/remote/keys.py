@@ -1,6 +1,7 @@
 """Every object name, made and taken apart here and nowhere else.
 
     cluster.json                                             who this archive belongs to
+    changes.json                                             which manifests changed last
     metadata/log/<20-digit index>.json                       the cluster's metadata, step by step
     metadata/snapshot/<20-digit index>.json                  ... and summed up
     groups/<partition>.log                                   the groups' offsets, latest state
@@ -28,6 +29,7 @@ from strandline.storage.model import Epoch, Offset, TopicId, TopicIdPartition
 from strandline.storage.values import dataclass
 
 CLUSTER_KEY = "cluster.json"
+CHANGES_KEY = "changes.json"
 TOPICS_PREFIX = "topics/"
 METADATA_LOG_PREFIX = "metadata/log/"
 METADATA_SNAPSHOT_PREFIX = "metadata/snapshot/"

@@ -19,9 +19,20 @@ finds it, and waits anew.
 from __future__ import annotations
 
 from strandline.storage.clock import Clock
-from strandline.storage.model import TopicId
+from strandline.storage.model import Epoch, TopicId
 from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.topic_purge import TopicPurge
+from strandline.storage.tiering.unified_log import UnifiedLog
+from strandline.storage.values import dataclass
+
+
+@dataclass(slots=True)
+class WaitingPartition:
+    """One that is tiered again, as soon as nothing can come any more of its earlier archive."""
+
+    log: UnifiedLog
+    info: TopicInfo
+    leader_epoch: Epoch
 
 
 class LateUploads:

@@ -33,9 +33,10 @@ from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.side_by_side import side_by_side
+from strandline.storage.tiering.change_reader import News
 from strandline.storage.tiering.housekeeping import Housekeeping
 from strandline.storage.tiering.inspector import SegmentInspector
-from strandline.storage.tiering.late_uploads import LateUploads
+from strandline.storage.tiering.late_uploads import LateUploads, WaitingPartition
 from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.partition_tiering import PartitionTiering
@@ -50,7 +51,6 @@ from strandline.storage.tiering.topic_registration import TopicRegistration
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.tiering.work_crew import WorkCrew
 from strandline.storage.tiering.work_queue import WorkQueue
-from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +60,6 @@ HOUSEKEEPING_INTERVAL_S = 15.0
 
 # A partition that is tiered, or a topic that is purged.
 WorkKey: TypeAlias = TopicPartition | TopicId
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """What `attach` was asked for."""
-
-    log: UnifiedLog
-    info: TopicInfo
-    leader_epoch: Epoch
 
 
 class TieringManager:
@@ -113,7 +104,9 @@ class TieringManager:
             metrics=metrics or MetricRegistry(),
             inspector=inspector or SegmentInspector(clock),
             cleaner=cleaner or CleanerProcess(clock),
+            ownership=self._ownership,
         )
+        self.changes = self._tools.changes
         self._health = self._tools.health
         self._housekeeping = Housekeeping(self._tools, config, self._ownership)
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
@@ -123,7 +116,7 @@ class TieringManager:
         self._purges: dict[TopicId, TopicPurge] = {}
         self._late = LateUploads(clock, wait_ms=2 * config.copy_timeout_ms)
         # Partitions that are tiered again while their earlier archive is still being deleted.
-        self._waiting: dict[TopicId, list[_Waiting]] = {}
+        self._waiting: dict[TopicId, list[WaitingPartition]] = {}
         # Topics that are not tiered any more; what the bucket has of them goes.
         self._disabled: frozenset[TopicId] = frozenset()
         # Detached partitions whose last step may still run.
@@ -154,7 +147,7 @@ class TieringManager:
         if topic_info.topic_id in self._purges or self._late.holds_up(topic_info.topic_id):
             waiting = self._waiting.setdefault(topic_info.topic_id, [])
             if all(known.log is not unified_log for known in waiting):
-                waiting.append(_Waiting(unified_log, topic_info, leader_epoch))
+                waiting.append(WaitingPartition(unified_log, topic_info, leader_epoch))
             return
         self._late.forget(topic_info.topic_id)
         remote = RemoteLog(
@@ -262,7 +255,7 @@ class TieringManager:
     def _go_on_with_purge(self, info: TopicInfo) -> None:
         """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
         tiered = self._of_topic.get(info.topic_id, {}).values()
-        again = [_Waiting(p.log, p.topic.info, p.leader_epoch) for p in tiered]
+        again = [WaitingPartition(p.log, p.topic.info, p.leader_epoch) for p in tiered]
         self._empty(info, stays=bool(again) or info.topic_id in self._disabled)
         if again:
             self._waiting[info.topic_id] = again
@@ -349,11 +342,16 @@ class TieringManager:
 
     async def run(self) -> None:
         """Works until it is cancelled."""
-        if self._config.follows:
-            await side_by_side(self._schedule(), self._watch_store(), self._crew.run())
-        await side_by_side(
-            self._schedule(), self._watch_store(), self._keep_house(), self._crew.run()
-        )
+        works = [self._schedule(), self._watch_store(), self._crew.run()]
+        if not self._config.follows:
+            works += [self._keep_house(), self.changes.run()]
+        await side_by_side(*works)
+
+    def hear(self, news: News) -> bool:
+        """What to look at, for a replica; whether something changed that it was not told."""
+        silent = [partition.hear(news) for partition in self._partitions.values()]
+        self._add_all()
+        return any(silent)
 
     def reconfigure(self, config: TieringConfig) -> None:
         """Takes over what may change while it works: quotas, copies and reads at a time."""
@@ -394,8 +392,9 @@ class TieringManager:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     def _add_all(self) -> None:
-        for topic_partition in self._partitions:
-            self._queue.add(topic_partition)
+        for topic_partition, partition in self._partitions.items():
+            if partition.is_due:
+                self._queue.add(topic_partition)
         for topic_id in self._purges:
             self._queue.add(topic_id)
 

@@ -135,7 +135,7 @@ class ManifestOwner:
                 )
             )
         self.in_doubt = self.is_unclaimed = False
-        self.remote.adopt(stored)
+        self._adopt(stored)
         if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
             self._note_fenced(stored.manifest)
         await self._restart_local_if_behind()
@@ -239,7 +239,13 @@ class ManifestOwner:
             )
         )
         self.in_doubt = False
+        self._adopt(stored)
+
+    def _adopt(self, stored: StoredManifest | None) -> None:
+        """Takes over what lies in the bucket, and tells of it whoever follows this broker."""
         self.remote.adopt(stored)
+        if stored is not None and not self._tools.follows:
+            self._tools.changes.note(stored.manifest)
 
     async def ensure_manifest(self) -> None:
         """Returns when the bucket has topic and manifest, which come before any other object.

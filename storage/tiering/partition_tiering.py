@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from strandline.storage.errors import (
     OutOfResources,
@@ -33,6 +34,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.metrics import Counter
 from strandline.storage.model import Epoch
+from strandline.storage.tiering.change_reader import Expectation, News
 from strandline.storage.tiering.compaction_steps import CompactionSteps
 from strandline.storage.tiering.copy_steps import CopySteps
 from strandline.storage.tiering.expiration_steps import ExpirationSteps
@@ -72,6 +74,8 @@ class PartitionTiering:
             tools=tools,
             past_generation=past_generation,
         )
+        # What a replica waits for.
+        self.expectation = Expectation()
         if tools.follows:
             remote.follow = self.follow
         self._lock = asyncio.Lock()
@@ -126,7 +130,9 @@ class PartitionTiering:
         async with self._lock:
             if not self._owner.is_detached and self._copying.may_try:
                 await self._guard(
-                    self._copying, self._counters.copy_errors, self._owner.load_if_needed
+                    self._copying,
+                    self._counters.copy_errors,
+                    partial(self._look, self._owner.load_if_needed),
                 )
 
     async def follow(self) -> bool:
@@ -135,9 +141,26 @@ class PartitionTiering:
             is_detached = self._owner.is_detached
             if not is_detached and self._tools.health.is_up and self._copying.may_try:
                 await self._guard(
-                    self._copying, self._counters.copy_errors, self._owner.adopt_newest
+                    self._copying,
+                    self._counters.copy_errors,
+                    partial(self._look, self._owner.adopt_newest),
                 )
         return False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there may be something to do; a replica knows."""
+        return not self._tools.follows or self.expectation.is_due
+
+    def hear(self, news: News) -> bool:
+        """As `TieringManager.hear`."""
+        key = self.log.topic_id, self.log.topic_partition.partition
+        return self.expectation.hear(news, key, self.remote.manifest)
+
+    async def _look(self, look: Callable[[], Awaitable[None]]) -> None:
+        asked, before = self.expectation.asked, self.remote.manifest
+        await look()
+        self.expectation.found(asked, before, self.remote.manifest)
 
     async def step(self) -> bool:
         """Does what is due; True if there is more to do right away."""

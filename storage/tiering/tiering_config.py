@@ -29,6 +29,8 @@ class TieringConfig:
     orphan_interval_ms: int = 24 * 3600 * 1000
     # The archive is another broker's: its manifests are read again and again, and nothing written.
     follows: bool = False
+    # Ms between two lists of what changed, at least; negative: none is written.
+    changes_interval_ms: int = 5_000
     # How long start-up waits for the remote tier before the broker goes on without it.
     start_timeout_ms: int = 10_000
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -50,9 +52,11 @@ class TieringExecutors:
     """Threads for blocking calls. `copies` has one per parallel copy; `metadata` a few.
 
     They are apart so that a manifest is never behind a long upload, nor behind deletes that are
-    many; without `deletes`, `metadata` does those.
+    many; without `deletes`, `metadata` does those. `changes` writes what nobody waits for: one
+    thread; without, `metadata` does that, too.
     """
 
     copies: Executor
     metadata: Executor
     deletes: Executor | None = None
+    changes: Executor | None = None

@@ -13,11 +13,13 @@ from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.tiering.archive_compaction import ArchiveCompactor
+from strandline.storage.tiering.change_writer import ChangeWriter
 from strandline.storage.tiering.copier import SegmentCopier
 from strandline.storage.tiering.copy_pipeline import CopySlots
 from strandline.storage.tiering.failures import RetryPolicy
 from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.merging import SegmentMerger
+from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.quota import TierQuota
 from strandline.storage.tiering.scratch import remove_leftovers
 from strandline.storage.tiering.store_health import StoreHealth
@@ -51,6 +53,7 @@ class TieringTools:
     merge_target_bytes: int
     compactor: ArchiveCompactor
     inspector: SegmentInspector
+    changes: ChangeWriter
     # Ms between two looks at a partition.
     interval_ms: int
     follows: bool = False
@@ -70,6 +73,7 @@ def make_tools(
     metrics: MetricRegistry,
     inspector: SegmentInspector,
     cleaner: CleanerProcess,
+    ownership: Ownership,
 ) -> TieringTools:
     """The tools of all partitions of one broker; `inspector` and `compactor` have to be closed."""
     remove_leftovers(config.scratch)
@@ -112,6 +116,14 @@ def make_tools(
             scratch=config.scratch,
         ),
         inspector=inspector,
+        changes=ChangeWriter(
+            store,
+            executor=executors.changes or executors.metadata,
+            clock=clock,
+            retry=config.retry,
+            ownership=ownership,
+            interval_ms=config.changes_interval_ms,
+        ),
         copies=executors.copies,
         merge_target_bytes=config.merge_target_bytes,
     )

@@ -7,7 +7,7 @@ listing, a request per 1000 objects (or versions); no object is opened.
                open        .tail       pieces of segments that are still written
                indexes     .meta
                manifests   manifest.json and pages, topic.json
-               metadata    cluster.json, metadata/, groups/
+               metadata    cluster.json, changes.json, metadata/, groups/
                other       has no name of ours
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strandline.storage.remote.keys import (
+    CHANGES_KEY,
     CLUSTER_KEY,
     GROUPS_PREFIX,
     METADATA_LOG_PREFIX,
@@ -121,7 +122,7 @@ def kind_of(key: str) -> str:
     parsed = parse_partition_object(key)
     if parsed is not None:
         return _KINDS[parsed.kind]
-    if key == CLUSTER_KEY or key.startswith(_METADATA_PREFIXES):
+    if key in (CLUSTER_KEY, CHANGES_KEY) or key.startswith(_METADATA_PREFIXES):
         return "metadata"
     is_topic = topic_of(key) != "" and key.count("/") == 2 and key.endswith("/" + TOPIC_FILE)
     return "manifests" if is_topic else "other"

@@ -24,7 +24,7 @@ from strandline.storage.crash_points import (
     REPAIR_AFTER_META,
 )
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.remote.keys import topic_key
+from strandline.storage.remote.keys import CHANGES_KEY, topic_key
 from strandline.storage.tiering.repair import repair_meta
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY, eventually
@@ -285,6 +285,15 @@ def test_a_lost_description_of_a_topic_is_found(copy: Archive) -> None:
     code, said = verify(copy.bucket, "--quick")
     assert code == DAMAGED
     assert key in said
+
+
+def test_a_damaged_list_of_changes_is_found_and_a_missing_one_is_none(copy: Archive) -> None:
+    copy.store.delete([CHANGES_KEY])
+    assert verify(copy.bucket, "--quick")[0] == WHOLE
+    copy.store.put(CHANGES_KEY, b"{")
+    code, said = verify(copy.bucket, "--quick")
+    assert code == DAMAGED
+    assert CHANGES_KEY in said
 
 
 def test_a_verify_beside_a_broker_at_work_finds_nothing_wrong_and_disturbs_nothing(

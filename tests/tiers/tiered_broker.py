@@ -67,6 +67,7 @@ BROKER_SETTINGS = {
     "log.segment.bytes": str(SEGMENT_BYTES),
     "log.retention.ms": "-1",
     "strandline.remote.delete.grace.ms": "0",
+    "strandline.remote.changes.interval.ms": "100",
     # A cold read in a test comes from the bucket, not from what an earlier one left on disk.
     "strandline.remote.cache.disk.bytes": "0",
 }

@@ -48,6 +48,7 @@ def version(
         (f"topics/orders-{TOPIC_ID}/0/strange", "other", "orders"),
         ("topics/strange/topic.json", "other", ""),
         ("cluster.json", "metadata", ""),
+        ("changes.json", "metadata", ""),
         (metadata_log_key(4), "metadata", ""),
         (group_state_key(7), "metadata", ""),
         ("somebody/elses", "other", ""),
