@@ -66,11 +66,8 @@ def test_a_replica_asks_for_one_object_while_nothing_changes_and_then_for_what_d
         origin.wait_until_archived(client)
         wait_until_told(archive)
         replica = start_replica(make_broker, NEVER, endpoint_url=fault_proxy.endpoint_url)
-        eventually(lambda: count_looks(fault_proxy) > LOOKS, timeout_s=WAIT_S)
-        fault_proxy.clear()
-        eventually(lambda: count_looks(fault_proxy) > LOOKS, timeout_s=WAIT_S)
-        assert [seen for seen in fault_proxy.seen if CHANGES_KEY not in seen.path] == []
-        assert fault_proxy.count("GET") == 0
+        # What came into the bucket just now may be told of once more.
+        eventually(lambda: asks_for_the_list_alone(fault_proxy), timeout_s=WAIT_S)
         client.produce(MORE)
         border = origin.wait_until_archived(client)
         with replica.client(TOPIC) as reader:
@@ -84,8 +81,11 @@ def test_a_replica_asks_for_one_object_while_nothing_changes_and_then_for_what_d
             eventually(lambda: reader.list_offset(LATEST).error_code == 0, timeout_s=WAIT_S)
 
 
-def count_looks(proxy: FaultProxy) -> int:
-    return proxy.count("HEAD", CHANGES_KEY)
+def asks_for_the_list_alone(proxy: FaultProxy) -> bool:
+    """Several times, a HEAD each."""
+    proxy.clear()
+    eventually(lambda: proxy.count("HEAD", CHANGES_KEY) > LOOKS, timeout_s=WAIT_S)
+    return proxy.count("HEAD", CHANGES_KEY) == len(proxy.seen)
 
 
 @pytest.mark.parametrize("comes_back", [False, True], ids=["stays-dead", "comes-back"])
