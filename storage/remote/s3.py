@@ -47,7 +47,7 @@ from strandline.storage.remote.object_store import (
     check_key,
     checksum,
 )
-from strandline.storage.remote.s3_access import S3Access, date_of, info_of
+from strandline.storage.remote.s3_access import S3Access, date_of, info_of, info_of_body
 from strandline.storage.remote.s3_answers import bound_answers
 from strandline.storage.remote.s3_failures import failure_of_code
 from strandline.storage.remote.s3_lifecycle import S3Lifecycle
@@ -187,9 +187,9 @@ class S3Store:
     def _get_whole(self, key: str, range_header: str | None) -> StoredObject:
         def attempt(deadline_s: float) -> StoredObject:
             response = self._get_response(key, range_header)
-            body = bytearray(response["ContentLength"])
+            info = info_of_body(key, response)
+            body = bytearray(info.size_bytes)
             self._receive(key, response, memoryview(body), deadline_s)
-            info = info_of(key, response)
             if range_header is None and info.crc32c not in (None, checksum(body)):
                 raise AgainError(ObjectCorrupt(key, "get", "checksum differs from the stored one"))
             return StoredObject(info=info, body=bytes(body))
@@ -315,7 +315,7 @@ class S3Store:
                     return
                 left = None if left is None else left - 1
                 yield ObjectInfo(
-                    key=self._access.own_key(found["Key"]),
+                    key=self._access.listed_key(found["Key"], below=prefix),
                     size_bytes=found["Size"],
                     etag=found["ETag"],
                     modified_ms=int(found["LastModified"].timestamp() * 1000),
@@ -325,10 +325,10 @@ class S3Store:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
-        start = len(self._access.full_key(prefix))
         for page in self._pages(prefix, delimiter="/"):
             for found in page.get("CommonPrefixes", []):
-                yield found["Prefix"][start:].rstrip("/")
+                folder = self._access.listed_key(found["Prefix"], below=prefix)
+                yield folder[len(prefix) :].rstrip("/")
 
     def _pages(
         self,
@@ -347,14 +347,23 @@ class S3Store:
             request["StartAfter"] = self._access.full_key(start_after)
         if delimiter:
             request["Delimiter"] = delimiter
+
+        def attempt(_deadline_s: float) -> ListObjectsV2OutputTypeDef:
+            try:
+                return self._client().list_objects_v2(**request)
+            except ValueError as error:
+                # What the SDK makes of a time that is none.
+                detail = f"no listing of an S3: {error}"
+                raise AgainError(TierUnavailable(prefix, "list", detail)) from error
+
         while True:
-            page = self._attempts.run(
-                prefix, "list", lambda _: self._client().list_objects_v2(**request)
-            )
+            page = self._attempts.run(prefix, "list", attempt)
             yield page
             token = page.get("NextContinuationToken")
             if not page.get("IsTruncated") or not token:
                 return
+            if token == request.get("ContinuationToken"):
+                raise TierUnavailable(prefix, "list", "the listing goes on where it began")
             request["ContinuationToken"] = token
 
     # --- writing -----------------------------------------------------------------------------

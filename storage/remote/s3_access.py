@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
+from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.attempts import Attempts
 from strandline.storage.remote.object_store import Deadlines, ObjectInfo
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
         HeadBucketOutputTypeDef,
         HeadObjectOutputTypeDef,
     )
+
+# A segment is smaller, and so are all objects beside it. An answer gets room for what it claims.
+OBJECT_BYTES_MAX = 4 * 1024 * 1024 * 1024
 
 # Fields of every object's metadata that we write.
 WRITE_ID_FIELD = "strandline-write-id"
@@ -45,6 +49,15 @@ class S3Access:
         """The key as our callers know it."""
         return full_key[len(self.prefix) :]
 
+    def listed_key(self, full_key: str, *, below: str) -> str:
+        """`own_key` of a listing. Raises TierUnavailable unless it begins as was asked for.
+
+        What is listed may be deleted next: a name of somebody else's must not become one of ours.
+        """
+        if not full_key.startswith(self.prefix + below):
+            raise TierUnavailable(below, "list", f"{full_key!r} is listed and is not below it")
+        return self.own_key(full_key)
+
     def head(self, key: str) -> HeadObjectOutputTypeDef:
         """One attempt at a HEAD, with whatever the SDK raises."""
         return self.client().head_object(
@@ -53,14 +66,30 @@ class S3Access:
 
 
 def info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> ObjectInfo:
-    """What an answer to HEAD or GET says about the object."""
-    return ObjectInfo(
-        key=key,
-        size_bytes=answer["ContentLength"],
-        etag=answer["ETag"],
-        crc32c=crc_of(answer),
-        modified_ms=int(answer["LastModified"].timestamp() * 1000),
-    )
+    """What an answer to HEAD or GET says about the object. Raises TierUnavailable if too little."""
+    try:
+        return ObjectInfo(
+            key=key,
+            size_bytes=answer["ContentLength"],
+            etag=answer["ETag"],
+            crc32c=crc_of(answer),
+            modified_ms=int(answer["LastModified"].timestamp() * 1000),
+        )
+    except (KeyError, ValueError) as error:
+        # Of a proxy's own, perhaps: no S3 leaves these out.
+        raise TierUnavailable(key, "read", f"no answer of an S3: without a good {error}") from error
+
+
+def info_of_body(key: str, answer: GetObjectOutputTypeDef) -> ObjectInfo:
+    """`info_of` for who reads the body next. Raises ObjectCorrupt if that claims too much, too."""
+    try:
+        info = info_of(key, answer)
+        if info.size_bytes > OBJECT_BYTES_MAX:
+            raise ObjectCorrupt(key, "get", f"has {info.size_bytes} bytes, by its header")
+    except TierError:
+        answer["Body"].close()
+        raise
+    return info
 
 
 def date_of(answer: HeadBucketOutputTypeDef) -> TimestampMs | None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from urllib3.response import HTTPResponse
 
 BLOCK_BYTES = 64 * 1024
+# A listing of 1000 of the longest keys, each byte of them escaped, is a tenth of it.
+ANSWER_BYTES_MAX = 32 * 1024 * 1024
 
 
 class _Request(Protocol):
@@ -32,7 +34,8 @@ class _Answer(Protocol):
 def bound_answers(client: S3Client, *, seconds: float, clock: Clock) -> None:
     """From now on no answer of `client` takes longer than `seconds` from its first byte on.
 
-    Raises DeadlineError out of the request. Bodies of GetObject are read by their callers.
+    Nor is one longer than ANSWER_BYTES_MAX. Raises DeadlineError out of the request. Bodies of
+    GetObject are read by their callers.
     """
     # It cannot be reached otherwise.
     session = client._endpoint.http_session  # type: ignore[attr-defined]  # noqa: SLF001
@@ -52,8 +55,13 @@ def bound_answers(client: S3Client, *, seconds: float, clock: Clock) -> None:
 
 def _read(stream: HTTPResponse, deadline_s: float, clock: Clock) -> bytes:
     blocks: list[bytes] = []
+    left_bytes = ANSWER_BYTES_MAX
     while block := stream.read1(BLOCK_BYTES):
         blocks.append(block)
+        left_bytes -= len(block)
+        if left_bytes < 0:
+            stream.close()
+            raise DeadlineError(f"an answer of more than {ANSWER_BYTES_MAX} bytes")
         if clock.monotonic_s() > deadline_s:
             stream.close()
             raise DeadlineError(f"only {sum(map(len, blocks))} bytes of the answer came in time")

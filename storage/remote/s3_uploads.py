@@ -321,7 +321,8 @@ class S3Uploads:
         for found in self.unfinished(prefix):
             initiated_ms = found["Initiated"].timestamp() * 1000
             if not older_than_ms or initiated_ms < before_ms:
-                self._abort(self._access.own_key(found["Key"]), found["UploadId"])
+                key = self._access.listed_key(found["Key"], below=prefix)
+                self._abort(key, found["UploadId"])
                 aborted_count += 1
         return aborted_count
 
