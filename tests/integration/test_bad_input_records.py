@@ -155,7 +155,8 @@ UNTRUE_RECORDS: dict[str, bytes] = {
     "a length beyond the batch": with_records(with_byte(0, 0x7E)),
     "a negative length": with_records(with_byte(0, 0x01)),
     "a length that is too short": with_records(with_byte(0, 0x04)),
-    "an offset that comes twice": with_records(bytes(payload_of(1)) * 3),
+    "a key longer than its record": with_records(with_byte(4, 0x7E)),
+    "a negative number of headers": with_records(with_byte(len(payload_of(1)) - 1, 0x01)),
     "a varint without end": with_records(b"\xff" * 40),
     "what is not compressed as it says": with_records(bytes(payload_of(3)), codec=Codec.LZ4),
     "fewer records than the header says, compressed": with_records(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strandline.broker.handlers.first_batches import (
@@ -15,7 +17,7 @@ from strandline.storage.errors import InvalidRecords
 from strandline.storage.log_config import LogConfig
 from strandline.storage.records import batch as batch_format
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch, with_crc
+from strandline.storage.records.record import Header, Record, encode_batch, with_crc
 
 CONFIG = LogConfig()
 
@@ -38,6 +40,22 @@ def test_small_batches_are_looked_into_and_large_ones_taken_on_trust(codec: Code
     with pytest.raises(InvalidRecords):
         look_inside(untrue(1000, codec))
     look_inside(untrue(CHECKED_BYTES_MAX, codec))
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_good_batches_and_offsets_that_are_counted_otherwise_are_taken(codec: Codec) -> None:
+    """Null keys and values, headers of all kinds; and offset deltas of zero, which Kafka takes."""
+    headers = (Header(key="", value=None), Header(key="h", value=b""), Header(key="k", value=b"v"))
+    records = [
+        Record(offset=0, timestamp_ms=5, key=None, value=None),
+        Record(offset=1, timestamp_ms=2**41, key=b"", value=b"v" * 300, headers=headers),
+        Record(offset=2, timestamp_ms=-1, key=b"k" * 100, value=b""),
+    ]
+    look_inside(memoryview(encode_batch(records, codec=codec)))
+    alike = encode_batch([replace(record, offset=0) for record in records], codec=codec)
+    fields = list(batch_format.HEADER.unpack_from(alike))
+    fields[6] = 2
+    look_inside(memoryview(with_crc(bytearray(batch_format.HEADER.pack(*fields) + alike[61:]))))
 
 
 def test_what_else_is_wrong_with_a_batch_is_left_to_the_append() -> None:
