@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.failures import ToolFailure, WrongUse
 from strandline.storage.values import dataclass
@@ -26,6 +26,9 @@ DEFAULT_PORT = 9092
 # One try per address: a broker on the same continent answers a SYN in a tenth of this.
 CONNECT_SECONDS_MAX = 3.0
 REQUEST_SECONDS_MAX = 30.0
+# A login that nobody has answered by then is left to the request, which says what it met.
+LOGIN_TRY_SECONDS = 0.25
+LOGIN_TRIES_MAX = 20
 
 _INSTALL = "install it with: pip install 'strandline[cli]'"
 
@@ -69,7 +72,7 @@ class Connection:
         }
 
     def check_reachable(self) -> None:
-        """Raises ToolFailure unless one of the addresses takes a connection."""
+        """Raises ToolFailure unless one of the addresses takes a connection, and the login."""
         refusals = []
         for address in self.bootstrap.split(","):
             host, port = split_address(address.strip())
@@ -78,11 +81,40 @@ class Connection:
             except OSError as error:
                 refusals.append(f"{host}:{port}: {error.strerror or error}")
             else:
+                self._check_login()
                 return
         raise ToolFailure(
             f"no broker answers at {'; '.join(refusals)}",
             remedy="is it running (strandline serve)? say where with --bootstrap-server HOST:PORT",
         )
+
+    def _check_login(self) -> None:
+        """Raises ToolFailure when it is refused.
+
+        librdkafka would try again until a request times out, and then not say why.
+        """
+        if not self.settings.get("security.protocol", "").lower().startswith("sasl"):
+            return
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        errors: list[KafkaError] = []
+        settings: dict[str, Any] = {**self.client_settings(), "error_cb": errors.append}
+        with settings_checked():
+            admin = AdminClient(settings, logger=quiet_logger())
+        for _ in range(LOGIN_TRIES_MAX):
+            try:
+                admin.list_topics(timeout=LOGIN_TRY_SECONDS)
+            except KafkaException:
+                admin.poll(0)  # Calls what waits in `errors`.
+            else:
+                return
+            for error in errors:
+                if error.name() == "_AUTHENTICATION":
+                    raise ToolFailure(
+                        f"the login is refused: {error.str()}",
+                        remedy="user, password and mechanism are settings: see -X",
+                    )
 
 
 def connection_of(

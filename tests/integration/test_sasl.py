@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonError
 
+from strandline.broker.cli import main
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -145,6 +146,18 @@ SENDERS = [by_librdkafka, by_kafka_python, by_aiokafka]
 @pytest.mark.parametrize("user", [ALICE, BOB, CAROL])
 def test_the_right_password_lets_in(ports: dict[str, int], send: Send, user: str) -> None:
     assert send(ports["CLIENTS"], user, PASSWORD, b"x")
+
+
+def test_a_command_of_ours_says_at_once_that_the_login_is_refused(
+    ports: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    login = librdkafka_login(ports["CLIENTS"], ALICE, "wrong")
+    settings = [word for name in login for word in ("-X", f"{name}={login[name]}")]
+    where = ["-b", str(login["bootstrap.servers"]), *settings]
+    for command in (["topic", "list"], ["produce", "t"], ["consume", "t"]):
+        assert main([*command, *where]) == 1
+        assert "the login is refused" in capsys.readouterr().err
+    assert main(["topic", "list", *where, "-X", f"sasl.password={PASSWORD}"]) == 0
 
 
 @pytest.mark.parametrize("send", SENDERS)
