@@ -102,9 +102,16 @@ def prepare_folder(settings: Settings) -> None:
         lock = settings.broker_data / ".lock"
         if lock.exists() and is_locked(lock):
             raise DemoError(f"a broker still runs on {settings.broker_data}: stop it first")
-        shutil.rmtree(settings.data)
-    settings.s3_data.mkdir(parents=True)
+    # The mark comes first and stays, so that a run that was interrupted here does not count as
+    # somebody else's folder.
+    settings.data.mkdir(parents=True, exist_ok=True)
     (settings.data / MARK).touch()
+    for path in settings.data.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != MARK:
+            path.unlink()
+    settings.s3_data.mkdir()
 
 
 def is_locked(path: Path) -> bool:

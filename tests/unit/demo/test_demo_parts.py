@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -146,6 +147,24 @@ def test_a_folder_of_an_earlier_run_is_emptied(tmp_path: Path) -> None:
     left.touch()
     demo_main.prepare_folder(settings(tmp_path))
     assert not left.exists()
+
+
+def test_a_run_that_is_interrupted_while_it_empties_its_folder_can_be_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty_half(folder: Path) -> None:
+        for path in Path(folder).iterdir():
+            if path.is_file():
+                path.unlink()
+        raise KeyboardInterrupt
+
+    demo_main.prepare_folder(settings(tmp_path))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", empty_half)
+        with pytest.raises(KeyboardInterrupt):
+            demo_main.prepare_folder(settings(tmp_path))
+    demo_main.prepare_folder(settings(tmp_path))
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {demo_main.MARK, "s3"}
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, expected: int, actual: int) -> int:
