@@ -12,11 +12,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from strandline.broker.threads import Threads
 from strandline.storage.errors import OutOfResources
 
 P = ParamSpec("P")
@@ -41,7 +42,7 @@ class ResizablePool(Executor):
     def __init__(self, size: int, name: str) -> None:
         assert 1 <= size <= SIZE_MAX, size
         self._name = name
-        self._threads = ThreadPoolExecutor(SIZE_MAX, name)
+        self._threads = Threads(SIZE_MAX, name)
         self._size = size
         self._drains = 0
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
@@ -113,7 +114,7 @@ class ResizablePool(Executor):
         """
         # Nothing is cancelled: a drain that no thread has taken yet has one, and would be missed.
         self._threads.shutdown(wait=False)
-        self._threads = ThreadPoolExecutor(SIZE_MAX, self._name)
+        self._threads = Threads(SIZE_MAX, self._name)
 
     def _drain(self, drain: _Drain) -> None:
         while True:

@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
+from strandline.broker import threads
 from strandline.broker.config import BrokerConfig
 from strandline.broker.resizable_pool import ResizablePool
 from strandline.broker.workers import LOOKUP_THREADS, RECORD_THREADS, SYNC_THREADS, Workers
@@ -86,6 +87,34 @@ def test_a_pool_that_was_refused_its_threads_works_on_as_soon_as_it_gets_one(
         future.result(WAIT_S)
     # What was refused was not done behind the caller's back.
     assert ran == [3]
+
+
+def test_a_thread_that_finds_no_memory_to_begin_with_is_one_that_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`Thread.start` waits for it for ever, and the event loop with it."""
+    pool = ResizablePool(1, "memory")
+    refused: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def submit() -> None:
+        with pytest.raises(OutOfResources, match="no memory") as caught:
+            pool.submit(int)
+        refused.put(str(caught.value))
+
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def die(thread: threading.Thread) -> None:
+        if thread.name.startswith("memory"):
+            raise MemoryError
+        begin(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "BEGIN_TURN_S", 0.01)
+        patch.setattr(threading.Thread, "_bootstrap_inner", die)
+        threading.Thread(target=submit, daemon=True).start()
+        assert "cannot begin another thread" in refused.get(timeout=WAIT_S)
+    assert pool.submit(int).result(WAIT_S) == 0
+    pool.shutdown()
 
 
 def test_a_pool_that_was_refused_threads_while_it_worked_has_all_of_them_later(
