@@ -215,6 +215,8 @@ class _Shadow:
     def __init__(self) -> None:
         self.live = LiveRecords()
         self.next_offset: Offset | None = None
+        # Since when nothing was left to be read.
+        self.read_s = 0.0
         self.written_offset: Offset = -1
         self.etag: str | None = None
         self.is_known = False
@@ -237,6 +239,7 @@ class GroupArchive:
         self._store = store
         self._logs = logs
         self._executor = executor
+        self._clock = clock
         self._shadows: dict[tuple[object, int], _Shadow] = {}
         self._state = RetryState("groups", "__consumer_offsets", policy=RetryPolicy(), clock=clock)
         self._is_fenced = False
@@ -265,16 +268,23 @@ class GroupArchive:
         number = unified_log.topic_partition.partition
         shadow = self._shadows.setdefault((unified_log.topic_id, number), _Shadow())
         stable_offset = unified_log.last_stable_offset
+        now_s = self._clock.monotonic_s()
         if shadow.next_offset is None:
             shadow.next_offset = unified_log.log_start_offset
         if stable_offset == shadow.written_offset or stable_offset == shadow.next_offset == 0:
+            shadow.read_s = now_s
             return False
+        if now_s - shadow.read_s >= unified_log.local.config.delete_retention_ms / 1000:
+            # Compaction may have taken tombstones away that were not read: who goes on from here
+            # keeps, and restores, groups that are gone.
+            shadow.live, shadow.next_offset = LiveRecords(), unified_log.log_start_offset
         loop = asyncio.get_running_loop()
         run = partial(loop.run_in_executor, self._executor)
         while shadow.next_offset < stable_offset:
             shadow.next_offset = await run(
                 _take_chunk, unified_log, shadow.live, shadow.next_offset
             )
+        shadow.read_s = now_s
         await run(_write, self._store, number, shadow)
         shadow.written_offset = shadow.next_offset
         return True

@@ -194,6 +194,29 @@ class LatePuts(MemoryStore):
         return found
 
 
+def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: Path) -> None:
+    """As after a day in which the archive was away, or another's."""
+
+    async def run() -> None:
+        store, clock = MemoryStore(), ManualClock()
+        before, compacted = open_log(tmp_path / "before"), open_log(tmp_path / "compacted")
+        for log, offset, group in ((before, 0, "gone"), (compacted, 2, "later")):
+            records = memoryview(bytearray(batch(offset, [commit(group, 1)])))
+            log.append(records, leader_epoch=0, origin=AppendOrigin.REPLICATION)
+        logs = [UnifiedLog(before)]
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(store, lambda: logs, executor=executor, clock=clock)
+            assert await archive.run_once() == 1
+            logs[:] = [UnifiedLog(compacted)]
+            clock.advance_ms(compacted.config.delete_retention_ms)
+            assert await archive.run_once() == 1
+        found = read_group_state(store, 0)
+        assert found is not None
+        assert [record.key for record in found] == [commit("later", 1)[0]]
+
+    asyncio.run(run())
+
+
 def test_a_late_write_of_a_dead_broker_does_not_stop_its_successor(tmp_path: Path) -> None:
     async def run() -> None:
         store, local, clock = LatePuts(), open_log(tmp_path), ManualClock()
