@@ -228,6 +228,8 @@ def run(folder: Path, say: Callable[[str], None]) -> None:
             "log.cleaner.backoff.ms": "200",
             "log.segment.bytes": str(SEGMENT_BYTES),
             "log.flush.offset.checkpoint.interval.ms": "1000",
+            # The records are of years ago, and Kafka looks half a minute after its start.
+            "log.retention.ms": "-1",
         },
     )
     data = folder / "data"
