@@ -406,8 +406,8 @@ class ChunkDownloads:
         self._idle_watch = None
         if self._is_closed:
             return
-        assert self._loop is not None
-        loop = self._loop
+        # The process may have been made ready for a download that never came.
+        loop = asyncio.get_running_loop()
         has_files = self.files is not None and self.files.close_idle(loop.time())
 
         if self.process is None:

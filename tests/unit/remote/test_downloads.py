@@ -13,6 +13,7 @@ import pytest
 
 from strandline.broker.resizable_pool import ResizablePool
 from strandline.storage.errors import TierUnavailable
+from strandline.storage.remote import downloads as downloads_module
 from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
 from strandline.storage.remote.download_process import Lost, OnAnswer
@@ -216,3 +217,39 @@ def test_a_process_that_is_lost_is_at_its_end_before_its_place_is_given_to_other
 
     _run(use, chunks_max=1)
     assert buried == [1]
+
+
+def test_a_process_that_was_made_ready_for_no_download_ends_when_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the index of a segment came, and the store was away before its first chunk did."""
+
+    class Idle:
+        is_missing = True
+
+        def __init__(self) -> None:
+            self.asked = asyncio.Event()
+            self.loop = asyncio.get_running_loop()
+
+        def prepare(self) -> None:
+            """It is ready."""
+
+        def forget(self, number: int) -> None:
+            """It knows none."""
+
+        def end_if_idle(self) -> bool:
+            self.loop.call_soon_threadsafe(self.asked.set)
+            return False
+
+    async def run() -> None:
+        process = Idle()
+        monkeypatch.setattr(downloads_module, "IDLE_S", 0.01)
+        monkeypatch.setattr(downloads_module, "download_process", lambda *_, **__: process)
+        with ThreadPoolExecutor(1) as executor:
+            downloads = ChunkDownloads(
+                MemoryStore(), executor, parallel_max=1, memory_bytes_max=10**6, disk=None
+            )
+            downloads.expect()
+            await asyncio.wait_for(process.asked.wait(), 60)
+
+    asyncio.run(run())
