@@ -7,16 +7,19 @@
 first frame never does, nor can it say anything else: the event loop, which starts the threads of
 its pools, stood still for good. Here that is, after BEGIN_TURNS, what it is where the system gives
 no thread at all. One that begins later does no harm: its pool was given up, and tells it to end.
-Neither class has a seam for this, so it works with what they keep to themselves.
+Neither class has a seam for this, so it works with what they keep to themselves, where that is what
+it was in Python 3.11 to 3.13. Later ones have their own pool.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import thread as pools
 
+_IS_KNOWN = sys.version_info < (3, 14)
 # A thread begins within a ms. In turns, so that a process that stood still in between (a debugger,
 # a machine that slept) takes no thread for dead that had no time to begin.
 BEGIN_TURNS = 10
@@ -27,6 +30,9 @@ class Threads(ThreadPoolExecutor):
     """A ThreadPoolExecutor of such threads. `submit` raises RuntimeError where there is none."""
 
     def _adjust_thread_count(self) -> None:
+        if not _IS_KNOWN:
+            super()._adjust_thread_count()
+            return
         if self._idle_semaphore.acquire(timeout=0) or len(self._threads) >= self._max_workers:
             return
         thread = _Thread(
