@@ -69,14 +69,14 @@ def tier_rows(
     for name in _TIER_GAUGES:
         yield row_of(prefix + name, sums.by_topic(name, topics))
     yield row_of("strandline_remote_copy_waiting_segments", sums.waiting(topics))
-    now_ms = sources.clock.now_ms()
+    now_s = sources.clock.monotonic_s()
     for name, failing in (("copy", sums.failing_copies), ("delete", sums.failing_deletes)):
         left_out[f"{name} failures"] = max(0, len(failing) - sources.partitions_max)
         yield row_of(
             f"strandline_remote_{name}_failing_seconds",
             [
                 Sample(
-                    max(0, now_ms - failure.since_ms) / 1000,
+                    round(now_s - failure.since_s, 3),
                     (where.topic, str(where.partition), failure.kind),
                 )
                 for where, failure in failing[: sources.partitions_max]

@@ -52,12 +52,15 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureInfo:
-    """Why an activity does not succeed at present; `kind` is the class of the error."""
+    """Why an activity does not succeed at present; `kind` is the class of the error.
+
+    `since_s` is monotonic: an alert for what fails too long is not put off by a clock put back.
+    """
 
     reason: str
     kind: str
     attempts: int
-    since_ms: int
+    since_s: float
 
 
 class RetryState:
@@ -81,13 +84,14 @@ class RetryState:
     def failed(self, error: StrandlineError) -> None:
         """Notes a failure; logs it if its reason is a new one."""
         attempts = 1 if self.failure is None else self.failure.attempts + 1
-        since_ms = self._clock.now_ms() if self.failure is None else self.failure.since_ms
+        now_s = self._clock.monotonic_s()
+        since_s = now_s if self.failure is None else self.failure.since_s
         wait_ms = self._policy.backoff_ms * 2 ** min(attempts - 1, 20)
         wait_ms = min(wait_ms, self._policy.backoff_ms_max)
         spread = 1 + random.uniform(-self._policy.jitter, self._policy.jitter)
-        self._retry_s = self._clock.monotonic_s() + wait_ms * spread / 1000
+        self._retry_s = now_s + wait_ms * spread / 1000
         self.failure = FailureInfo(
-            reason=str(error), kind=type(error).__name__, attempts=attempts, since_ms=since_ms
+            reason=str(error), kind=type(error).__name__, attempts=attempts, since_s=since_s
         )
         reason_class = _reason_class(error)
         fields = {
@@ -96,7 +100,7 @@ class RetryState:
             "reason": str(error),
             "kind": type(error).__name__,
             "attempts": attempts,
-            "for_s": self._seconds_since(since_ms),
+            "for_s": round(now_s - since_s, 3),
         }
         level = logging.DEBUG if reason_class == self._reason_class else logging.WARNING
         self._reason_class = reason_class
@@ -110,14 +114,11 @@ class RetryState:
             "activity": self._activity,
             "subject": self._subject,
             "attempts": self.failure.attempts,
-            "failed_for_s": self._seconds_since(self.failure.since_ms),
+            "failed_for_s": round(self._clock.monotonic_s() - self.failure.since_s, 3),
         }
         self.failure = None
         self._reason_class = ""
         log.info("tiering succeeds again", extra={"fields": fields})
-
-    def _seconds_since(self, since_ms: int) -> float:
-        return max(0, self._clock.now_ms() - since_ms) / 1000
 
     def __repr__(self) -> str:
         return f"<RetryState {self._activity} {self._subject} failure={self.failure}>"

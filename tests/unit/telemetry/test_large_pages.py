@@ -41,7 +41,7 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         )
         for number, state in enumerate([SegmentState.NEXT, SegmentState.ACTIVE])
     ]
-    failure = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_ms=0)
+    failure = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
     return PartitionStatistics(
         topic_partition=where,
         log_start_offset=0,

@@ -101,6 +101,22 @@ def test_a_reason_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixtu
     assert levels == ["WARNING", "WARNING", "WARNING", "INFO"]
 
 
+def test_a_clock_that_is_put_back_does_not_shorten_how_long_something_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An alert goes by it."""
+    clock = ManualClock()
+    state = RetryState("copy", "t-0", policy=RetryPolicy(), clock=clock)
+    state.failed(AccessDenied("key", "put"))
+    clock.advance_ms(10_000)
+    clock.advance_ms(-7_200_000)
+    with caplog.at_level(logging.INFO):
+        state.failed(ObjectCorrupt("key", "verify"))
+        state.succeeded()
+    _, again, over = (vars(record)["fields"] for record in caplog.records)
+    assert (again["for_s"], over["failed_for_s"]) == (10, 10)
+
+
 def test_a_store_that_is_away_is_one_reason_whichever_request_met_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
