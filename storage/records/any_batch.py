@@ -13,6 +13,7 @@ from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer
 from strandline.storage.records import batch, old_messages, record
 from strandline.storage.records.batch import MAGIC, BatchHeader, PositionedBatch
+from strandline.storage.records.compression import DECOMPRESSED_BYTES_MAX
 
 # The shortest that can be a batch: a message of v0 without key and value.
 BATCH_BYTES_MIN = old_messages.MESSAGE_BYTES_MIN
@@ -33,11 +34,20 @@ def check_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> None:
         old_messages.check_crc(buffer, position)
 
 
-def iter_records(buffer: Buffer, header: BatchHeader, position: int = 0) -> Iterator[record.Record]:
-    """The records of the batch at `position`. Raises CorruptRecords."""
+def iter_records(
+    buffer: Buffer,
+    header: BatchHeader,
+    position: int = 0,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+) -> Iterator[record.Record]:
+    """The records of the batch at `position`.
+
+    Raises CorruptRecords; DecompressedTooLarge if they would become more than `bytes_max`.
+    """
     if header.magic == MAGIC:
-        return record.iter_records(buffer, header, position)
-    return old_messages.iter_records(buffer, position)
+        return record.iter_records(buffer, header, position, bytes_max=bytes_max)
+    return old_messages.iter_records(buffer, position, bytes_max=bytes_max)
 
 
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[PositionedBatch]:

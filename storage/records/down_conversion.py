@@ -4,16 +4,18 @@
 
 A batch becomes its messages, in a wrapper with the same codec if it was compressed. Headers of
 records, producers and epochs have no place there and are left out, as are control batches. Blocks
-for as long as it takes to decompress and walk the records, so this belongs in a worker thread.
+for as long as it takes to decompress and walk the records, so this belongs in a worker thread. What
+a batch may become is bounded: a few KB of it can be made that would fill the memory as messages.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
+from itertools import chain
 
-from strandline.storage.errors import UnsupportedCodec
+from strandline.storage.errors import DecompressedTooLarge, UnsupportedCodec
 from strandline.storage.model import Buffer
 from strandline.storage.records import any_batch, old_messages
 from strandline.storage.records.batch import PositionedBatch
@@ -24,11 +26,15 @@ _CHECKED_HEAD = struct.Struct(">bb")
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 
+# Of one batch, decompressed and as messages. A message of nothing has 34 bytes, a record 7.
+CONVERTED_BYTES_MAX = 64 * 1024 * 1024
+
 
 def down_convert(content: Buffer, *, magic: int, start_offset: int) -> bytes:
     """The batches of `content` as messages of `magic`; uncompressed ones from `start_offset` on.
 
-    Raises UnsupportedCodec for zstd, which old consumers do not know, and CorruptRecords.
+    Raises UnsupportedCodec for zstd, which old consumers do not know, CorruptRecords, and
+    DecompressedTooLarge for a batch that would become more than CONVERTED_BYTES_MAX.
     """
     parts = []
     for batch in any_batch.iter_batches(content):
@@ -46,22 +52,33 @@ def _converted(content: Buffer, batch: PositionedBatch, magic: int, start_offset
     header = batch.header
     if header.codec == Codec.ZSTD:
         raise UnsupportedCodec("zstd needs Fetch version 10 or newer")
-    records = list(any_batch.iter_records(content, header, batch.position))
-    if not header.codec:
-        return b"".join(
-            _message(record.offset, record, magic)
-            for record in records
-            if record.offset >= start_offset
-        )
-    return _wrapper(records, header.codec, magic)
+    records = any_batch.iter_records(content, header, batch.position, bytes_max=CONVERTED_BYTES_MAX)
+    if header.codec:
+        return _wrapper(records, header.codec, magic)
+    return b"".join(
+        _message(record.offset, record, magic)
+        for record in records
+        if record.offset >= start_offset
+    )
 
 
-def _wrapper(records: Sequence[Record], codec: int, magic: int) -> bytes:
-    first = records[0].offset if magic == old_messages.MAGIC_V1 else 0
-    inner = b"".join(_message(record.offset - first, record, magic) for record in records)
-    newest_ms = max(record.timestamp_ms for record in records)
+def _wrapper(records: Iterator[Record], codec: int, magic: int) -> bytes:
+    first = next(records, None)
+    if first is None:
+        return b""
+    origin = first.offset if magic == old_messages.MAGIC_V1 else 0
+    inner = bytearray()
+    newest_ms, last_offset = first.timestamp_ms, first.offset
+    for record in chain((first,), records):
+        inner += _message(record.offset - origin, record, magic)
+        if len(inner) > CONVERTED_BYTES_MAX:
+            raise DecompressedTooLarge(
+                f"the messages of offset {first.offset} and following exceed"
+                f" {CONVERTED_BYTES_MAX} bytes"
+            )
+        newest_ms, last_offset = max(newest_ms, record.timestamp_ms), record.offset
     wrapper = Record(
-        offset=records[-1].offset, timestamp_ms=newest_ms, key=None, value=compress(codec, inner)
+        offset=last_offset, timestamp_ms=newest_ms, key=None, value=compress(codec, inner)
     )
     return _message(wrapper.offset, wrapper, magic, codec)
 

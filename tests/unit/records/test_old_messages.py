@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge
-from strandline.storage.records import any_batch, old_messages, vectorised
+from strandline.storage.records import any_batch, down_conversion, old_messages, vectorised
 from strandline.storage.records.columns import RowLimits, RunBuilder, WantedColumns, decode
 from strandline.storage.records.compression import Codec, compress
 from strandline.storage.records.record import Record, encode_batch
@@ -117,3 +117,21 @@ def test_the_lakes_columns_hold_them_among_batches(magic: int, codec: int) -> No
     ]
     expected = [*before, *records, *after, *some_records(0, first=15, count=1)]
     assert found == [(record.offset, record.timestamp_ms) for record in expected]
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+@pytest.mark.parametrize(("count", "value_bytes"), [(1, 20_000), (1_000, 0)])
+def test_what_an_old_consumer_would_be_given_of_one_batch_is_bounded(
+    codec: Codec, count: int, value_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message of nothing has five times the bytes of a record of nothing."""
+    records = [
+        Record(offset=offset, timestamp_ms=7, key=None, value=bytes(value_bytes))
+        for offset in range(count)
+    ]
+    content = encode_batch(records, codec=codec)
+    converted = down_conversion.down_convert(content, magic=1, start_offset=0)
+    assert read_back(converted) == records
+    monkeypatch.setattr(down_conversion, "CONVERTED_BYTES_MAX", 16_000)
+    with pytest.raises(DecompressedTooLarge):
+        down_conversion.down_convert(content, magic=1, start_offset=0)
