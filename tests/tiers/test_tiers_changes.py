@@ -7,6 +7,7 @@ import contextlib
 import pytest
 
 from strandline.storage.crash_points import COPY_AFTER_COMMIT
+from strandline.storage.errors import ObjectNotFound
 from strandline.storage.remote import change_list
 from strandline.storage.remote.keys import CHANGES_KEY
 from tests.crash.dead_brokers import wait_for_death
@@ -49,7 +50,10 @@ def wait_until_told(archive: Archive) -> None:
     def is_told() -> bool:
         manifest = archive.manifest(TOPIC)
         assert manifest is not None
-        told = change_list.load(archive.store).changes.changes
+        try:
+            told = change_list.load(archive.store).changes.changes
+        except ObjectNotFound:
+            return False
         return any(change.partition == 0 and change.order == manifest.order for change in told)
 
     eventually(is_told, timeout_s=WAIT_S)

@@ -14,6 +14,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, timestamp_of
+from tests.tiers.restoring import mirrors_topic
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     REPLICA,
@@ -133,6 +134,7 @@ def test_a_replica_does_not_call_a_partition_empty_whose_manifest_it_cannot_read
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(FIRST)
         border = origin.wait_until_archived(client)
+        eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
     origin.stop()
     (key,) = (key for key in archive.below("topics/") if key.endswith(MANIFEST_FILE))
     whole = archive.store.get(key)
