@@ -37,7 +37,7 @@ from strandline.storage.log_config import LogConfig
 from strandline.storage.model import NO_TIMESTAMP, TimestampOffset
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records import old_messages
-from strandline.storage.records.any_batch import BATCH_BYTES_MIN, iter_records, read_header
+from strandline.storage.records.any_batch import BATCH_BYTES_MIN, read_header
 from strandline.storage.records.batch import (
     BATCH_LENGTH_MIN,
     HEADER_BYTES,
@@ -46,7 +46,7 @@ from strandline.storage.records.batch import (
     MAGIC_POSITION,
     BatchHeader,
 )
-from strandline.storage.records.record import Record
+from strandline.storage.records.record_times import iter_times
 
 log = logging.getLogger(__name__)
 
@@ -362,9 +362,9 @@ class SegmentReader:
             header = self._header_at(batch.position)
             if header.max_timestamp_ms < timestamp_ms:
                 continue
-            for record in self._records(batch):
-                if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                    return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+            for offset, record_ms in self._times(batch):
+                if record_ms >= timestamp_ms and offset >= start_offset:
+                    return TimestampOffset(record_ms, offset, header.leader_epoch)
         return None
 
     def _time_position(self, timestamp_ms: int) -> int:
@@ -416,16 +416,17 @@ class SegmentReader:
 
     def _latest(self, batch: WalkedBatch, start_offset: int) -> TimestampOffset | None:
         header = self._header_at(batch.position)
-        records = (record for record in self._records(batch) if record.offset >= start_offset)
+        times = (found for found in self._times(batch) if found[0] >= start_offset)
         # max() keeps the first of equals. The header's own maximum is the client's word only.
-        latest = max(records, key=lambda record: record.timestamp_ms, default=None)
+        latest = max(times, key=lambda found: found[1], default=None)
         if latest is None:
             return None
-        return TimestampOffset(latest.timestamp_ms, latest.offset, header.leader_epoch)
+        offset, timestamp_ms = latest
+        return TimestampOffset(timestamp_ms, offset, header.leader_epoch)
 
-    def _records(self, batch: WalkedBatch) -> Iterator[Record]:
+    def _times(self, batch: WalkedBatch) -> Iterator[tuple[int, int]]:
         content = self.log.read_at(batch.position, batch.end_position - batch.position)
-        return iter_records(content, read_header(content))
+        return iter_times(content, read_header(content))
 
     # --- indexes beside the log --------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
+from collections.abc import Iterator
 from enum import IntEnum
 
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, UnsupportedCodec
@@ -22,7 +23,7 @@ DECOMPRESSED_BYTES_MAX = 512 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">i")
-_GZIP_WINDOW_BITS = 31
+GZIP_WINDOW_BITS = 31
 # The library knows one level less than Kafka's property accepts; 17 is 16 with more patience.
 _LZ4_LEVEL_MAX = 16
 # Four bytes of zstd can stand for 128 KiB, and a slice is decompressed as a whole: with slices of
@@ -33,6 +34,8 @@ _ZSTD_TRUSTED_BYTES_MAX = 16 * 1024 * 1024
 # What lz4 of records is mostly below; what is not is unpacked in two steps.
 _LZ4_OUTPUT_BYTES_MIN = 64 * 1024
 _LZ4_LIKELY_RATIO = 16
+# Three bytes of it stand for 64 at most.
+_SNAPPY_RATIO_MAX = 22
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE_BIT = 0x08
 
@@ -75,9 +78,7 @@ def decompress(
     except (CorruptRecords, UnsupportedCodec):
         raise
     except Exception as error:  # each library has its own error family, none shares a root
-        raise CorruptRecords(
-            f"{Codec(codec).name.lower()} data do not decompress: {error}"
-        ) from error
+        raise no_records(codec, error) from error
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -87,7 +88,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             return bytes(data)
         case Codec.GZIP:
             packer = zlib.compressobj(
-                -1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS
+                -1 if level is None else level, zlib.DEFLATED, GZIP_WINDOW_BITS
             )
             return packer.compress(data) + packer.flush()
         case Codec.SNAPPY:
@@ -114,25 +115,37 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             raise UnsupportedCodec(f"compression codec {codec} is unknown")
 
 
-def _too_large(bytes_max: int) -> DecompressedTooLarge:
+def no_records(codec: int, error: Exception) -> CorruptRecords:
+    """What is raised where a library of a codec raises `error`."""
+    return CorruptRecords(f"{Codec(codec).name.lower()} data do not decompress: {error}")
+
+
+def too_large(bytes_max: int) -> DecompressedTooLarge:
+    """What is raised where records would become more than `bytes_max` bytes."""
     return DecompressedTooLarge(f"decompressed records exceed {bytes_max} bytes")
 
 
 def _gunzip(data: Buffer, bytes_max: int) -> bytes:
-    unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
     unpacked = unpacker.decompress(data, bytes_max)
     if unpacker.unconsumed_tail:
-        raise _too_large(bytes_max)
+        raise too_large(bytes_max)
     if not unpacker.eof:
         raise CorruptRecords("gzip stream ends early")
     return unpacked
 
 
 def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
+    blocks = list(iter_snappy(data, bytes_max))
+    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+
+
+def iter_snappy(data: Buffer, bytes_max: int) -> Iterator[bytes]:
+    """The blocks of a xerial stream, or the one of raw snappy. Raises as `decompress`."""
     view = memoryview(data)
     if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
-        return _unsnappy_block(view, bytes_max)
-    blocks: list[bytes] = []
+        yield _unsnappy_block(view, bytes_max)
+        return
     total_bytes = 0
     position = _XERIAL_HEADER_BYTES
     while position < len(view):
@@ -143,10 +156,9 @@ def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
         if length < 0 or position + length > len(view):
             raise CorruptRecords(f"snappy block of {length} bytes exceeds its stream")
         block = _unsnappy_block(view[position : position + length], bytes_max - total_bytes)
-        blocks.append(block)
         total_bytes += len(block)
         position += length
-    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        yield block
 
 
 def _unsnappy_block(view: memoryview, bytes_max: int) -> bytes:
@@ -160,7 +172,9 @@ def _unsnappy_block(view: memoryview, bytes_max: int) -> bytes:
             break
         shift += 7
     if length > bytes_max:
-        raise _too_large(bytes_max)
+        raise too_large(bytes_max)
+    if length > _SNAPPY_RATIO_MAX * len(view):
+        raise CorruptRecords(f"snappy block of {len(view)} bytes claims to become {length}")
     return bytes(cramjam.snappy.decompress_raw(view))
 
 
@@ -175,7 +189,7 @@ def _unlz4(data: Buffer, bytes_max: int) -> bytes:
         unpacked += unpacker.decompress(b"", max_length=bytes_max - likely_bytes)
     if not unpacker.eof:
         if len(unpacked) >= bytes_max:
-            raise _too_large(bytes_max)
+            raise too_large(bytes_max)
         raise CorruptRecords("lz4 frame ends early")
     return unpacked
 
@@ -189,7 +203,7 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
         decompressor = _OF_THREAD.zstd = zstandard.ZstdDecompressor()
     size_bytes = zstandard.frame_content_size(data)
     if size_bytes > bytes_max:
-        raise _too_large(bytes_max)
+        raise too_large(bytes_max)
     if 0 < size_bytes <= _ZSTD_TRUSTED_BYTES_MAX:
         unpacked: bytes = decompressor.decompress(data)
         return unpacked
@@ -202,7 +216,7 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
         part = unpacker.decompress(view[start : start + _ZSTD_SLICE_BYTES])
         total_bytes += len(part)
         if total_bytes > bytes_max:
-            raise _too_large(bytes_max)
+            raise too_large(bytes_max)
         parts.append(part)
         if unpacker.eof:
             break

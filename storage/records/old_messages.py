@@ -95,9 +95,13 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     base_offset, record_count = message.offset, 1
     timestamps = (message.timestamp_ms, message.timestamp_ms)
     if message.codec:
-        records = list(_unwrap(message))
-        base_offset, record_count = records[0].offset, len(records)
-        timestamps = (records[0].timestamp_ms, max(record.timestamp_ms for record in records))
+        records = _unwrap(message)
+        first = next(records)
+        base_offset, newest_ms = first.offset, first.timestamp_ms
+        for record in records:
+            record_count += 1
+            newest_ms = max(newest_ms, record.timestamp_ms)
+        timestamps = (first.timestamp_ms, newest_ms)
     return BatchHeader(
         base_offset=base_offset,
         batch_length=message.size_bytes - OVERHEAD_BYTES,
@@ -214,25 +218,34 @@ def _unwrap(wrapper: _Message, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> It
     if wrapper.codec == Codec.LZ4 and wrapper.magic == MAGIC_V0:
         packed = mend_old_lz4_frame(packed)
     payload = decompress(wrapper.codec, packed, bytes_max=bytes_max)
-    inner: list[_Message] = []
+    # Walked twice rather than kept: half a GiB may be made of the smallest of messages.
+    last_offset = _check_wrapped(wrapper, payload)
+    base_offset = wrapper.offset - last_offset if wrapper.magic == MAGIC_V1 else 0
+    is_append_time = wrapper.magic == MAGIC_V1 and wrapper.attributes & TIMESTAMP_TYPE_BIT
     position = 0
     while position < len(payload):
-        check_crc(payload, position)
         message = _read_message(payload, position)
-        if message.codec or message.magic != wrapper.magic:
-            raise CorruptRecords(
-                f"wrapper message at offset {wrapper.offset} wraps one of format {message.magic}"
-                f" with codec {message.codec}"
-            )
-        inner.append(message)
         position += message.size_bytes
-    if not inner:
-        raise CorruptRecords(f"wrapper message at offset {wrapper.offset} wraps nothing")
-    base_offset = wrapper.offset - inner[-1].offset if wrapper.magic == MAGIC_V1 else 0
-    is_append_time = wrapper.magic == MAGIC_V1 and wrapper.attributes & TIMESTAMP_TYPE_BIT
-    for message in inner:
         timestamp_ms = wrapper.timestamp_ms if is_append_time else message.timestamp_ms
         yield _record(message, base_offset + message.offset, timestamp_ms)
+
+
+def _check_wrapped(wrapper: _Message, payload: Buffer) -> int:
+    """The offset of the last message of `payload`, as it stands there. Raises CorruptRecords."""
+    position = last_offset = 0
+    while position < len(payload):
+        check_crc(payload, position)
+        last_offset, size, _, magic, attributes = _unpack_head(payload, position)
+        codec = attributes & CODEC_MASK
+        if codec or magic != wrapper.magic:
+            raise CorruptRecords(
+                f"wrapper message at offset {wrapper.offset} wraps one of format {magic}"
+                f" with codec {codec}"
+            )
+        position += OVERHEAD_BYTES + size
+    if not position:
+        raise CorruptRecords(f"wrapper message at offset {wrapper.offset} wraps nothing")
+    return last_offset
 
 
 def _record(message: _Message, offset: int, timestamp_ms: int) -> Record:

@@ -18,7 +18,8 @@ from strandline.storage.errors import (
     UnsupportedCodec,
 )
 from strandline.storage.model import Offset, TimestampMs, TimestampOffset
-from strandline.storage.records.any_batch import iter_batches, iter_records
+from strandline.storage.records.any_batch import iter_batches
+from strandline.storage.records.record_times import iter_times
 from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.downloads import ChunkDownloads
 from strandline.storage.remote.segment_index import ChunkKey, SegmentIndex
@@ -75,7 +76,7 @@ def _search(
         header = found.header
         if header.max_timestamp_ms < timestamp_ms or header.next_offset <= start_offset:
             continue
-        for record in iter_records(piece, header, found.position):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-                return TimestampOffset(record.timestamp_ms, record.offset, header.leader_epoch)
+        for offset, record_ms in iter_times(piece, header, found.position):
+            if record_ms >= timestamp_ms and offset >= start_offset:
+                return TimestampOffset(record_ms, offset, header.leader_epoch)
     return None
