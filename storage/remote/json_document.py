@@ -20,7 +20,6 @@ from typing import TypeAlias
 from strandline.storage import crc32c
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Buffer
-from strandline.storage.remote.object_store import KEY_BYTES_MAX
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -30,8 +29,8 @@ DOCUMENT_BYTES_MAX = 64 * 1024 * 1024
 # Offsets, times and sizes have 64 bits everywhere else: what has more was not written by us, and
 # would not fit where it goes.
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
-# An empty component, `.` or `..`, and what is not ASCII, as all that goes into our keys is.
-_NO_KEY = re.compile(r"(^|/)\.{0,2}(/|$)|[^ -~]")
+# What our objects are called within their folder, see keys.py; a key has 1024 bytes at most.
+_FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
 
 
 def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) -> bytes:
@@ -127,17 +126,17 @@ class Fields:
             raise self._wrong(name, "text", found)
         return found
 
-    def object_key(self, name: str) -> str:
-        """The key of an object: what no key can be is not looked for in any store."""
+    def object_key(self, name: str, folder: str, *suffixes: str) -> str:
+        """The key of an object that lies in `folder` itself and ends with one of `suffixes`.
+
+        What is not there is not looked for in any store: it is another's, or no key at all.
+        """
         found = self.text(name)
-        # A page has thousands of them, and hardly one that has to be looked at closely.
-        is_plain = (
-            found.isascii()
-            and found[:1] not in ("", ".", "/")
-            and not ("/." in found or "//" in found or found[-1] == "/")
-        )
-        if len(found) > KEY_BYTES_MAX or (not is_plain and _NO_KEY.search(found)):
-            raise self._wrong(name, "the key of an object", found)
+        file_name = found[len(folder) :]
+        # A page has thousands of them: nothing here is slower than it looks.
+        is_there = found.startswith(folder) and file_name.endswith(suffixes)
+        if not is_there or not _FILE_NAME.fullmatch(file_name):
+            raise self._wrong(name, f"an object {' or '.join(suffixes)} in {folder}", found)
         return found
 
     def boolean(self, name: str) -> bool:

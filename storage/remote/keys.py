@@ -41,6 +41,7 @@ MANIFEST_PAGES_FOLDER = "manifest/"
 LOG_SUFFIX = ".log"
 META_SUFFIX = ".meta"
 TAIL_SUFFIX = ".tail"
+PAGE_SUFFIX = ".json"
 
 _UUID_TEXT_LENGTH = 36
 
@@ -141,7 +142,7 @@ def manifest_page_key(
 ) -> str:
     """A sealed page of a manifest, for the offsets from `base_offset` up to `end_offset`."""
     folder = partition_folder(partition) + MANIFEST_PAGES_FOLDER
-    return f"{folder}{base_offset:020d}-{end_offset:020d}-{unique}.json"
+    return f"{folder}{base_offset:020d}-{end_offset:020d}-{unique}{PAGE_SUFFIX}"
 
 
 def segment_keys(

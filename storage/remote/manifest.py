@@ -47,7 +47,7 @@ from strandline.storage.remote.json_document import (
     decode_document,
     encode_document,
 )
-from strandline.storage.remote.keys import new_unique
+from strandline.storage.remote.keys import new_unique, partition_folder
 from strandline.storage.remote.manifest_entries import (
     DeletedEntry,
     PageRef,
@@ -375,22 +375,29 @@ class Manifest:
         fields = decode_document(
             content, format_name=FORMAT_NAME, versions=FORMAT_VERSIONS, source=source
         )
+        partition = TopicIdPartition(
+            fields.text("topic"), fields.uuid("topic_id"), fields.integer("partition")
+        )
+        folder = partition_folder(partition)
         manifest = cls(
-            topic=fields.text("topic"),
-            topic_id=fields.uuid("topic_id"),
-            partition=fields.integer("partition"),
+            topic=partition.topic,
+            topic_id=partition.topic_id,
+            partition=partition.partition,
             revision=fields.integer("revision"),
             leader_epoch=fields.integer("leader_epoch"),
             log_start_offset=fields.integer("log_start_offset"),
-            segments=tuple(entry_from(f) for f in fields.objects("segments")),
-            pages=tuple(page_from(f) for f in fields.objects("pages")),
-            deleting=tuple(deleted_from(f) for f in fields.objects("deleting")),
+            segments=tuple(entry_from(f, folder) for f in fields.objects("segments")),
+            pages=tuple(page_from(f, folder) for f in fields.objects("pages")),
+            deleting=tuple(deleted_from(f, folder) for f in fields.objects("deleting")),
             # Manifests of before have none of these.
             generation=fields.text("generation") if "generation" in fields else "",
-            tail=tuple(tail_from(f) for f in fields.objects("tail")) if "tail" in fields else (),
+            tail=tuple(tail_from(f, folder) for f in fields.objects("tail"))
+            if "tail" in fields
+            else (),
             compaction=mark_from(fields.objects("compaction")) if "compaction" in fields else None,
         )
         _check_order(manifest, source or FORMAT_NAME)
+        _check_marks(manifest, source or FORMAT_NAME)
         return manifest
 
 
@@ -424,6 +431,16 @@ def _check_order(manifest: Manifest, source: str) -> None:
         end_offset = end
     if not are_adjacent(manifest.tail):
         raise CorruptFile(f"{source}: the parts of the open segment leave gaps")
+
+
+def _check_marks(manifest: Manifest, source: str) -> None:
+    """Raises CorruptFile if what the root names is marked for deletion."""
+    marked = {key for mark in manifest.deleting for key in mark.keys}
+    named = [page.key for page in manifest.pages] + [part.key for part in manifest.tail]
+    for entry in manifest.segments:
+        named += (entry.log_key, entry.meta_key)
+    if found := marked.intersection(named):
+        raise CorruptFile(f"{source}: {min(found)} is marked for deletion, and is named as well")
 
 
 def _ranges(manifest: Manifest) -> Iterator[tuple[Offset, Offset]]:

@@ -9,6 +9,13 @@ from collections.abc import Sequence
 
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TimestampMs
 from strandline.storage.remote.json_document import Fields, Json
+from strandline.storage.remote.keys import (
+    LOG_SUFFIX,
+    MANIFEST_PAGES_FOLDER,
+    META_SUFFIX,
+    PAGE_SUFFIX,
+    TAIL_SUFFIX,
+)
 from strandline.storage.values import dataclass
 
 
@@ -129,8 +136,11 @@ def entry_fields(entry: SegmentEntry) -> dict[str, Json]:
     return fields
 
 
-def entry_from(fields: Fields) -> SegmentEntry:
-    """Raises CorruptFile for fields that are missing or of another type."""
+def entry_from(fields: Fields, folder: str) -> SegmentEntry:
+    """Raises CorruptFile for fields that are missing, of another type, or keys elsewhere.
+
+    `folder` is the partition's: nothing else is read, or deleted, because a manifest says so.
+    """
     return SegmentEntry(
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),
@@ -139,8 +149,8 @@ def entry_from(fields: Fields) -> SegmentEntry:
         record_count=fields.count("record_count"),
         min_timestamp_ms=fields.integer("min_timestamp_ms"),
         max_timestamp_ms=fields.integer("max_timestamp_ms"),
-        log_key=fields.object_key("log_key"),
-        meta_key=fields.object_key("meta_key"),
+        log_key=fields.object_key("log_key", folder, LOG_SUFFIX),
+        meta_key=fields.object_key("meta_key", folder, META_SUFFIX),
         log_crc32c=fields.crc("log_crc32c"),
         meta_size_bytes=fields.count("meta_size_bytes"),
         meta_crc32c=fields.crc("meta_crc32c"),
@@ -165,10 +175,10 @@ def page_fields(page: PageRef) -> dict[str, Json]:
     }
 
 
-def page_from(fields: Fields) -> PageRef:
+def page_from(fields: Fields, folder: str) -> PageRef:
     """Raises CorruptFile, as `entry_from`."""
     return PageRef(
-        key=fields.object_key("key"),
+        key=fields.object_key("key", folder + MANIFEST_PAGES_FOLDER, PAGE_SUFFIX),
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),
         min_timestamp_ms=fields.integer("min_timestamp_ms"),
@@ -190,11 +200,14 @@ def deleted_fields(mark: DeletedEntry) -> dict[str, Json]:
     return {**fields, "size_bytes": mark.size_bytes} if mark.size_bytes else fields
 
 
-def deleted_from(fields: Fields) -> DeletedEntry:
-    """Raises CorruptFile, as `entry_from`."""
+def deleted_from(fields: Fields, folder: str) -> DeletedEntry:
+    """Raises CorruptFile, as `entry_from`. A page's key stands in both fields."""
+    is_page = fields.text("log_key").endswith(PAGE_SUFFIX)
+    below = folder + MANIFEST_PAGES_FOLDER if is_page else folder
+    suffixes = (PAGE_SUFFIX,) if is_page else (LOG_SUFFIX, META_SUFFIX, TAIL_SUFFIX)
     return DeletedEntry(
-        log_key=fields.object_key("log_key"),
-        meta_key=fields.object_key("meta_key"),
+        log_key=fields.object_key("log_key", below, *suffixes),
+        meta_key=fields.object_key("meta_key", below, *suffixes),
         marked_ms=fields.integer("marked_ms"),
         size_bytes=fields.optional_integer("size_bytes") or 0,
     )

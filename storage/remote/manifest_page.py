@@ -14,6 +14,7 @@ from dataclasses import replace
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Buffer, TopicIdPartition
 from strandline.storage.remote.json_document import Json, decode_document, encode_document
+from strandline.storage.remote.keys import MANIFEST_PAGES_FOLDER
 from strandline.storage.remote.manifest_entries import (
     PageRef,
     SegmentEntry,
@@ -65,11 +66,15 @@ def contiguous_count(entries: Sequence[SegmentEntry], count_max: int) -> int:
 
 
 def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
-    """The entries of `page` that are not deleted. Raises CorruptFile if it is another page."""
+    """The entries of `page` that are not deleted. Raises CorruptFile if it is another page.
+
+    `page` is of a manifest that was read: its key lies in the partition's folder.
+    """
+    folder = page.key.rpartition(MANIFEST_PAGES_FOLDER)[0]
     fields = decode_document(
         content, format_name=PAGE_FORMAT_NAME, versions=PAGE_FORMAT_VERSIONS, source=page.key
     )
-    entries = tuple(entry_from(f) for f in fields.objects("segments"))[page.dropped_count :]
+    entries = tuple(entry_from(f, folder) for f in fields.objects("segments"))[page.dropped_count :]
     if not entries or len(entries) != page.segment_count:
         raise CorruptFile(f"{page.key}: {len(entries)} entries, {page.segment_count} expected")
     if (entries[0].base_offset, entries[-1].end_offset) != (page.base_offset, page.end_offset):

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from strandline.storage.model import Offset, Position, TimestampMs
 from strandline.storage.remote.json_document import Fields, Json
+from strandline.storage.remote.keys import TAIL_SUFFIX
 from strandline.storage.values import dataclass
 
 
@@ -69,14 +70,15 @@ def tail_fields(part: TailPart) -> dict[str, Json]:
     return fields
 
 
-def tail_from(fields: Fields) -> TailPart:
-    """A part of a manifest, which may lack the last two fields. Raises CorruptFile."""
+def tail_from(fields: Fields, folder: str) -> TailPart:
+    """A part of the manifest of the partition whose `folder` it is; it may lack the last two
+    fields. Raises CorruptFile."""
     return TailPart(
         base_offset=fields.integer("base_offset"),
         end_offset=fields.integer("end_offset"),
         position=fields.count("position"),
         size_bytes=fields.count("size_bytes"),
-        key=fields.object_key("key"),
+        key=fields.object_key("key", folder, TAIL_SUFFIX),
         crc32c=fields.crc("crc32c"),
         uploaded_ms=fields.integer("uploaded_ms"),
         record_count=fields.optional_integer("record_count"),

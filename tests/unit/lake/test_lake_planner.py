@@ -29,6 +29,7 @@ from strandline.spark_lake.splits import Candidate, ChunkRange, SplitSizes, cut
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import EpochStart, TopicPartition
 from strandline.storage.records.columns import RowLimits
+from strandline.storage.remote.keys import partition_folder
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_page import page_ref
@@ -221,8 +222,14 @@ def test_what_was_asked_for_is_more_than_what_suits_the_slots(tmp_path: Path) ->
     """Of the options; see `Query`."""
     archive = ArchiveBuilder(tmp_path)
     archive.add_topic("t")
-    twelve = [entry(base, size_bytes=20 * MIB) for base in range(0, 1200, 100)]
-    archive.save(replace(archive.manifest("t"), segments=tuple(twelve)))
+    empty = archive.manifest("t")
+    folder = partition_folder(empty.topic_id_partition)
+    twelve = [
+        replace(one, log_key=folder + one.log_key, meta_key=folder + one.meta_key)
+        for base in range(0, 1200, 100)
+        for one in [entry(base, size_bytes=20 * MIB)]
+    ]
+    archive.save(replace(empty, segments=tuple(twelve)))
 
     def split_count(**options: int) -> int:
         query = make_query(archive.url, "t", options=options)

@@ -10,6 +10,7 @@ from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 
 TOPIC_ID = UUID("7f8c9a52-6d0c-4a4e-9f5b-0d6a3f1b2c3d")
+FOLDER = f"topics/t-{TOPIC_ID}/0/"
 RECORDS = 10
 
 
@@ -23,8 +24,8 @@ def entry_of(base_offset: int, end_offset: int, *, size_bytes: int) -> SegmentEn
         record_count=end_offset - base_offset,
         min_timestamp_ms=base_offset,
         max_timestamp_ms=end_offset,
-        log_key=f"{base_offset}.log",
-        meta_key=f"{base_offset}.meta",
+        log_key=f"{FOLDER}{base_offset}.log",
+        meta_key=f"{FOLDER}{base_offset}.meta",
         log_crc32c=0,
         meta_size_bytes=1,
         meta_crc32c=0,

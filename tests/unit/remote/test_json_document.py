@@ -230,18 +230,3 @@ def test_a_topic_of_more_partitions_than_any_cluster_has_is_corrupt() -> None:
     for partition_count in (topic_info.PARTITION_COUNT_MAX + 1, -1):
         with pytest.raises(CorruptFile):
             TopicInfo.decode(replace(ORDERS, partition_count=partition_count).encode())
-
-
-@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", ".", "..", "a/./b", "../a", "a/..", "é"])
-def test_what_no_object_can_be_called_is_no_key(key: str) -> None:
-    """A folder of the machine would be asked for it, where the archive is one."""
-    content = encode_document("f", 1, {"key": key})
-    fields = decode_document(content, format_name="f", versions=range(1, 2))
-    with pytest.raises(CorruptFile, match="the key of an object"):
-        fields.object_key("key")
-
-
-def test_keys_may_have_dots() -> None:
-    key = "topics/.a..b-1/0/00.log"
-    content = encode_document("f", 1, {"key": key})
-    assert decode_document(content, format_name="f", versions=range(1, 2)).object_key("key") == key

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
 from dataclasses import replace
 
@@ -16,9 +18,12 @@ from strandline.storage.remote.json_document import encode_document
 from strandline.storage.remote.manifest import FORMAT_NAME, Manifest
 from strandline.storage.remote.manifest_entries import DeletedEntry, SegmentEntry
 from strandline.storage.remote.manifest_page import decode_page, encode_page, page_ref
+from strandline.storage.remote.tail import TailPart
 
 TOPIC_ID = uuid.UUID("00000000-0000-4000-8000-00000000002a")
 EMPTY = Manifest(topic="orders", topic_id=TOPIC_ID, partition=0)
+FOLDER = f"topics/orders-{TOPIC_ID}/0/"
+PAGE = f"{FOLDER}manifest/page.json"
 
 
 def entry(base_offset: int, end_offset: int, *, time_ms: int = 0) -> SegmentEntry:
@@ -30,14 +35,18 @@ def entry(base_offset: int, end_offset: int, *, time_ms: int = 0) -> SegmentEntr
         record_count=end_offset - base_offset,
         min_timestamp_ms=time_ms,
         max_timestamp_ms=time_ms + 9,
-        log_key=f"log-{base_offset}",
-        meta_key=f"meta-{base_offset}",
+        log_key=f"{FOLDER}{base_offset}.log",
+        meta_key=f"{FOLDER}{base_offset}.meta",
         log_crc32c=0xDEADBEEF,
         meta_size_bytes=10,
         meta_crc32c=1,
         has_transactions=False,
         uploaded_ms=7,
     )
+
+
+def keys_of(base_offset: int) -> tuple[str, str]:
+    return f"{FOLDER}{base_offset}.log", f"{FOLDER}{base_offset}.meta"
 
 
 def with_segments(*ranges: tuple[int, int], log_start: int = 0) -> Manifest:
@@ -128,7 +137,7 @@ def test_only_the_oldest_segments_below_the_log_start_can_go() -> None:
         manifest.with_deleting([second], marked_ms=1)
     gone = manifest.with_deleting([first, second], marked_ms=1)
     assert gone.segments == (third,)
-    assert [mark.keys for mark in gone.deleting] == [("log-0", "meta-0"), ("log-10", "meta-10")]
+    assert [mark.keys for mark in gone.deleting] == [keys_of(0), keys_of(10)]
 
 
 def test_marks_are_dropped_once_their_objects_are_gone() -> None:
@@ -143,7 +152,7 @@ def test_a_sealed_page_takes_the_oldest_entries_and_gives_them_back() -> None:
     manifest = with_segments((0, 10), (10, 20), (20, 30), (30, 40))
     sealed = manifest.segments[:2]
     content = encode_page(manifest.topic_id_partition, sealed)
-    page = page_ref("page", sealed, crc32c=5)
+    page = page_ref(PAGE, sealed, crc32c=5)
     paged = manifest.with_sealed_page(page)
     assert decode_page(content, page) == sealed
     assert (paged.first_offset, paged.end_offset) == (0, 40)
@@ -158,26 +167,23 @@ def test_a_page_outlives_its_first_entries_and_goes_with_its_last() -> None:
     manifest = with_segments((0, 10), (10, 20), (20, 30), (30, 40))
     sealed = manifest.segments[:2]
     content = encode_page(manifest.topic_id_partition, sealed)
-    paged = manifest.with_sealed_page(page_ref("page", sealed, crc32c=5)).with_log_start(30)
+    paged = manifest.with_sealed_page(page_ref(PAGE, sealed, crc32c=5)).with_log_start(30)
     once = paged.with_deleting(sealed[:1], marked_ms=1)
     assert decode_page(content, once.pages[0]) == sealed[1:]
     assert (once.first_offset, once.size_bytes, once.segment_count) == (10, 300, 3)
     twice = once.with_deleting([sealed[1], manifest.segments[2]], marked_ms=2)
     assert twice.pages == ()
-    assert [key for mark in twice.deleting for key in mark.keys] == [
-        "log-0",
-        "meta-0",
-        "log-10",
-        "meta-10",
-        "page",
-        "log-20",
-        "meta-20",
+    assert [mark.keys for mark in twice.deleting] == [
+        keys_of(0),
+        keys_of(10),
+        (PAGE,),
+        keys_of(20),
     ]
 
 
 def test_a_page_of_other_entries_is_corrupt() -> None:
     manifest = with_segments((0, 10), (10, 20), (20, 30))
-    page = page_ref("page", manifest.segments[:2], crc32c=5)
+    page = page_ref(PAGE, manifest.segments[:2], crc32c=5)
     for wrong in (manifest.segments[1:], manifest.segments[:1], manifest.segments):
         with pytest.raises(CorruptFile, match="page"):
             decode_page(encode_page(manifest.topic_id_partition, wrong), page)
@@ -185,7 +191,7 @@ def test_a_page_of_other_entries_is_corrupt() -> None:
 
 def test_a_page_without_entries_is_corrupt() -> None:
     manifest = with_segments((0, 10), (10, 20))
-    page = replace(page_ref("page", manifest.segments, crc32c=5), segment_count=0, dropped_count=2)
+    page = replace(page_ref(PAGE, manifest.segments, crc32c=5), segment_count=0, dropped_count=2)
     with pytest.raises(CorruptFile, match="page"):
         decode_page(encode_page(manifest.topic_id_partition, manifest.segments), page)
 
@@ -222,20 +228,110 @@ def test_the_bytes_are_stable() -> None:
         with_segments((0, 10), log_start=3),
         revision=9,
         leader_epoch=4,
-        deleting=(DeletedEntry(log_key="l", meta_key="m", marked_ms=1),),
+        deleting=(DeletedEntry(log_key=f"{FOLDER}l.log", meta_key=f"{FOLDER}m.meta", marked_ms=1),),
     )
     assert manifest.encode() == GOLDEN
     assert Manifest.decode(GOLDEN) == manifest
 
 
+ELSEWHERE = [
+    "",
+    "/etc/passwd.log",
+    "https://elsewhere/0.log",
+    "0.log",
+    f"/{FOLDER}0.log",
+    f"{FOLDER}../1/0.log",
+    f"{FOLDER}../../0.log",
+    f"{FOLDER}./0.log",
+    f"{FOLDER}/0.log",
+    f"{FOLDER}.log",
+    f"{FOLDER}0.log/",
+    f"{FOLDER}deeper/0.log",
+    f"{FOLDER}\u00e9.log",
+    f"{FOLDER}{'0' * 201}.log",
+    f"topics/orders-{TOPIC_ID}/1/0.log",
+    f"topics/orders-{TOPIC_ID}/00/0.log",
+    f"topics/other-{TOPIC_ID}/0/0.log",
+    f"topics/orders-{TOPIC_ID}/0",
+    f"{FOLDER}manifest.json",
+    "cluster.json",
+]
+
+
+def damaged(content: bytes, path: str, key: str) -> bytes:
+    """A manifest, or a page of one, with `key` at the place `path`, and its checksum right."""
+    document = json.loads(content)
+    del document["crc32c"]
+    where, name = path.split(".")
+    document[where][0][name] = key
+    return encode_document(document.pop("format"), document.pop("version"), document)
+
+
+@pytest.mark.parametrize("key", ELSEWHERE)
+def test_an_object_elsewhere_than_in_the_partitions_folder_is_damage(key: str) -> None:
+    """Else it would be read as the partition's, or deleted as the partition's."""
+    sealed, *_ = full = with_segments((0, 10), (10, 20), (20, 30)).segments
+    page = page_ref(PAGE, [sealed], crc32c=5)
+    mark = DeletedEntry(log_key=f"{FOLDER}l.log", meta_key=f"{FOLDER}m.meta", marked_ms=1)
+    part = TailPart(
+        base_offset=30,
+        end_offset=31,
+        position=0,
+        size_bytes=5,
+        key=f"{FOLDER}t.tail",
+        crc32c=1,
+        uploaded_ms=1,
+    )
+    manifest = replace(EMPTY, segments=full, tail=(part,)).with_sealed_page(page)
+    manifest = replace(manifest, deleting=(mark,))
+    content = manifest.encode()
+    assert Manifest.decode(content) == manifest
+    for path in (
+        "segments.log_key",
+        "segments.meta_key",
+        "pages.key",
+        "tail.key",
+        "deleting.log_key",
+        "deleting.meta_key",
+    ):
+        with pytest.raises(CorruptFile, match=rf"m\.json: {path.replace('.', '.*')} is "):
+            Manifest.decode(damaged(content, path, key), source="m.json")
+    sealed_content = encode_page(manifest.topic_id_partition, [sealed])
+    assert decode_page(sealed_content, page) == (sealed,)
+    for path in ("segments.log_key", "segments.meta_key"):
+        with pytest.raises(CorruptFile, match=re.escape(PAGE)):
+            decode_page(damaged(sealed_content, path, key), page)
+
+
+def test_no_kind_of_object_stands_for_another() -> None:
+    manifest = with_segments((0, 10))
+    for path, key in (
+        ("segments.log_key", f"{FOLDER}0.meta"),
+        ("segments.meta_key", f"{FOLDER}0.log"),
+        ("segments.log_key", f"{FOLDER}0.tail"),
+    ):
+        with pytest.raises(CorruptFile, match="expected an object"):
+            Manifest.decode(damaged(manifest.encode(), path, key))
+
+
+def test_what_is_named_is_not_marked_for_deletion() -> None:
+    manifest = with_segments((0, 10), (10, 20))
+    mark = DeletedEntry(log_key=f"{FOLDER}l.log", meta_key=f"{FOLDER}10.meta", marked_ms=1)
+    with pytest.raises(CorruptFile, match=r"10\.meta is marked for deletion"):
+        Manifest.decode(replace(manifest, deleting=(mark,)).encode())
+
+
 GOLDEN = (
-    b'{"crc32c":"281f24b9","deleting":[{"log_key":"l","marked_ms":1,"meta_key":"m"}],"form'
-    b'at":"strandline-manifest","leader_epoch":4,"log_start_offset":3,"pages":[],"partitio'
-    b'n":0,"revision":9,"segments":[{"base_offset":0,"end_offset":10,"has_transactions":fa'
-    b'lse,"leader_epochs":[[1,0],[4,0]],"log_crc32c":"deadbeef","log_key":"log-0","max_tim'
-    b'estamp_ms":9,"meta_crc32c":"00000001","meta_key":"meta-0","meta_size_bytes":10,"min_'
-    b'timestamp_ms":0,"record_count":10,"size_bytes":100,"uploaded_ms":7}],"topic":"orders'
-    b'","topic_id":"00000000-0000-4000-8000-00000000002a","version":1}\n'
+    b'{"crc32c":"6ef0945e","deleting":[{"log_key":"topics/orders-00000000-0000-4000-8000-0'
+    b'0000000002a/0/l.log","marked_ms":1,"meta_key":"topics/orders-00000000-0000-4000-8000'
+    b'-00000000002a/0/m.meta"}],"format":"strandline-manifest","leader_epoch":4,"log_start'
+    b'_offset":3,"pages":[],"partition":0,"revision":9,"segments":[{"base_offset":0,"end_o'
+    b'ffset":10,"has_transactions":false,"leader_epochs":[[1,0],[4,0]],"log_crc32c":"deadb'
+    b'eef","log_key":"topics/orders-00000000-0000-4000-8000-00000000002a/0/0.log","max_tim'
+    b'estamp_ms":9,"meta_crc32c":"00000001","meta_key":"topics/orders-00000000-0000-4000-8'
+    b'000-00000000002a/0/0.meta","meta_size_bytes":10,"min_timestamp_ms":0,"record_count":'
+    b'10,"size_bytes":100,"uploaded_ms":7}],"topic":"orders","topic_id":"00000000-0000-400'
+    b'0-8000-00000000002a","version":1}\n'
 )
 
 
@@ -261,7 +357,9 @@ class ManifestMachine(RuleBasedStateMachine):
     def copy(self, length: int) -> None:
         base = self.manifest.end_offset
         added = replace(
-            entry(base, base + length), log_key=uuid.uuid4().hex, meta_key=uuid.uuid4().hex
+            entry(base, base + length),
+            log_key=f"{FOLDER}{uuid.uuid4().hex}.log",
+            meta_key=f"{FOLDER}{uuid.uuid4().hex}.meta",
         )
         self.manifest = self.manifest.with_segment(added)
         self.all_keys |= {added.log_key, added.meta_key}
@@ -271,7 +369,7 @@ class ManifestMachine(RuleBasedStateMachine):
     def seal(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, len(self.manifest.segments) - 1))
         sealed = self.manifest.segments[:count]
-        key = uuid.uuid4().hex
+        key = f"{FOLDER}manifest/{uuid.uuid4().hex}.json"
         self.page_contents[key] = encode_page(self.manifest.topic_id_partition, sealed)
         self.all_keys.add(key)
         self.manifest = self.manifest.with_sealed_page(page_ref(key, sealed, crc32c=0))

@@ -16,7 +16,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote import manifest_store
-from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.keys import manifest_key, partition_folder
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import (
@@ -33,6 +33,9 @@ EMPTY = Manifest(topic="orders", topic_id=PARTITION.topic_id, partition=0)
 KEY = manifest_key(PARTITION)
 
 
+FOLDER = partition_folder(PARTITION)
+
+
 def entry(number: int) -> SegmentEntry:
     """Segment [10 n, 10 n + 10) with times 10 n to 10 n + 9."""
     return SegmentEntry(
@@ -43,8 +46,8 @@ def entry(number: int) -> SegmentEntry:
         record_count=10,
         min_timestamp_ms=10 * number,
         max_timestamp_ms=10 * number + 9,
-        log_key=f"log-{number}",
-        meta_key=f"meta-{number}",
+        log_key=f"{FOLDER}{number}.log",
+        meta_key=f"{FOLDER}{number}.meta",
         log_crc32c=0,
         meta_size_bytes=10,
         meta_crc32c=0,
@@ -266,7 +269,7 @@ def test_a_damaged_page_is_corrupt_and_names_its_key() -> None:
     store = MemoryStore()
     manifest = grow(store, 8).manifest
     page = manifest.pages[0]
-    store.damage(page.key, lambda content: content.replace(b"log-0", b"log-9"))
+    store.damage(page.key, lambda content: content.replace(b"/0.log", b"/9.log"))
     with pytest.raises(ObjectCorrupt, match=page.key):
         ManifestPages(store).entries(page)
 
