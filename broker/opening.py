@@ -129,11 +129,16 @@ def _config_of(topic: TopicImage, defaults: Mapping[str, str]) -> LogConfig:
 
 
 def load_logs(
-    log_dirs: LogDirs, image: MetadataImage, config: BrokerConfig
+    log_dirs: LogDirs,
+    image: MetadataImage,
+    config: BrokerConfig,
+    *,
+    keep_empty_strays: bool = True,
 ) -> dict[TopicPartition, LocalLog]:
     """The logs on the disk that `image` knows, recovered where needed; blocks.
 
-    A folder of a topic that is gone, or that exists anew under another id, gets no log.
+    A folder of a topic that is gone, or that exists anew under another id, gets no log. It is kept,
+    with `keep_empty_strays` False only if it has records.
     """
     defaults = config.topic_defaults()
     configs = {topic.name: _config_of(topic, defaults) for topic in image.topics.values()}
@@ -146,7 +151,11 @@ def load_logs(
             return None
         return configs[key.topic]
 
-    return log_dirs.load(config_for, threads_per_directory=config.num_recovery_threads_per_data_dir)
+    return log_dirs.load(
+        config_for,
+        threads_per_directory=config.num_recovery_threads_per_data_dir,
+        keep_empty_strays=keep_empty_strays,
+    )
 
 
 def make_cold_reader(

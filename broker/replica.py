@@ -110,9 +110,11 @@ class ReplicaBroker(Broker):
         self._metadata = self._following
         image = self._following.image
         self._running.follow(image)
-        logs = await self._in(
-            self._workers.disk, partial(load_logs, self._log_dirs, image, self._running.current)
-        )  # 5
+        # What it has of a topic that was deleted meanwhile is nothing that anybody would want back.
+        load = partial(
+            load_logs, self._log_dirs, image, self._running.current, keep_empty_strays=False
+        )
+        logs = await self._in(self._workers.disk, load)  # 5
         self._replicas.take_over(logs, image)
         await self.follow(image)
         await self._make_services()

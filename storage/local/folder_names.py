@@ -2,7 +2,7 @@
 
 <topic>-<partition>                 a log
 <topic>-<partition>.<id>-delete     a removed one, until it is purged
-<topic>-<partition>.<id>-stray      one that the cluster does not know; kept
+<topic>-<partition>.<id>-stray      one that the cluster does not know; kept, but see LogDirs.load
 <topic>-<partition>.<id>-future     Kafka's unfinished copy from another log folder
 """
 
@@ -37,7 +37,7 @@ def is_put_aside(name: str) -> bool:
 
 
 def is_removable(name: str) -> bool:
-    """Whether it may be deleted with all it holds; a stray one may not."""
+    """Whether it may be deleted with all it holds; a stray one may hold records."""
     match = _RENAMED_FOLDER.fullmatch(name)
     return match is not None and match[1] != "stray"
 

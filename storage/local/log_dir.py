@@ -138,22 +138,26 @@ class LogDirs:
         }
 
     def load(
-        self, config_for: ConfigFor, *, threads_per_directory: int = 1
+        self,
+        config_for: ConfigFor,
+        *,
+        threads_per_directory: int = 1,
+        keep_empty_strays: bool = True,
     ) -> dict[TopicPartition, LocalLog]:
         """Opens every log, recovering where the last stop was not clean.
 
         Folders are loaded side by side, each by so many threads; `config_for` is called in them.
-
         `config_for` returns None for a partition the cluster does not know: its folder is renamed
-        to -stray and kept. A topic id of zeros stands for a folder that has none. Raises
-        CorruptFile if two folders hold the same partition, DiskError if no log folder could be
-        loaded.
+        to -stray and kept, or removed if it has no records and `keep_empty_strays` is False. A
+        topic id of zeros stands for a folder that has none. Raises CorruptFile if two folders hold
+        the same partition, DiskError if no log folder could be loaded.
         """
         loaded = load_logs(
             self.directories,
             config_for,
             clock=self._clock,
             threads_per_directory=threads_per_directory,
+            keep_empty_strays=keep_empty_strays,
         )
         if len(loaded.failures) == len(self.directories):
             reasons = "; ".join(str(error) for error in loaded.failures.values())

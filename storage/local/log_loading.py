@@ -73,6 +73,7 @@ def load_logs(
     *,
     clock: Clock,
     threads_per_directory: int,
+    keep_empty_strays: bool = True,
 ) -> LoadedLogs:
     """Opens every log; blocks. See LogDirs.load. Raises CorruptFile."""
     failures: dict[LogDir, DiskError] = {}
@@ -86,11 +87,13 @@ def load_logs(
             if directory in failures:
                 continue
             try:
-                folders = _partition_folders(directory, marks, places, removable)
+                folders = _partition_folders(directory, marks, places)
+                removable += _removable_folders(directory, keep_empty_strays=keep_empty_strays)
             except DiskError as error:
                 failures[directory] = error
                 continue
-            load = partial(_load_log, directory, marks, config_for, clock)
+            empty_strays = None if keep_empty_strays else removable
+            load = partial(_load_log, directory, marks, config_for, clock, empty_strays)
             known = deque(item for item in folders.items() if item[1].name in directory.closed_logs)
             waiting = deque(
                 item for item in folders.items() if item[1].name not in directory.closed_logs
@@ -214,18 +217,13 @@ def _partition_folders(
     directory: LogDir,
     marks: _Marks,
     places: dict[TopicPartition, Path],
-    removable: list[Path],
 ) -> dict[TopicPartition, Path]:
     """The folders of partitions in `directory`, which are noted in `places` as well."""
     folders: dict[TopicPartition, Path] = {}
     for path in subfolders(directory.path):
-        if is_put_aside(path.name):
-            if is_removable(path.name):
-                removable.append(path)
+        if is_put_aside(path.name) or str(path) in marks.unfinished:
             continue
         key = partition_of(path.name)
-        if str(path) in marks.unfinished:
-            continue
         if key is None:
             log.debug("folder is no partition", extra={"fields": {"folder": str(path)}})
             continue
@@ -235,14 +233,29 @@ def _partition_folders(
     return folders
 
 
+def _removable_folders(directory: LogDir, *, keep_empty_strays: bool) -> list[Path]:
+    """Folders that are no logs any more, and that nobody will want back."""
+    return [
+        path
+        for path in subfolders(directory.path)
+        if is_removable(path.name)
+        or (is_put_aside(path.name) and not keep_empty_strays and not _has_records(path))
+    ]
+
+
+def _has_records(path: Path) -> bool:
+    """Whether the folder of a partition has any: those set aside lie in a folder of their own."""
+    return bool(subfolders(path)) or any(
+        files.size_bytes(path / file_name(base_offset, LOG_SUFFIX))
+        for base_offset in segment_bases(path)
+    )
+
+
 def _tell_stray(path: Path, target: Path, *, is_nobodys: bool) -> None:
     """A folder without partition.metadata is stray to Kafka too, since it is written before the
     first record. Where there are records it was lost, and only whoever reads this can tell.
     """
-    if is_nobodys and any(
-        files.size_bytes(path / file_name(base_offset, LOG_SUFFIX))
-        for base_offset in segment_bases(path)
-    ):
+    if is_nobodys and _has_records(path):
         log.error(
             "folder has records and no partition.metadata: it is not served, and kept as stray;"
             " to have it back: stop, write that file with the id of the topic, and give the folder"
@@ -261,9 +274,11 @@ def _load_log(
     marks: _Marks,
     config_for: ConfigFor,
     clock: Clock,
+    empty_strays: list[Path] | None,
     key: TopicPartition,
     path: Path,
 ) -> LocalLog | None:
+    """None if its folder is none of the cluster's; one without records joins `empty_strays`."""
     row = directory.closed_logs.get(path.name)
     try:
         if row is None:
@@ -279,6 +294,11 @@ def _load_log(
         directory.log_starts[key] = max(marked, directory.log_starts.get(key, 0))
     config = config_for(key, topic_id)
     if config is None:
+        if empty_strays is not None and not _has_records(path):
+            target = path.with_name(put_aside(path.name, DELETE_SUFFIX))
+            files.rename(path, target)
+            empty_strays.append(target)
+            return None
         target = path.with_name(put_aside(path.name, STRAY_SUFFIX))
         _tell_stray(path, target, is_nobodys=topic_id == ZERO_TOPIC_ID)
         files.rename(path, target)

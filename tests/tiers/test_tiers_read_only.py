@@ -38,7 +38,7 @@ MORE = make_batches(base_offset=end_of(FIRST), size_bytes=2 * SEGMENT_BYTES)
 
 
 def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
-    make_broker: MakeBroker, fault_proxy: FaultProxy
+    make_broker: MakeBroker, fault_proxy: FaultProxy, archive: Archive
 ) -> None:
     origin = make_broker(name="origin")
     origin.start()
@@ -71,9 +71,16 @@ def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
             # Its groups are its own.
             with WireClient(replica.port) as groups:
                 eventually(lambda: commit(groups, "g", {(TOPIC, 0): 9}) == [0], timeout_s=WAIT_S)
-            # A restart begins where it was, asking for little.
-            replica.stop()
+            # A restart begins where it was, asking for little, without what is gone since.
+            with origin.client("gone") as gone:
+                gone.create_topic(TIERED)
+                eventually((replica.data / "gone-0").exists, timeout_s=WAIT_S)
+                replica.stop()
+                mirrored = len(archive.below("metadata/"))
+                gone.delete_topic()
+            eventually(lambda: len(archive.below("metadata/")) > mirrored, timeout_s=WAIT_S)
             replica.start()
+            eventually(lambda: not [*replica.data.glob("gone-0*")], timeout_s=WAIT_S)
         with replica.client(TOPIC) as reader:
             assert reader.offset_at(LATEST) == new_border
             with WireClient(replica.port) as groups:

@@ -375,6 +375,24 @@ def test_a_partition_the_cluster_does_not_know_is_kept_as_stray(tmp_path: Path) 
     again.close()
 
 
+def test_who_keeps_no_empty_strays_loses_no_record_with_them(tmp_path: Path) -> None:
+    """Those of a replica: of topics that were deleted while it was down, this time and before."""
+    dirs = open_dirs(tmp_path)
+    for key in (T0, T1, T2):
+        dirs.create_log(key, TOPIC_ID, CONFIG)
+    fill(dirs.logs[T0], 1)
+    (tmp_path / "t-1" / "set-aside").mkdir()
+    dirs.close()
+    (tmp_path / f"old-0.{7:032x}-stray").mkdir()
+    again = open_dirs(tmp_path)
+    assert again.load(lambda _key, _topic_id: None, keep_empty_strays=False) == {}
+    again.purge_deleted(NOW_MS * 2)
+    kept = sorted(path.name.split(".")[0] for path in tmp_path.iterdir() if path.is_dir())
+    assert kept == ["t-0", "t-1"]
+    assert len(list(tmp_path.glob("t-*-stray"))) == 2
+    again.close()
+
+
 def test_a_folder_without_a_topic_id_is_shown_with_zeros(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     dirs.create_log(T0, TOPIC_ID, CONFIG)
