@@ -5,8 +5,9 @@
             3 load the metadata log           7 create what the image has and the disk lacks
             4 record this start (new epochs)  8 listen, print the ready line
 
-    stop    1 stop accepting, drop connections   3 flush and close the logs
-            2 end the tasks                      4 write the checkpoints, mark the stop as clean
+    stop    1 stop accepting, drop connections   4 write the checkpoints, mark the stop as clean
+            2 end the tasks                      5 tell the bucket what changed (archive_upkeep.py)
+            3 flush and close the logs           6 unlock the log folders
 
 Its threads are in `workers.py`, the loops beside the connections in `background.py` and
 `archive_upkeep.py`, the handlers in `handlers/wiring.py`.
@@ -39,7 +40,7 @@ from strandline.broker.handlers.fetch import FetchHandler
 from strandline.broker.handlers.fetch_sessions import FetchSessionCache
 from strandline.broker.handlers.services import Services
 from strandline.broker.handlers.wiring import make_dispatcher
-from strandline.broker.listeners import CannotListen, Listener
+from strandline.broker.listeners import CannotListen, listen_at
 from strandline.broker.network.cold_turns import ColdTurns
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
@@ -80,7 +81,7 @@ from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
-    from strandline.broker.archive_upkeep import ArchiveClaim
+    from strandline.broker.archive_upkeep import ArchiveClaim, ArchiveUpkeep
     from strandline.broker.telemetry.http_server import MetricsServer
     from strandline.storage.remote.reader import ColdReader
     from strandline.storage.tiering.manager import TieringManager
@@ -129,6 +130,7 @@ class Broker:
         self._store: ObjectStore | None = None
         self._tiering: TieringManager | None = None
         self._claim: ArchiveClaim | None = None
+        self._archive: ArchiveUpkeep | None = None
         self._purges = FinishedPurges()
 
     # --- starting ----------------------------------------------------------------------------
@@ -350,7 +352,7 @@ class Broker:
         assert self._tiering is not None
         from strandline.broker.archive_upkeep import ArchiveUpkeep
 
-        archive = ArchiveUpkeep(
+        archive = self._archive = ArchiveUpkeep(
             claim,
             self._store,
             tiering=self._tiering,
@@ -382,21 +384,8 @@ class Broker:
             spawn=spawn,
             cold_turns=ColdTurns(self._cold_pace, self._clock.monotonic_s),
         )
-        ports: dict[str, int] = {}
-        for listener in config.listeners:
-            try:
-                ports[listener.name] = self._server.listen(
-                    listener.host, listener.port, listener.name
-                )
-            except OSError as error:
-                raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
-        self._running.bind(ports)
+        self._running.bind(listen_at(config.listeners, self._server.listen))
         self._config = self._running.static
-
-    def _advertised(self, listener: str) -> Listener:
-        """Where clients of a listener are sent: to the same one."""
-        found = self._running.current.advertised_listeners
-        return next((one for one in found if one.name == listener), found[0])
 
     def _make_dispatcher(self) -> Dispatcher:
         services = Services(
@@ -422,7 +411,7 @@ class Broker:
             groups=self._groups,
             log_dirs=self._log_dirs,
             moves=self._moves,
-            advertised=self._advertised,
+            advertised=self._running.advertised,
             decoding=self._workers.decoding,
         )
 
@@ -472,15 +461,20 @@ class Broker:
             if self._started:
                 self._cleaner.close()
                 partitions = self._replicas.partitions()
-                close = partial(
-                    self._log_dirs.close,
+                finish = partial(
+                    self._log_dirs.finish,
                     {p.topic_partition: p.log.log_start_offset for p in partitions},
                     {p.topic_partition: p.high_watermark for p in partitions},
                 )
                 # A flush must not find its file closed: those that have begun end first.
                 end_syncs = partial(self._workers.syncs.shutdown, wait=True, cancel_futures=True)
                 await self._in(self._workers.disk, end_syncs)
-                await self._in(self._workers.disk, close)
+                if self._archive is not None:
+                    await self._archive.read_rest()
+                await self._in(self._workers.disk, finish)  # 3, 4
+                if self._archive is not None:
+                    await self._archive.tell_rest()  # 5
+                self._log_dirs.unlock()  # 6
         finally:
             if self._tiering is not None:
                 self._tiering.close()

@@ -6,6 +6,17 @@
               groups    the groups' offsets, every strandline.remote.groups.upload.ms
               tiering   segments and manifests
 
+    stop      1 what the groups committed is read       2 the logs are closed, and marked so
+                                                          crash point stop.after-mark
+              3 the mirror    4 the groups' offsets       crash point stop.after-groups
+              5 the list of changes
+
+A kill after any of these loses what comes after it, until the next start tells it: the mirror and
+the list are hints or histories that go on, and the groups are read again from their own log. 1 asks
+no store, and 3 to 5 together have STOP_S: what the store does not take until then waits for the
+next start, too. 4 needs 3, as always: a restore takes the topic from the mirror. 5 comes last,
+because it says how far the mirror is.
+
 Nothing is written before the claim. A folder that is empty, and held this broker's archive before,
 is not claimed: its volume is not mounted, most likely (`archive_mark.py`). A bucket that cannot be
 asked at the start is asked again later, so that a broker starts, and serves what is on its disk,
@@ -28,8 +39,10 @@ from strandline.broker.coordination.group_archive import GroupArchive
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
 from strandline.storage.clock import Clock
+from strandline.storage.crash_points import STOP_AFTER_GROUPS, STOP_AFTER_MARK, crash_point
 from strandline.storage.errors import (
     DiskError,
+    RecordsRejected,
     StorageError,
     StoreFull,
     StrandlineError,
@@ -56,6 +69,9 @@ CLAIM_WAIT_S = 5.0
 # Then the store is asked again after this, doubling up to the maximum.
 CLAIM_RETRY_S = 0.5
 CLAIM_RETRY_S_MAX = 5.0
+# A stop gives the store so long to take what it is to know, and so long to be read for that.
+STOP_S = 3.0
+STOP_READ_S = 1.0
 # Costs no request while nothing has changed; what is not mirrored is lost with the machine.
 MIRROR_CHECK_S = 0.5
 
@@ -258,6 +274,16 @@ class ArchiveUpkeep:
         self._workers = workers
         self._clock = clock
         self._groups_interval_ms = groups_interval_ms
+        self._groups = GroupArchive(
+            store,
+            lambda: (
+                partition.log
+                for partition in replicas.partitions()
+                if partition.topic_partition.topic == OFFSETS_TOPIC
+            ),
+            executor=workers.manifests,
+            clock=clock,
+        )
 
     async def mirror_forever(self) -> None:
         """Brings each change of the metadata to the bucket.
@@ -279,27 +305,58 @@ class ArchiveUpkeep:
                     mirroring.failed(error)
                 else:
                     mirroring.succeeded()
-                    self._tiering.changes.note_metadata(metadata_log.statistics().mirror_version)
+                    self._note_mirror()
             await asyncio.sleep(MIRROR_CHECK_S)
 
     async def archive_groups_forever(self) -> None:
         """Keeps the groups' offsets in the bucket up to date."""
-        archive = GroupArchive(
-            self._store,
-            lambda: (
-                partition.log
-                for partition in self._replicas.partitions()
-                if partition.topic_partition.topic == OFFSETS_TOPIC
-            ),
-            executor=self._workers.manifests,
-            clock=self._clock,
-        )
         while True:
             await asyncio.sleep(self._groups_interval_ms / 1000)
-            # A restore takes the topic from the mirror: its contents must not be there before it.
-            # And a mirror that has another history shows that this broker is not the only one.
-            if self._claim.is_ours and self._metadata_log.statistics().mirror_lag <= 0:
-                await archive.run_once()
+            if self._claim.is_ours and self._is_mirrored:
+                await self._groups.run_once()
+
+    @property
+    def _is_mirrored(self) -> bool:
+        """Whether the groups may be written.
+
+        A restore takes their topic from the mirror: its contents must not be there before it. And a
+        mirror that has another history shows that this broker is not the only one.
+        """
+        return self._metadata_log.statistics().mirror_lag <= 0
+
+    def _note_mirror(self) -> None:
+        self._tiering.changes.note_metadata(self._metadata_log.statistics().mirror_version)
+
+    async def read_rest(self) -> None:
+        """1 of a stop, when nobody appends any more and the loops have ended."""
+        if not self._may_tell:
+            return
+        try:
+            async with asyncio.timeout(STOP_READ_S):
+                await self._groups.read_rest()  # 1
+        except (TimeoutError, StorageError, RecordsRejected) as error:
+            _note_untold(error)
+
+    async def tell_rest(self) -> None:
+        """3 to 5 of a stop: what a replica and a restore are to know of this run."""
+        if not self._may_tell:
+            return
+        crash_point(STOP_AFTER_MARK)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await _tell(self._metadata_log.mirror_once, self._tiering, self._workers)  # 3
+                self._note_mirror()
+                if self._is_mirrored:
+                    await self._groups.write_rest()  # 4
+                crash_point(STOP_AFTER_GROUPS)
+                await self._tiering.tell_last_changes()  # 5
+        except (TimeoutError, StorageError) as error:
+            _note_untold(error)
+
+    @property
+    def _may_tell(self) -> bool:
+        tiering = self._tiering
+        return self._claim.is_ours and tiering.archive_is_ours and tiering.store_is_up
 
     async def tier_forever(self) -> None:
         """Runs the tiering once the archive is known to be ours."""
@@ -307,3 +364,11 @@ class ArchiveUpkeep:
             await self._claim.wait()
             await start_tiering(self._tiering, self._metadata_log, self._workers)
         await self._tiering.run()
+
+
+def _note_untold(error: Exception) -> None:
+    """Nothing is lost with the next start; a replica and a restore before it know less."""
+    log.warning(
+        "the archive was not told everything before the stop",
+        extra={"fields": {"error": str(error) or "no answer in time"}},
+    )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from strandline.broker.network.addresses import EVERY_INTERFACE
 from strandline.storage.errors import InvalidConfig, StrandlineError
@@ -46,6 +46,19 @@ class Listener:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.name}://{host}:{self.port}"
+
+
+def listen_at(
+    listeners: Iterable[Listener], listen: Callable[[str, int, str], int]
+) -> dict[str, int]:
+    """Has `listen` open each by host, port and name; the ports, by name. Raises CannotListen."""
+    ports: dict[str, int] = {}
+    for listener in listeners:
+        try:
+            ports[listener.name] = listen(listener.host, listener.port, listener.name)
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
+    return ports
 
 
 def parse_listeners(key: str, elements: Sequence[str]) -> tuple[Listener, ...]:

@@ -25,7 +25,7 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.config_foreign import IGNORED, find_foreign
 from strandline.broker.config_table import BROKER_CONFIGS
 from strandline.broker.listener_keys import broker_config
-from strandline.broker.listeners import check_connections_per_address
+from strandline.broker.listeners import Listener, check_connections_per_address
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.log_config import LogConfig, nearest_name
@@ -83,6 +83,11 @@ class RunningConfig:
         """Takes over the ports that the system gave."""
         self._static = self._static.with_bound_ports(ports)
         self._apply()
+
+    def advertised(self, listener: str) -> Listener:
+        """Where clients of a listener are sent: to the same one."""
+        found = self._current.advertised_listeners
+        return next((one for one in found if one.name == listener), found[0])
 
     def follow(self, image: MetadataImage) -> None:
         """Takes over what is stored for this broker and for all of them."""

@@ -68,6 +68,8 @@ GIVE_BACK_AFTER_RESTART = "give-back.after-restart"
 GIVE_BACK_AFTER_TARGET = "give-back.after-target"
 GIVE_BACK_AFTER_PIECE = "give-back.after-piece"
 GIVE_BACK_AFTER_APPEND = "give-back.after-append"
+STOP_AFTER_MARK = "stop.after-mark"
+STOP_AFTER_GROUPS = "stop.after-groups"
 
 CRASH_POINTS = (
     COPY_AFTER_REWRITE,
@@ -118,6 +120,8 @@ CRASH_POINTS = (
     GIVE_BACK_AFTER_TARGET,
     GIVE_BACK_AFTER_PIECE,
     GIVE_BACK_AFTER_APPEND,
+    STOP_AFTER_MARK,
+    STOP_AFTER_GROUPS,
 )
 
 

@@ -369,6 +369,7 @@ def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_t
     steps = {
         point
         for point in CRASH_POINTS
-        if point.split(".")[0] in ("compact", "copy", "delete", "merge", "purge", "restore", "tail")
+        if point.split(".")[0]
+        in ("compact", "copy", "delete", "merge", "purge", "restore", "stop", "tail")
     }
     assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()

@@ -243,6 +243,10 @@ class GroupArchive:
         self._shadows: dict[tuple[object, int], _Shadow] = {}
         self._state = RetryState("groups", "__consumer_offsets", policy=RetryPolicy(), clock=clock)
         self._is_fenced = False
+        # What a thread does for this, though nobody may wait for it any more.
+        self._under_way: asyncio.Future[None] | None = None
+        # Partitions for the last write, each read to its end: half of one would bury the rest.
+        self._rest: dict[int, _Shadow] = {}
 
     async def run_once(self) -> int:
         """Writes the partitions that have changed; how many. What failed is tried again."""
@@ -264,7 +268,65 @@ class GroupArchive:
                 self._state.succeeded()
         return written
 
+    async def read_rest(self) -> None:
+        """Before the logs are closed: reads what `write_rest` is to write, and asks no store.
+
+        Raises StorageError, RecordsRejected.
+        """
+        await self._settle()
+        for unified_log in tuple(self._logs()):
+            shadow = await self._read_on(unified_log)
+            if shadow is not None:
+                self._rest[unified_log.topic_partition.partition] = shadow
+
+    async def write_rest(self) -> int:
+        """Writes what `read_rest` read to its end, side by side; how many partitions.
+
+        `run_once` may have been cancelled before, but nobody runs it any more. What cannot be
+        written is left out.
+        """
+        await self._settle()
+        if self._is_fenced:
+            return 0
+        loop = asyncio.get_running_loop()
+        outcomes = await asyncio.gather(
+            *(
+                loop.run_in_executor(self._executor, _write, self._store, number, shadow)
+                for number, shadow in self._rest.items()
+            ),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, StorageError):
+                self._state.failed(outcome)
+            elif outcome is not None:
+                raise outcome
+        return outcomes.count(None)
+
+    async def _settle(self) -> None:
+        """Waits for what was begun for somebody who was cancelled.
+
+        Two writes of one partition at a time would take each other for another broker's.
+        """
+        if self._under_way is not None:
+            await asyncio.wait((self._under_way,))
+
+    async def _in_thread(self, call: Callable[[], None]) -> None:
+        under_way = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        under_way.add_done_callback(_look_at_failure)
+        self._under_way = under_way
+        await asyncio.shield(under_way)
+
     async def _follow(self, unified_log: UnifiedLog) -> bool:
+        shadow = await self._read_on(unified_log)
+        if shadow is None:
+            return False
+        number = unified_log.topic_partition.partition
+        await self._in_thread(partial(_write, self._store, number, shadow))
+        return True
+
+    async def _read_on(self, unified_log: UnifiedLog) -> _Shadow | None:
+        """Reads what was appended since the last time; None if the bucket has all of it."""
         number = unified_log.topic_partition.partition
         shadow = self._shadows.setdefault((unified_log.topic_id, number), _Shadow())
         stable_offset = unified_log.last_stable_offset
@@ -273,33 +335,36 @@ class GroupArchive:
             shadow.next_offset = unified_log.log_start_offset
         if stable_offset == shadow.written_offset or stable_offset == shadow.next_offset == 0:
             shadow.read_s = now_s
-            return False
+            return None
         if now_s - shadow.read_s >= unified_log.local.config.delete_retention_ms / 1000:
             # Compaction may have taken tombstones away that were not read: who goes on from here
             # keeps, and restores, groups that are gone.
             shadow.live, shadow.next_offset = LiveRecords(), unified_log.log_start_offset
-        loop = asyncio.get_running_loop()
-        run = partial(loop.run_in_executor, self._executor)
         while shadow.next_offset < stable_offset:
-            shadow.next_offset = await run(
-                _take_chunk, unified_log, shadow.live, shadow.next_offset
-            )
+            await self._in_thread(partial(_take_chunk, unified_log, shadow))
         shadow.read_s = now_s
-        await run(_write, self._store, number, shadow)
-        shadow.written_offset = shadow.next_offset
-        return True
+        return shadow
 
 
-def _take_chunk(unified_log: UnifiedLog, live: LiveRecords, offset: Offset) -> Offset:
-    """Reads on from `offset`; where it came to. Blocks."""
-    offset = max(offset, unified_log.log_start_offset)
+def _look_at_failure(under_way: asyncio.Future[None]) -> None:
+    """Nobody may wait for it, and then nobody is to be warned of that."""
+    if not under_way.cancelled():
+        under_way.exception()
+
+
+def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow) -> None:
+    """Reads on from where it came to. Blocks."""
+    offset = max(shadow.next_offset or 0, unified_log.log_start_offset)
     found = unified_log.read(offset, bytes_max=CHUNK_BYTES, isolation=Isolation.READ_COMMITTED)
     if found is None or found.range is None:
-        return unified_log.last_stable_offset
-    return live.take(found.range.read(), offset)
+        shadow.next_offset = unified_log.last_stable_offset
+    else:
+        shadow.next_offset = shadow.live.take(found.range.read(), offset)
 
 
 def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
+    """Blocks. Raises StorageError."""
+    assert shadow.next_offset is not None
     key = group_state_key(number)
     if not shadow.is_known:
         try:
@@ -318,6 +383,7 @@ def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
         shadow.is_known = shadow.is_ours = False
         raise
     shadow.is_ours = True
+    shadow.written_offset = shadow.next_offset
 
 
 def _unlike_all_others() -> bytes:

@@ -4,10 +4,11 @@
     2 the change is noted, in memory
     3 some seconds later at most: the list is put over the one that lay there
 
-A crash, or a stop, between 1 and 3 leaves a list that does not tell the change. The next start
-writes a list of another incarnation at once, and who follows asks for everything then; without a
-next start he does so when he asks for everything by himself. The list is never ahead of 1: who was
-told of a change finds it.
+A crash between 1 and 3 leaves a list that does not tell the change, and so does a stop that the
+store does not answer in time; any other stop writes a last list. The next start writes one of
+another incarnation at once, and who follows asks for everything then; without a next start he does
+so when he asks for everything by himself. The list is never ahead of 1: who was told of a change
+finds it.
 
 Nobody waits for 3. It has a thread of its own, what is noted is bounded, and a list that cannot be
 written is tried again with growing waits and says nothing of the store to others: what cannot be
@@ -97,17 +98,24 @@ class ChangeWriter:
             self._sequence += 1
             self._metadata_version = version
 
+    def doubt(self) -> None:
+        """A manifest may have changed, and nobody knows to what: who follows is to ask for all."""
+        self._sequence += 1
+        self._changes.clear()
+        self._complete_after = self._sequence
+
     async def run(self) -> None:
         """Writes what there is to tell, until it is cancelled; returns if nothing is written."""
         while self._interval_ms >= 0:
             await asyncio.sleep(CHECK_S)
             await self.step()
 
-    async def step(self) -> None:
-        """Writes the list if there is news, and if it is time."""
+    async def step(self, *, is_last: bool = False) -> None:
+        """Writes the list if there is news, and if it is time, as it is for the last one."""
         now_s = self._clock.monotonic_s()
-        is_due = self._sequence != self._written_sequence and now_s >= self._next_s
-        if not (is_due and self._ownership.is_ours and self._state.may_try):
+        is_time = is_last or (now_s >= self._next_s and self._state.may_try)
+        is_news = self._interval_ms >= 0 and self._sequence != self._written_sequence
+        if not (is_news and is_time and self._ownership.is_ours):
             return
         news = ChangeList(
             incarnation=self._incarnation,

@@ -353,6 +353,15 @@ class TieringManager:
         self._add_all()
         return any(silent)
 
+    async def tell_last_changes(self) -> None:
+        """What `run` had no time to tell those who follow, when it has ended.
+
+        A commit that was under way then may be done or not: they are to ask for everything.
+        """
+        if any(partition.in_doubt for partition in self._partitions.values()):
+            self.changes.doubt()
+        await self.changes.step(is_last=True)
+
     def reconfigure(self, config: TieringConfig) -> None:
         """Takes over what may change while it works: quotas, copies and reads at a time."""
         self.copy_quota.limits = config.copy_quota

@@ -106,6 +106,11 @@ class PartitionTiering:
         """Whether this disk has nothing but what the archive has, or less."""
         return self.log.is_restarting or self._owner.is_unclaimed
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a commit was begun of which it is not known whether it was done."""
+        return self._owner.in_doubt
+
     def detach(self) -> None:
         """Nothing new begins from here on; what is under way is thrown away, not committed."""
         self._owner.is_detached = True
