@@ -24,10 +24,11 @@ from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.coordination.group_archive import read_group_state
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import BarProgress, Counting, working
-from strandline.broker.tools.printing import counted, human_bytes, plain
+from strandline.broker.tools.printing import human_bytes, plain
 from strandline.storage import files
 from strandline.storage.ahead import map_ahead
 from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -446,13 +447,13 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
         delete_orphans(store, chosen)
     total = human_bytes(sum(orphan.size_bytes for orphan in found.orphans))
     print(
-        f"{len(found.orphans)} of {found.object_count:,} objects older than {grace_hours:g} h are"
-        f" nobody's ({total}), {len(chosen)} deleted"
+        f"older than {grace_hours:g} h and nobody's: {len(found.orphans):,} of"
+        f" {counted(found.object_count, 'object')} ({total}), {len(chosen):,} deleted"
     )
     if found.missing_keys:
         print(
-            f"strandline: {len(found.missing_keys)} objects that manifests name are missing:"
-            " `strandline archive verify` says which, and what to do",
+            f"strandline: {counted(len(found.missing_keys), 'object')} missing that manifests"
+            " name: `strandline archive verify` says which, and what to do",
             file=sys.stderr,
         )
     return DAMAGED if found.unreadable or found.missing_keys else 0

@@ -9,10 +9,11 @@ from strandline.broker.archive_tables import human_time
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import working
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.printing import counted, human_bytes, print_json, say
+from strandline.broker.tools.printing import human_bytes, print_json, say
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import RetentionLimits
 from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig, StorageError, UnknownTopic
 from strandline.storage.log_config import UNLIMITED
 from strandline.storage.remote.object_store import ObjectStore

@@ -17,7 +17,8 @@ from rich.table import Table
 
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import working
-from strandline.broker.tools.printing import Json, counted, human_bytes
+from strandline.broker.tools.printing import Json, human_bytes
+from strandline.storage.counted import counted
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store import ObjectStore, open_store

@@ -16,6 +16,7 @@ from strandline.broker.progress import Counting
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.printing import Json, human_bytes, print_json, say
 from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.s3 import S3Store
@@ -190,30 +191,31 @@ def _remarks(looked: _Looked) -> Iterator[str]:
         pass
     elif "versions" not in looked.unknown:
         yield (
-            f"{_counted(usage.older)} are older versions, {usage.delete_marker_count:,} delete"
-            " markers"
+            f"older versions: {_counted(usage.older)},"
+            f" {counted(usage.delete_marker_count, 'delete marker')}"
         )
     if looked.uploads is not None:
         oldest = min((upload.begun_ms for upload in looked.uploads), default=None)
         since = "" if oldest is None else f", the oldest of {human_time(oldest)}"
         size_bytes = sum(upload.size_bytes for upload in looked.uploads)
         yield (
-            f"{len(looked.uploads):,} unfinished uploads ({human_bytes(size_bytes)}){since}:"
-            " `archive lifecycle --apply` lets the bucket abort them"
+            f"{counted(len(looked.uploads), 'unfinished upload')}"
+            f" ({human_bytes(size_bytes)}){since}:"
+            " `archive lifecycle --apply` lets the bucket abort what is unfinished"
         )
     if looked.comparison is not None:
         orphans = looked.comparison.orphans
         size_bytes = sum(orphan.size_bytes for orphan in orphans)
         yield (
-            f"{len(orphans):,} objects ({human_bytes(size_bytes)}) older than a day are nobody's:"
-            " `archive orphans` names them"
+            f"older than a day and nobody's: {counted(len(orphans), 'object')}"
+            f" ({human_bytes(size_bytes)}): `archive orphans` tells more"
         )
     for name, reason in looked.unknown.items():
         yield f"not known: {name} ({reason})"
 
 
 def _counted(found: Sum) -> str:
-    return f"{found.object_count:,} objects ({human_bytes(found.size_bytes)})"
+    return f"{counted(found.object_count, 'object')} ({human_bytes(found.size_bytes)})"
 
 
 def _document(store: ObjectStore, looked: _Looked, prices: Mapping[str, float]) -> Json:

@@ -9,8 +9,9 @@ from strandline.broker.config import BrokerConfig
 from strandline.broker.progress import BarProgress
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.restore import Restore, RestoreSummary
-from strandline.broker.tools.printing import counted, human_bytes, plain
+from strandline.broker.tools.printing import human_bytes, plain
 from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.remote.object_store import open_store
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strandline.broker.progress import BarProgress
-from strandline.broker.tools.printing import counted, human_bytes
+from strandline.broker.tools.printing import human_bytes
+from strandline.storage.counted import counted
 from strandline.storage.local.verify import Damage, Finding, data_bytes, verify_folders
 
 # As `strandline archive verify` has it.

@@ -21,6 +21,7 @@ from demo.questions import QUESTIONS
 from demo.screen import DemoError, Screen, new_bar
 from demo.settings import CREDENTIALS, NO_PROXY, TOPIC, Settings, free_port
 from demo.tiers import TIER_COLUMNS, TierWatcher, tier_rows
+from strandline.storage.counted import counted
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -45,7 +46,7 @@ def main() -> int:
         return 130
     seconds = time.monotonic() - began
     if screen.failed_comparisons:
-        failed = f"{screen.failed_comparisons} comparisons failed"
+        failed = f"{counted(screen.failed_comparisons, 'comparison')} failed"
         screen.console.print(f"\n[bold red]{failed}[/bold red] ({seconds:.0f} s)")
         return 1
     screen.console.print(f"\n[bold green]All comparisons held[/bold green] ({seconds:.0f} s)")
@@ -175,7 +176,8 @@ def ask_spark(screen: Screen, settings: Settings, source: pd.DataFrame) -> None:
     from demo.lake import ask, describe, reading_of, records_of, spark_session
 
     screen.step(
-        f"Ask Spark, straight from the bucket: {len(source):,} records of {TOPIC} are there"
+        "Ask Spark, straight from the bucket; what of it lies there:"
+        f" {counted(len(source), 'record')} of {TOPIC}"
     )
     with ExitStack() as stack:
         with screen.bar("start Spark", total=1) as bar:

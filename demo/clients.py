@@ -22,6 +22,7 @@ from demo.children import Child
 from demo.flights import FlightRecord, RecordSum
 from demo.screen import Bar, DemoError
 from demo.settings import PARTITION_COUNT, STALL_SECONDS_MAX, TOPIC, TOPIC_CONFIG
+from strandline.storage.counted import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,7 +118,7 @@ class FlightProducer:
             if self.delivered_count != seen:
                 moved_at, seen = time.monotonic(), self.delivered_count
             elif time.monotonic() - moved_at > STALL_SECONDS_MAX:
-                raise DemoError(f"{len(self._producer)} records are not acknowledged")
+                raise DemoError(f"{counted(len(self._producer), 'record')} not acknowledged")
 
     def _poll(self, seconds: float) -> None:
         self._producer.poll(seconds)

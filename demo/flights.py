@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from strandline.storage.counted import counted
+
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
@@ -46,7 +48,7 @@ class RecordSum:
         self.checksum = (self.checksum + int.from_bytes(digest.digest(), "big")) % _MODULUS
 
     def __str__(self) -> str:
-        return f"{self.record_count:,} records, checksum {self.checksum:016x}"
+        return f"{counted(self.record_count, 'record')}, checksum {self.checksum:016x}"
 
 
 def load_flights() -> pd.DataFrame:

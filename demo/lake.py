@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from demo.questions import Answer, Question
 from demo.screen import Bar, DemoError, end_of, in_mb
 from demo.settings import CREDENTIALS, REGION, TOPIC, Settings
+from strandline.storage.counted import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -123,10 +124,10 @@ def describe(scan: ScanReport) -> str:
     """One line: how much was read of how much."""
     plan = scan.plan
     return (
-        f"read {scan.segments_read} of {plan.segments_total} segments,"
+        f"read {scan.segments_read} of {counted(plan.segments_total, 'segment')},"
         f" {in_mb(scan.bytes_read)} of {in_mb(plan.bytes_total)}"
         f" ({scan.bytes_read / max(plan.bytes_total, 1):.1%}),"
-        f" {scan.requests} requests in {plan.splits} tasks"
+        f" {counted(scan.requests, 'request')} in {counted(plan.splits, 'task')}"
     )
 
 

@@ -21,6 +21,7 @@ from strandline.spark_lake.predicate import Comparison
 from strandline.spark_lake.pruning import PRUNED_SEGMENT_BYTES_MIN, is_worth_it
 from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import all_requests, planned_requests
+from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
 
 PIPE_WIDTH = 200
@@ -52,13 +53,13 @@ def print_plan(
         console.print(_skipped(plan))
     console.print(
         f"{_splits(query, plan)}; {_requests(plan)}; planning took"
-        f" {_counted(statistics.request_count, 'request')},"
+        f" {counted(statistics.request_count, 'request')},"
         f" {readable_size(statistics.bytes_read)}",
         highlight=False,
     )
     if plan.pieces_planned:
         console.print(
-            f"{_counted(plan.pieces_planned, 'piece')} of open segments among the segments: no"
+            f"{counted(plan.pieces_planned, 'piece')} of open segments among the segments: no"
             " filter on time or key spares them, includeOpenSegment=false leaves them out",
             highlight=False,
         )
@@ -73,7 +74,7 @@ def print_plan(
 
 
 def _splits(query: Query, plan: ScanPlan) -> str:
-    count = _counted(len(plan.splits), "split")
+    count = counted(len(plan.splits), "split")
     if query.sizes_are_given:
         return f"{count}, each a task of Spark"
     # Here nobody knows how many tasks will run at once.
@@ -83,10 +84,10 @@ def _splits(query: Query, plan: ScanPlan) -> str:
 def _requests(plan: ScanPlan) -> str:
     planned, everything = planned_requests(plan.splits), all_requests(plan)
     if planned <= everything:
-        return f"{planned:,} of about {_counted(everything, 'request')}"
+        return f"{planned:,} of about {counted(everything, 'request')}"
     # Chunks that lie apart are a request each; everything comes in whole windows.
     return (
-        f"{_counted(planned, 'request')}, where {_counted(everything, 'larger one')}"
+        f"{counted(planned, 'request')}, where {counted(everything, 'larger one')}"
         " would read everything"
     )
 
@@ -106,18 +107,14 @@ def _keys(query: Query, plan: ScanPlan) -> Iterator[str]:
                 small.add(piece.entry.log_key)
     if small:
         yield (
-            f"{_counted(len(small), 'segment')} of up to {readable_size(PRUNED_SEGMENT_BYTES_MIN)}:"
+            f"{counted(len(small), 'segment')} of up to {readable_size(PRUNED_SEGMENT_BYTES_MIN)}:"
             " not asked for the keys they have, which costs what reading them does"
         )
     if later:
         yield (
-            f"{_counted(len(later), 'segment')} may be spared by the tasks: too many to be asked"
+            f"{counted(len(later), 'segment')} may be spared by the tasks: too many to be asked"
             " for their keys here"
         )
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _symbol(one: Comparison) -> str:
@@ -190,7 +187,7 @@ def _numbers(numbers: Sequence[int]) -> str:
         else:
             runs.append([number])
     if len(runs) > RUNS_MAX:
-        return f"{len(numbers)} partitions"
+        return counted(len(numbers), "partition")
     return ", ".join(f"{run[0]} to {run[1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 

@@ -31,6 +31,7 @@ from strandline.spark_lake.splits import (
     cut,
     suited_bytes,
 )
+from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.records.columns import RowLimits
@@ -169,11 +170,11 @@ class ScanPlan:
 
     def __str__(self) -> str:
         return (
-            f"{self.segments_planned} of {self.segments_total} segments,"
-            f" {self.chunks_planned} of {self.chunks_total} chunks,"
+            f"{self.segments_planned:,} of {counted(self.segments_total, 'segment')},"
+            f" {self.chunks_planned:,} of {counted(self.chunks_total, 'chunk')},"
             f" {readable_size(self.bytes_planned)} of {readable_size(self.bytes_total)},"
-            f" in {_counted(len(self.splits), 'split')}"
-            f" over {_counted(self.partition_count, 'partition')}"
+            f" in {counted(len(self.splits), 'split')}"
+            f" over {counted(self.partition_count, 'partition')}"
         )
 
 
@@ -368,10 +369,6 @@ def _limits_within(scan: PartitionScan) -> RowLimits:
     )
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def readable_size(size_bytes: int) -> str:
     """`1536` is `1.5 KiB`."""
     size = float(size_bytes)
@@ -379,4 +376,4 @@ def readable_size(size_bytes: int) -> str:
         if size < 1024 or unit == "TiB":
             break
         size /= 1024
-    return f"{size_bytes} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+    return counted(size_bytes, "byte") if unit == "bytes" else f"{size:.1f} {unit}"

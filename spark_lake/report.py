@@ -17,6 +17,7 @@ from typing import Any
 
 from strandline.spark_lake.planner import ScanPlan, Skip, readable_size
 from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
 from strandline.storage.errors import CorruptFile, InvalidConfig
 from strandline.storage.files import make_directory, write_atomically
 
@@ -86,10 +87,11 @@ class ScanReport:
     def __str__(self) -> str:
         share = self.bytes_read / self.plan.bytes_total if self.plan.bytes_total else 0.0
         return (
-            f"{self.rows} rows from {self.segments_read} of {self.plan.segments_total} segments,"
+            f"{counted(self.rows, 'row')} from {self.segments_read:,} of"
+            f" {counted(self.plan.segments_total, 'segment')},"
             f" {readable_size(self.bytes_read)} of {readable_size(self.plan.bytes_total)}"
             f" ({share:.1%}),"
-            f" {self.requests} requests"
+            f" {counted(self.requests, 'request')}"
         )
 
 

@@ -15,6 +15,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,33 @@ def test_long_files_and_functions_are_reported() -> None:
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES_MANY:
                     warnings.warn(f"{name(path)} {node.name}: {length} lines", stacklevel=1)
+
+
+def test_a_number_of_things_is_told_to_people_with_the_right_noun() -> None:
+    """`1 segments` is what `counted` is for. Logs of the broker name their numbers instead."""
+    things = (
+        r" (?:more )?(?:batche|byte|change|chunk|comparison|entrie|file|group|log|member|object"
+        r"|offset|partition|piece|record|request|row|segment|split|task|topic|upload)s\b(?! $)"
+    )
+    told = [
+        *ROOT.glob("broker/*_command*.py"),
+        *ROOT.glob("broker/archive_*.py"),
+        *ROOT.glob("broker/tools/*.py"),
+        *ROOT.glob("demo/*.py"),
+        *(ROOT / "spark_lake" / f"{stem}.py" for stem in ("plan_table", "planner", "report")),
+        *(ROOT / "storage" / "local" / f"{stem}.py" for stem in ("dump", "verify")),
+    ]
+    found = [
+        f"{name(path)}:{node.lineno}: {after.value!r}"
+        for path in told
+        for node in nodes(path)
+        if isinstance(node, ast.JoinedStr)
+        for value, after in pairwise(node.values)
+        if isinstance(value, ast.FormattedValue)
+        and isinstance(after, ast.Constant)
+        and re.match(things, str(after.value))
+    ]
+    assert found == []
 
 
 # --- wiring --------------------------------------------------------------------------------------

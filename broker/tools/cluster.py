@@ -22,6 +22,7 @@ from strandline.broker.tools.connection import (
 )
 from strandline.broker.tools.failures import ToolFailure
 from strandline.broker.tools.resets import Move, PartitionState
+from strandline.storage.counted import counted
 from strandline.storage.model import TimestampMs
 from strandline.storage.values import dataclass
 
@@ -203,7 +204,9 @@ class Cluster:
         futures = self._admin.create_partitions(
             [NewPartitions(name, partition_count)], request_timeout=REQUEST_SECONDS_MAX
         )
-        _result(futures[name], f"cannot give topic {name!r} {partition_count} partitions")
+        _result(
+            futures[name], f"cannot give topic {name!r} {counted(partition_count, 'partition')}"
+        )
 
     def topic_config(self, name: str) -> list[ConfigValue]:
         """Every property, sorted by name."""

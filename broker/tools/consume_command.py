@@ -20,9 +20,10 @@ from strandline.broker.tools.connection import (
     settings_checked,
 )
 from strandline.broker.tools.failures import WrongUse
-from strandline.broker.tools.printing import counted, remark
+from strandline.broker.tools.printing import remark
 from strandline.broker.tools.record_text import SeenRecord, json_of, line_of
 from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
 from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.values import dataclass
 

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from strandline.broker.tools.cluster import Cluster, GroupView, Key, MemberView
 from strandline.broker.tools.connection import Connection
 from strandline.broker.tools.failures import ToolFailure, WrongUse
-from strandline.broker.tools.printing import Json, counted, print_json, print_table, remark, say
+from strandline.broker.tools.printing import Json, print_json, print_table, remark, say
 from strandline.broker.tools.resets import Move, PartitionState, Reset, moment_of, plan
+from strandline.storage.counted import counted
 
 # What a group that nobody knows is said to be.
 DEAD = "DEAD"
@@ -109,7 +110,8 @@ def reset_offsets(
     group = cluster.group(name)
     if not group.is_idle:
         raise ToolFailure(
-            f"group {name!r} has {len(group.members)} members, who would commit over a reset",
+            f"group {name!r} has {counted(len(group.members), 'member')}, who would commit over a"
+            " reset",
             remedy="stop them first; strandline group describe shows who they are",
         )
     keys = sorted(cluster.committed(name)) if all_topics else _chosen(cluster, topics)

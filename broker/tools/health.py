@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from strandline.storage.counted import counted
 from strandline.storage.values import dataclass
 
 # As the alert on it has it.
@@ -134,7 +135,7 @@ def store_requests(page: Page) -> dict[str, int]:
 def _partitions(page: Page) -> Check:
     count = int(page.value("kafka_server_replicamanager_partitioncount"))
     offline = int(page.value("kafka_controller_kafkacontroller_offlinepartitionscount"))
-    trouble = f"{offline:,} partitions are offline: a log folder failed" if offline else ""
+    trouble = f"{counted(offline, 'partition')} offline: a log folder failed" if offline else ""
     return Check(what="partitions", figure=f"{count:,}", trouble=trouble)
 
 
@@ -150,7 +151,7 @@ def _compaction(page: Page) -> Iterator[Check]:
     name = "kafka_log_logcleanermanager_uncleanable_partitions_count"
     if page.has(name):
         count = int(page.value(name))
-        trouble = f"{count:,} logs cannot be compacted; the log says why" if count else ""
+        trouble = f"{counted(count, 'log')} cannot be compacted; the log says why" if count else ""
         yield Check(what="compaction", figure="stuck" if count else "works", trouble=trouble)
 
 
@@ -184,7 +185,7 @@ def _archive(page: Page) -> Iterator[Check]:
     behind = int(page.value("strandline_metadata_mirror_lag"))
     yield Check(
         what="metadata in the bucket",
-        figure="up to date" if not behind else f"{behind:,} changes behind",
+        figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
         trouble="the log says why, if it stays so" if behind else "",
     )
     corrupt = sum(
@@ -195,7 +196,7 @@ def _archive(page: Page) -> Iterator[Check]:
     yield Check(
         what="reads of the archive",
         figure="damaged" if corrupt else "whole",
-        trouble=f"{int(corrupt):,} downloads since the start were damaged" if corrupt else "",
+        trouble=f"{counted(int(corrupt), 'damaged download')} since the start" if corrupt else "",
     )
 
 
@@ -203,12 +204,12 @@ def _stuck(page: Page) -> Check:
     """Segments that wait for somebody to do something; the others wait for their turn."""
     waiting = page.all("strandline_remote_copy_waiting_segments")
     stuck = [sample for sample in waiting if sample.value and sample.labels.get("reason") in STUCK]
-    count = sum(sample.value for sample in waiting)
+    count = int(sum(sample.value for sample in waiting))
     trouble = ""
     if stuck:
         worst = max(stuck, key=lambda sample: sample.value)
         trouble = f"{worst.labels.get('topic')}: {STUCK[worst.labels['reason']]}"
-    return Check(what="waiting for the archive", figure=f"{count:,.0f} segments", trouble=trouble)
+    return Check(what="waiting for the archive", figure=counted(count, "segment"), trouble=trouble)
 
 
 def _failing_text(failing: Sequence[Sample]) -> str:

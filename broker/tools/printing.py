@@ -54,11 +54,6 @@ def remark(line: str) -> None:
     sys.stderr.write("\n".join(map(printable, line.split("\n"))) + "\n")
 
 
-def counted(count: int, what: str, many: str = "") -> str:
-    """`1 record`, `1,200 records`; `many` is a plural that does not end in s alone."""
-    return f"{count:,} {what if count == 1 else many or what + 's'}"
-
-
 def console() -> Console:
     """For standard output."""
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)

@@ -20,9 +20,10 @@ from strandline.broker.tools.connection import (
     settings_checked,
 )
 from strandline.broker.tools.failures import ToolFailure, WrongUse
-from strandline.broker.tools.printing import counted, remark
+from strandline.broker.tools.printing import remark
 from strandline.broker.tools.record_text import NewRecord, record_of_json, record_of_line
 from strandline.storage.clock import SystemClock
+from strandline.storage.counted import counted
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class _Deliveries:
         if self.first_error is not None:
             raise failure_of(
                 self.first_error,
-                f"{self.failed_count:,} of {self.failed_count + self.delivered_count:,} records"
-                f" were not written to {topic}",
+                f"could not write {self.failed_count:,} of"
+                f" {counted(self.failed_count + self.delivered_count, 'record')} to {topic}",
             )
 
 

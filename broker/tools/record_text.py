@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from strandline.broker.tools.failures import WrongUse
 from strandline.broker.tools.moments import LAST_MOMENT_MS
 from strandline.broker.tools.printing import Json, is_utf8, printable, utc_text
+from strandline.storage.counted import counted
 from strandline.storage.model import NO_TIMESTAMP, TimestampMs
 from strandline.storage.values import dataclass
 
@@ -75,7 +76,7 @@ def shown(content: bytes | None) -> str:
         text = content.decode()
     except UnicodeDecodeError:
         more = "…" if len(content) > HEX_BYTES_SHOWN else ""
-        return f"<{len(content)} bytes {content[:HEX_BYTES_SHOWN].hex()}{more}>"
+        return f"<{counted(len(content), 'byte')} {content[:HEX_BYTES_SHOWN].hex()}{more}>"
     return printable(text)
 
 

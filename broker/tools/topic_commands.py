@@ -8,6 +8,7 @@ from strandline.broker.tools.cluster import Cluster, TopicView
 from strandline.broker.tools.connection import Connection
 from strandline.broker.tools.failures import ToolFailure, WrongUse
 from strandline.broker.tools.printing import Json, print_json, print_table, remark, say
+from strandline.storage.counted import counted
 
 
 def create(
@@ -154,7 +155,7 @@ def alter(
             say(f"{name}: {key} is now the broker's default")
     if partition_count is not None:
         cluster.add_partitions(name, partition_count)
-        say(f"{name}: now {partition_count} partitions")
+        say(f"{name}: now {counted(partition_count, 'partition')}")
         remark("  keys of new records may go to other partitions than those of old ones")
     return 0
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from strandline.storage import files
+from strandline.storage.counted import counted
 from strandline.storage.errors import (
     CorruptRecords,
     StrandlineError,
@@ -97,7 +98,10 @@ def _dump_batches(path: Path, *, verify: bool, print_records: bool) -> Iterator[
     finally:
         file.close()
     checked = "CRCs verified" if verify else "CRCs not verified"
-    yield f"{batch_count} batches, {record_count} records in {position} bytes; {checked}"
+    yield (
+        f"{counted(batch_count, 'batch', 'batches')}, {counted(record_count, 'record')} in"
+        f" {counted(position, 'byte')}; {checked}"
+    )
 
 
 def _batch_line(batch: ScannedBatch) -> str:
@@ -140,7 +144,7 @@ def _printable(content: bytes | None) -> str:
     # Control characters of somebody's records must not steer somebody else's terminal.
     text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
     left_out = len(content) - PRINTED_BYTES_MAX
-    return f"{text!r}... {left_out} more bytes" if left_out > 0 else repr(text)
+    return f"{text!r}... {counted(left_out, 'more byte')}" if left_out > 0 else repr(text)
 
 
 def _base_offset(path: Path) -> int:
@@ -173,9 +177,10 @@ def _dump_time_index(path: Path) -> Iterator[str]:
 
 def _entry_count(content: bytes, entry_bytes: int) -> str:
     entry_count, spare_bytes = divmod(len(content), entry_bytes)
+    entries = counted(entry_count, "entry", "entries")
     if spare_bytes:
-        return Damage(f"{entry_count} entries; DAMAGED: {spare_bytes} bytes are no whole entry")
-    return f"{entry_count} entries"
+        return Damage(f"{entries}; DAMAGED: {counted(spare_bytes, 'byte')} of no whole entry")
+    return entries
 
 
 def _dump_txn_index(path: Path) -> Iterator[str]:

@@ -25,6 +25,7 @@ from enum import Enum
 from pathlib import Path
 
 from strandline.storage import files
+from strandline.storage.counted import counted
 from strandline.storage.errors import (
     CorruptFile,
     CorruptRecords,
@@ -448,14 +449,15 @@ class _Segment:
             wrong(
                 file_name(self._base_offset, INDEX_SUFFIX),
                 Damage.CACHE,
-                f"{len(self._positions)} entries name no batch, the first one says that the batch"
-                f" at position {position} ends at offset {last_offset}",
+                f"{counted(len(self._positions), 'entry', 'entries')} without a batch, the first"
+                f" one says that the batch at position {position} ends at offset {last_offset}",
             )
         for last_offset, timestamp_ms in sorted(self._times.items())[:1]:
             wrong(
                 file_name(self._base_offset, TIME_INDEX_SUFFIX),
                 Damage.CACHE,
-                f"{len(self._times)} entries are not true, the first one says that time"
+                f"{counted(len(self._times), 'entry', 'entries')} not true, the first one says that"
+                " time"
                 f" {timestamp_ms} is reached at offset {last_offset}",
             )
         if self._last_time_ms < self._newest_ms:

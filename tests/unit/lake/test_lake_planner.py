@@ -365,9 +365,10 @@ def test_a_hundred_thousand_segments_are_planned() -> None:
 
 
 def test_sizes_are_readable() -> None:
-    assert [readable_size(size) for size in (0, 1023, 1536, 5 * MIB, 3 << 40)] == [
+    assert [readable_size(size) for size in (0, 1, 1023, 1536, 5 * MIB, 3 << 40)] == [
         "0 bytes",
-        "1023 bytes",
+        "1 byte",
+        "1,023 bytes",
         "1.5 KiB",
         "5.0 MiB",
         "3.0 TiB",

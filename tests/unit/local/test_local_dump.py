@@ -48,7 +48,7 @@ def test_a_log_is_shown_batch_by_batch(log: LocalLog) -> None:
     assert "producer 7/0 sequences 5..7 transactional" in lines[1]
     assert lines[2].endswith("sequences -1..-1 transactional control abort coordinator 0")
     size_bytes = log.active_segment.size_bytes
-    assert lines[3] == f"3 batches, 6 records in {size_bytes} bytes; CRCs verified"
+    assert lines[3] == f"3 batches, 6 records in {size_bytes:,} bytes; CRCs verified"
 
 
 def test_records_are_shown_if_asked_for(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_damage_in_a_log_is_shown_where_it_is(log: LocalLog) -> None:
     path.write_bytes(content)
     lines = dump(path)
     assert lines[1].startswith(f"DAMAGED at position {second_bytes} of {len(content)}: CRC")
-    assert lines[2].startswith("1 batches, 2 records")
+    assert lines[2].startswith("1 batch, 2 records")
     assert dump(path, verify=False)[-1].startswith("3 batches, 6 records")
 
 
@@ -95,7 +95,7 @@ def test_a_codec_that_nobody_knows_ends_the_records_where_it_is(tmp_path: Path) 
     lines = dump(path, print_records=True)
     assert "codec 7" in lines[2]
     assert lines[3].startswith(f"DAMAGED at position {len(unknown)} of {2 * len(unknown)}: ")
-    assert lines[4].startswith("1 batches, 1 records")
+    assert lines[4].startswith("1 batch, 1 record")
 
 
 def test_the_small_files_are_shown_too(log: LocalLog) -> None:
@@ -107,7 +107,7 @@ def test_the_small_files_are_shown_too(log: LocalLog) -> None:
     ]
     assert dump(segment.time_index_path) == [
         f"time {NOW_MS + 2} reached at offset 4",
-        "1 entries",
+        "1 entry",
     ]
     assert dump(segment.txn_index_path) == ["producer 7 aborted 2..5 last stable offset 6"]
     snapshot = segment.directory / f"{6:020d}.snapshot"

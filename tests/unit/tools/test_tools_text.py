@@ -20,6 +20,7 @@ from strandline.broker.tools.record_text import (
     record_of_line,
     shown,
 )
+from strandline.storage.counted import counted
 
 
 @pytest.mark.parametrize(
@@ -229,3 +230,8 @@ def test_names_do_not_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> No
         assert all(one.isprintable() for line in text.splitlines() for one in line)
         assert "\\x1b[2J" in text
     assert captured.out.endswith("\nand another\n")
+
+
+def test_one_thing_is_told_as_one() -> None:
+    told = [counted(count, "entry", "entries") for count in (0, 1, 1200)]
+    assert told == ["0 entries", "1 entry", "1,200 entries"]
