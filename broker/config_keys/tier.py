@@ -246,7 +246,8 @@ def _chunk_keys() -> Iterator[BrokerConfigDef]:
         "strandline.remote.cache.disk.bytes",
         ConfigType.LONG,
         0,
-        "Disk space for chunks of remote segments, which then outlive a restart; 0: none.",
+        "Disk space for chunks of remote segments, at most 16,384 of them; they outlive a restart."
+        " 0: none.",
         minimum=0,
     )
     yield key(

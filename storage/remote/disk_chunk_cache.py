@@ -2,6 +2,10 @@
 
 They hold the same bytes as chunks in memory, under a name made of object key and range. Object keys
 are never reused, so an entry is never stale; it is checked like a download whenever it is read.
+
+Bounded in bytes and in files. What an earlier process left is looked at with the first chunk that
+is asked for, and not by the start; where that is too much, it goes a little with each chunk that is
+to be kept, which is not kept until there is room.
 """
 
 from __future__ import annotations
@@ -21,6 +25,11 @@ from strandline.storage.remote.segment_index import ChunkKey
 log = logging.getLogger(__name__)
 
 _CHUNK_SUFFIX = ".chunk"
+# Segments may be tiny: names of so many files take some 4 MiB of memory, and a start that finds
+# them a tenth of a second. Chunks of a MiB are 16 GiB by then.
+FILES_MAX = 16_384
+# Files that one chunk makes go: whoever waits for it waits for no more.
+DROPS_MAX = 256
 
 
 class DiskChunkCache:
@@ -29,31 +38,32 @@ class DiskChunkCache:
     A failing disk costs the cache, never a read: errors count as misses.
     """
 
-    def __init__(self, directory: Path, bytes_max: int) -> None:
-        """Opens the folder and keeps what an earlier process left there, up to `bytes_max`.
+    def __init__(self, directory: Path, bytes_max: int, files_max: int = FILES_MAX) -> None:
+        """Makes the folder; what an earlier process left there is kept as far as there is room.
 
-        Raises DiskError if the folder cannot be made or read.
+        Raises DiskError if the folder cannot be made.
         """
         self._directory = directory
         self._bytes_max = bytes_max
+        self._files_max = files_max
+        self._is_adopted = False
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._size_bytes = 0
         self._writing: set[str] = set()
         self._quiet_log = QuietLog(log)
         files.make_directory(directory)
-        self._adopt()
-        self._trim(0)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all chunks in the folder."""
+        """Bytes of all chunks in the folder; 0 before the first one was asked for."""
         return self._size_bytes
 
     def load(self, key: ChunkKey, target: memoryview) -> bool:
         """Fills `target` with the chunk's bytes; False if they are not here, and it is garbage."""
         name = _file_name(key)
         with self._lock:
+            self._adopt()
             if name not in self._sizes:
                 return False
             self._sizes.move_to_end(name)
@@ -82,16 +92,19 @@ class DiskChunkCache:
             return
         try:
             with self._lock:
+                self._adopt()
                 if name in self._sizes or name in self._writing:
                     return
+                if not self._make_room(len(content)):
+                    return
                 self._writing.add(name)
-                self._trim(len(content))
             # Not synced: a torn file is found by its batch CRCs, and it is only a cache.
             files.write_atomically(self._directory / name, content, sync=False)
             with self._lock:
                 self._sizes[name] = len(content)
                 self._size_bytes += len(content)
-                self._trim(0)
+                # Others came in meanwhile.
+                self._make_room(0, file_count=0)
         except DiskError as error:
             self._note_failure(error)
         finally:
@@ -104,23 +117,36 @@ class DiskChunkCache:
             self._drop(_file_name(key))
 
     def _adopt(self) -> None:
+        """Once: what an earlier process left there."""
+        if self._is_adopted:
+            return
+        self._is_adopted = True
         try:
-            found = [
-                (entry.stat().st_mtime_ns, entry.name, entry.stat().st_size)
-                for entry in os.scandir(self._directory)
-            ]
-        except OSError as error:
-            raise DiskError(f"cannot read {self._directory}: {error.strerror}") from error
-        for _, name, size_bytes in sorted(found):
-            if name.endswith(_CHUNK_SUFFIX):
-                self._sizes[name] = size_bytes
-                self._size_bytes += size_bytes
-            elif name.endswith(files.TEMPORARY_SUFFIX):
-                files.remove(self._directory / name)
+            with os.scandir(self._directory) as entries:
+                found = [(one.stat().st_mtime_ns, one.name, one.stat().st_size) for one in entries]
+            for _, name, size_bytes in sorted(found):
+                if name.endswith(_CHUNK_SUFFIX):
+                    self._sizes[name] = size_bytes
+                    self._size_bytes += size_bytes
+                elif name.endswith(files.TEMPORARY_SUFFIX):
+                    files.remove(self._directory / name)
+        except (OSError, DiskError) as error:
+            self._note_failure(error)
+        self._make_room(0, file_count=0)
 
-    def _trim(self, incoming_bytes: int) -> None:
-        while self._sizes and self._size_bytes + incoming_bytes > self._bytes_max:
+    def _make_room(self, size_bytes: int, *, file_count: int = 1) -> bool:
+        """Drops the oldest until so much more would fit; False if those are too many for now."""
+        for _ in range(DROPS_MAX):
+            if self._has_room(size_bytes, file_count):
+                return True
             self._drop(next(iter(self._sizes)))
+        return self._has_room(size_bytes, file_count)
+
+    def _has_room(self, size_bytes: int, file_count: int) -> bool:
+        return not self._sizes or (
+            self._size_bytes + size_bytes <= self._bytes_max
+            and len(self._sizes) + file_count <= self._files_max
+        )
 
     def _drop(self, name: str) -> None:
         size_bytes = self._sizes.pop(name, None)

@@ -21,7 +21,7 @@ from strandline.storage.remote.chunk_cache import (
     MemoryChunk,
     chunk_count_max,
 )
-from strandline.storage.remote.disk_chunk_cache import DiskChunkCache
+from strandline.storage.remote.disk_chunk_cache import DROPS_MAX, DiskChunkCache
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import make_log
 
@@ -332,8 +332,8 @@ def test_chunks_on_disk_survive_a_restart(tmp_path: Path) -> None:
     for number in range(3):
         cache.store(key(number), memoryview(content(number)))
     again = DiskChunkCache(tmp_path / "cache", 10_000)
-    assert again.size_bytes == 3000
     assert [stored(again, number) for number in range(4)] == [*map(content, range(3)), None]
+    assert again.size_bytes == 3000
 
 
 def test_the_folder_never_grows_above_its_bound(tmp_path: Path) -> None:
@@ -345,6 +345,34 @@ def test_the_folder_never_grows_above_its_bound(tmp_path: Path) -> None:
     assert [n for n in range(10) if stored(cache, n)] == [0, 8, 9]
     cache.store(ChunkKey("big", 0, 5000), memoryview(bytes(5000)))
     assert cache.size_bytes == 3000
+
+
+def test_the_folder_never_has_more_files_than_its_bound(tmp_path: Path) -> None:
+    """Chunks of tiny segments: their bytes would never be too many."""
+    cache = DiskChunkCache(tmp_path, 10**9, files_max=3)
+    for number in range(10):
+        cache.store(key(number), memoryview(content(number)))
+        stored(cache, 0)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert [n for n in range(10) if stored(cache, n)] == [0, 8, 9]
+
+
+def test_what_is_left_of_an_earlier_process_holds_up_neither_a_start_nor_a_read(
+    tmp_path: Path,
+) -> None:
+    """However much it is: it goes a little with each chunk, and the bound holds for new ones."""
+    left = 3 * DROPS_MAX
+    for number in range(left):
+        (tmp_path / f"{number}.chunk").touch()
+    cache = DiskChunkCache(tmp_path, 10**9, files_max=2)
+    assert len(list(tmp_path.iterdir())) == left
+    for remaining in (2 * DROPS_MAX, DROPS_MAX):
+        assert stored(cache, 0) is None
+        assert len(list(tmp_path.iterdir())) == remaining
+        cache.store(key(0), memoryview(content(0)))
+    cache.store(key(0), memoryview(content(0)))
+    assert stored(cache, 0) == content(0)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_smaller_bound_after_a_restart_is_kept_by_dropping_the_oldest(tmp_path: Path) -> None:
@@ -361,6 +389,7 @@ def test_half_written_and_foreign_files_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "x.chunk.tmp").write_bytes(b"half")
     (tmp_path / "README").write_bytes(b"not ours")
     cache = DiskChunkCache(tmp_path, 10_000)
+    assert stored(cache, 0) is None
     assert cache.size_bytes == 0
     assert [path.name for path in tmp_path.iterdir()] == ["README"]
 
