@@ -130,6 +130,11 @@ class CopyPipeline:
         for base_offset in list(self._copies):
             self.forget(base_offset)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being uploaded, useful or not."""
+        return not self._running
+
     async def wait_until_idle(self) -> None:
         """Returns when nothing is being uploaded any more, useful or not."""
         if self._running:

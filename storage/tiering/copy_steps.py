@@ -67,6 +67,11 @@ class CopySteps:
         """What is under way is not committed any more."""
         self._copies.forget_all()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no upload is under way."""
+        return self._copies.is_idle
+
     async def wait_until_idle(self) -> None:
         """Returns when no upload is under way."""
         await self._copies.wait_until_idle()

@@ -247,6 +247,7 @@ class TieringManager:
                 clock=self._clock,
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
+                on_away=self._health.failed,
                 is_second=is_second,
             )
         self._purges[topic_info.topic_id].stays = stays
@@ -322,8 +323,7 @@ class TieringManager:
         """
         try:
             async with asyncio.timeout(self._config.start_timeout_ms / 1000):
-                is_told = self._config.follows or self._tombstones_read
-                if is_told or await self._read_tombstones():
+                if self._config.follows or self._tombstones_read or await self._read_tombstones():
                     await self._load_all(list(self._partitions.values()))
         except TimeoutError:
             log.warning(
@@ -404,7 +404,8 @@ class TieringManager:
         for topic_partition, partition in self._partitions.items():
             if partition.is_due:
                 self._queue.add(topic_partition)
-        for topic_id in self._purges:
+        for topic_id, purge in self._purges.items():
+            purge.let_go()
             self._queue.add(topic_id)
 
     async def _step(self, key: WorkKey) -> bool:

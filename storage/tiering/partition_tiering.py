@@ -125,6 +125,11 @@ class PartitionTiering:
         """Owns the manifest under this epoch from now on, if nobody has a higher one."""
         self._owner.lead(leader_epoch)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no step is under way, and no copy. Once it is detached, it stays so."""
+        return not self._lock.locked() and self._copies.is_idle
+
     async def wait_until_idle(self) -> None:
         """Returns when no step is under way, and no copy."""
         async with self._lock:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
@@ -60,10 +60,12 @@ class TopicPurge:
         clock: Clock,
         retry: RetryPolicy,
         grace_ms: int,
+        on_away: Callable[[TierUnavailable], None],
         is_second: bool = False,
     ) -> None:
-        """`leaving`: the partitions that this broker had attached, detached by now. One that
-        `is_second` follows one that ended, and begins with step 3, or with 1 if something came.
+        """`leaving`: the partitions that this broker had attached, detached by now. `on_away` is
+        told of a store that does not answer. One that `is_second` follows one that ended, and
+        begins with step 3, or with 1 if something came.
         """
         self.info = info
         self.is_second = is_second
@@ -72,15 +74,25 @@ class TopicPurge:
         # Whether the topic is there, and may be tiered again; told by who asks for the purge.
         self.stays = False
         self._leaving = tuple(leaving)
+        self.let_go()
         self._store = store
         self._executor = executor
         self._clock = clock
+        self._on_away = on_away
         self._grace: GraceTimes[TopicId] = GraceTimes(clock, grace_ms=grace_ms)
         # Long ago: the grace time of what came late was over before it came.
         self._deleted_ms: TimestampMs | None = 0 if is_second else None
         self._objects = TopicObjects(info, store, before_first=self._bury if is_second else None)
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False
+
+    def let_go(self) -> None:
+        """Drops the partitions that need not be waited for.
+
+        Each of them has its log, whose open files keep what was deleted on the disk, and its
+        descriptors: for as long as the store is away, or the archive somebody else's.
+        """
+        self._leaving = tuple(partition for partition in self._leaving if not partition.is_idle)
 
     async def step(self) -> bool:
         """Does what is due; True if there is more to do right away. `done` says when it is over."""
@@ -89,9 +101,10 @@ class TopicPurge:
         try:
             more = await self._step()
         except StorageError as error:
-            is_away = isinstance(error, TierUnavailable)
-            self.is_in_doubt |= is_away and self._deleted_ms is not None
             self._purging.failed(error)
+            if isinstance(error, TierUnavailable):
+                self.is_in_doubt |= self._deleted_ms is not None
+                self._on_away(error)
             return False
         self._purging.succeeded()
         return more

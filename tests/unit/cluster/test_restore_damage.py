@@ -165,6 +165,7 @@ async def purge(rig: Rig) -> None:
         clock=rig.clock,
         retry=rig.tiering_config.retry,
         grace_ms=0,
+        on_away=pytest.fail,
     )
     for _ in range(8):
         await topic_purge.step()

@@ -4,6 +4,7 @@ nothing is kept of one that is gone.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import uuid
 import weakref
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.errors import TierUnavailable
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.remote.memory import Fault
 from strandline.storage.remote.topic_info import TopicInfo
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.tiering.work_queue import WorkQueue
@@ -90,6 +93,48 @@ async def test_a_topic_that_changes_or_goes_looks_at_no_partition_of_another(
         rig.manager.delete_topic(rig.topic_info)
         assert AskedLog.asked == 0
         assert len(rig.manager.statistics()) == MANY.partition_count
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process has open in the folder, deleted files among it."""
+    names = []
+    for link in Path("/proc/self/fd").iterdir():
+        # The one that the listing itself has open.
+        with contextlib.suppress(FileNotFoundError):
+            names.append(str(link.readlink()))
+    return [name for name in names if name.startswith(str(folder))]
+
+
+@asynchronous
+async def test_a_deleted_topic_leaves_the_disk_while_the_store_is_away(tmp_path: Path) -> None:
+    """Who makes room by it does so because nothing is archived, and nothing freed."""
+    folder = tmp_path / "many"
+    async with Rig(tmp_path) as rig:
+        for number in range(MANY.partition_count):
+            (folder / f"many-{number}").mkdir(parents=True)
+        attach_many(rig, folder)
+        assert len(open_files(folder)) == MANY.partition_count
+        rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=-1))
+        await rig.manager.run_once()
+        rig.manager.delete_topic(MANY)
+        await rig.manager.run_once()
+        gc.collect()
+        assert open_files(folder) == []
+
+
+@asynchronous
+async def test_a_store_that_is_away_is_told_once_however_many_topics_are_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Rig(tmp_path) as rig:
+        await rig.settle()
+        rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=-1))
+        for number in range(20):
+            topic_id = uuid.UUID(int=100 + number)
+            rig.manager.delete_topic(TopicInfo(topic="t", topic_id=topic_id, partition_count=1))
+        await rig.manager.run_once()
+        warnings = [line for line in caplog.records if line.levelname == "WARNING"]
+        assert len(warnings) == 2, "the store, and what met it"
 
 
 def archived_bytes(rig: Rig) -> float:
