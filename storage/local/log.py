@@ -135,10 +135,9 @@ class LocalLog(SegmentedLog):
         if log_start_offset > opened.end_offset:
             opened.reset_to(log_start_offset)
         opened.log_start_offset = max(log_start_offset, opened.start_offset)
-        checked_point = opened.end_offset if clean_shutdown else recovery_point
-        opened._recovery_point = min(checked_point, opened.end_offset)
-        if loaded.report.problems:
-            opened._recovery_point = min(recovery_point, opened.end_offset)
+        is_whole = clean_shutdown and not loaded.report.problems
+        synced_end = opened.end_offset if is_whole else recovery_point
+        opened._recovery_point.offset = min(synced_end, opened.end_offset)
         return opened
 
     # --- append ----------------------------------------------------------------------------------
@@ -487,5 +486,5 @@ class LocalLog(SegmentedLog):
         return (
             f"<LocalLog {self.topic_partition} [{self.start_offset},{self._end_offset}) "
             f"{len(self._list.segments)} segments, {self.size_bytes} bytes, "
-            f"recovery point {self._recovery_point}>"
+            f"recovery point {self.recovery_point}>"
         )

@@ -27,13 +27,14 @@ from strandline.storage.local import swap
 from strandline.storage.local.cleaned_segment import CleanedFacts
 from strandline.storage.local.producer_snapshots import reload_producers
 from strandline.storage.local.recovery import LoadedLog
+from strandline.storage.local.recovery_point import RecoveryPoint
 from strandline.storage.local.recovery_report import RecoveryReport
 from strandline.storage.local.segment import LogSegment
 from strandline.storage.local.segment_list import SegmentList
 from strandline.storage.local.segment_names import SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, file_name
 from strandline.storage.local.trash import Trash
 from strandline.storage.log_config import LogConfig
-from strandline.storage.model import Buffer, EpochStart, Offset, TopicId, TopicPartition
+from strandline.storage.model import Buffer, EpochStart, TopicId, TopicPartition
 from strandline.storage.values import dataclass
 
 
@@ -90,13 +91,9 @@ class SegmentedLog:
         self._clock = clock
         self._failure: DiskError | None = None
         self._trash = Trash()
-        # How often something was taken off its end: who copies it may have copied that.
-        self.cut_count = 0
         self._names_unsynced = True
-        # Guards the recovery point against a truncation while a worker thread flushes.
-        self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
-        self._recovery_point = 0
+        self._recovery_point = RecoveryPoint()
         self._end_offset = loaded.end_offset
         # What a clean stop left, and the next one may leave as it is; None: it has more to do.
         self._as_resumed: tuple[object, ...] | None = None
@@ -154,7 +151,12 @@ class SegmentedLog:
 
     @property
     def recovery_point(self) -> int:
-        return self._recovery_point
+        return self._recovery_point.offset
+
+    @property
+    def cut_count(self) -> int:
+        """Grows when something is taken off the end: who copies it may have copied that."""
+        return self._recovery_point.cut_count
 
     @property
     def size_bytes(self) -> int:
@@ -162,14 +164,14 @@ class SegmentedLog:
 
     @property
     def unflushed_record_count(self) -> int:
-        return self._end_offset - self._recovery_point
+        return self._end_offset - self.recovery_point
 
     def flush_is_due(self, now_s: float) -> bool:
         """Whether flush.messages or flush.ms ask for a `flush`, which is the caller's to run.
 
         By monotonic time: records do not wait for a wall clock that was put back.
         """
-        unflushed = self._end_offset - self._recovery_point
+        unflushed = self._end_offset - self.recovery_point
         if unflushed <= 0:
             return False
         if unflushed >= self.config.flush_messages:
@@ -181,7 +183,7 @@ class SegmentedLog:
             start_offset=self.start_offset,
             end_offset=self._end_offset,
             last_stable_offset=self.last_stable_offset,
-            recovery_point=self._recovery_point,
+            recovery_point=self.recovery_point,
             size_bytes=self.size_bytes,
             segment_count=len(self._list.segments),
             producer_count=len(self.producers.entries),
@@ -304,9 +306,9 @@ class SegmentedLog:
             if self._failure is not None:
                 # The next fsync would be called a success, see below.
                 raise self._stopped()
-            # The end is read first: what is appended meanwhile may be synced but is not counted.
-            end_offset, recovery_point = self._end_offset, self._recovery_point
+            # Read before anything is synced: what is appended meanwhile is for the next flush.
             cut_count = self.cut_count
+            end_offset, recovery_point = self._end_offset, self.recovery_point
             names_unsynced, self._names_unsynced = self._names_unsynced, False
             try:
                 for segment in self._list.segments:
@@ -331,11 +333,7 @@ class SegmentedLog:
             except MemoryError:
                 self._names_unsynced = True
                 raise
-            with self._lock:
-                # A truncation may have come in between, and other records in the place of what
-                # was synced: those are for the next flush.
-                if cut_count == self.cut_count:
-                    self._recovery_point = max(self._recovery_point, end_offset)
+            self._recovery_point.raise_to(end_offset, cut_count=cut_count)
             self._last_flush_s = self._clock.monotonic_s()
 
     def write_epochs(self) -> None:
@@ -430,34 +428,16 @@ class SegmentedLog:
             self.cleaned_offset = start.base_offset
             if self.on_cleaning_undone is not None:
                 self.on_cleaning_undone(start.base_offset)
-        self._lower_recovery_point(start.base_offset)  # 1
-        for segment in reversed(removed):  # 2
-            self._discard(segment)
-        active.truncate(start.position, start.base_offset)  # 3
-        with self._lock:
+        with self._recovery_point.cutting(start.base_offset, self.on_cut):  # 1
+            for segment in reversed(removed):  # 2
+                self._discard(segment)
+            active.truncate(start.position, start.base_offset)  # 3
             self._end_offset = start.base_offset
         self.leader_epochs.truncate_from_end(self._end_offset)  # 4
         active.reactivate(self.config)
         self._names_unsynced = True
         self._set_segments(kept)
         self.producers = reload_producers(self.directory, kept, self._end_offset)
-
-    def _lower_recovery_point(self, offset: Offset) -> None:
-        """What is synced from `offset` on is about to go: a start after a crash has to know before
-        anything else is in its place, or trusts that unread. Raises DiskError: nothing has changed.
-        """
-        with self._lock:
-            # A flush that is under way raises it no more.
-            self.cut_count += 1
-            synced_end = self._recovery_point
-            self._recovery_point = min(synced_end, offset)
-        if synced_end <= offset or self.on_cut is None:
-            return
-        try:
-            self.on_cut()
-        except BaseException:
-            self._recovery_point = synced_end
-            raise
 
     def reset_to(
         self,
@@ -470,15 +450,13 @@ class SegmentedLog:
 
         Producers and lineage are those given, as they were at `offset`. Raises DiskError.
         """
-        self._lower_recovery_point(offset)
-        old = self._list.segments
-        for segment in reversed(old):
-            self._discard(segment)
-        fresh = LogSegment.create(
-            self.directory, offset, config=self.config, now_ms=self._clock.now_ms()
-        )
-        with self._lock:
-            self._end_offset = self._recovery_point = offset
+        with self._recovery_point.cutting(offset, self.on_cut):
+            for segment in reversed(self._list.segments):
+                self._discard(segment)
+            fresh = LogSegment.create(
+                self.directory, offset, config=self.config, now_ms=self._clock.now_ms()
+            )
+            self._end_offset = self._recovery_point.offset = offset
         self._names_unsynced = True
         self._set_segments([fresh])
         self.log_start_offset = offset

@@ -193,6 +193,23 @@ def test_a_flush_does_not_vouch_for_what_was_appended_behind_a_cut_meanwhile(
     assert log.recovery_point == 400
 
 
+def test_a_flush_during_a_cut_does_not_vouch_for_what_is_cut_off(tmp_path: Path) -> None:
+    """The loop waits for the note of the cut on the disk; a worker may flush meanwhile."""
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    log.flush()
+    log.on_cut = log.flush
+    log.truncate_to(300)
+    assert (log.recovery_point, log.end_offset) == (300, 300)
+    fill(log, 10)
+    log.reset_to(100)
+    assert (log.recovery_point, log.end_offset) == (100, 100)
+    log.flush()
+    fill(log, 1)
+    log.flush()
+    assert log.recovery_point == 110
+
+
 def test_a_cut_that_cannot_be_noted_changes_nothing(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     load_all(dirs)
