@@ -89,7 +89,7 @@ interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by st
 	@$(PY) -m tests.compat.interop bench-data/kafka/lib
 
 .PHONY: takeover
-takeover: $(DEV) kafka-jars ## a folder that Apache Kafka wrote, and was killed over, taken over and given back
+takeover: $(DEV) kafka-jars ## partition folders of an Apache Kafka that was killed: opened, appended to, given back
 	@$(PY) -m tests.compat.takeover
 
 .PHONY: fuzz

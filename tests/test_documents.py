@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOREIGN_PROPERTIES = {
     *("group.id", "group.instance.id", "group.protocol", "linger.ms", "max.poll.interval.ms"),
     *("check.crcs", "security.protocol", "http.client", "kafka.protocol"),
+    *("fetch.min.bytes", "fetch.max.wait.ms", "transactional.id"),
 }
 FOREIGN_FAMILIES = ("spark.",)
 
