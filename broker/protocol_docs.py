@@ -56,9 +56,10 @@ Each on purpose:
   with UNSUPPORTED_COMPRESSION_TYPE, as Kafka did before 4.
 * **Produce** takes a batch whose base offset is not 0, and reads no records of topics that do not
   ask for it, but for the first batches of a connection
-  ([decision 5](decisions/0005-append-reads-no-record.md)). A batch that says its
-  timestamps are the broker's is refused; Kafka takes it where the topic has CreateTime. There a
-  repeated batch is answered without an append time; Kafka tells the timestamp of the first one.
+  ([decision 5](decisions/0005-append-reads-no-record.md)); so of the max timestamps that are wrong
+  it corrects those below the first record's. A batch that says its timestamps are the broker's is
+  refused; Kafka takes it where the topic has CreateTime. There a repeated batch is answered without
+  an append time; Kafka tells the timestamp of the first one.
 * **Groups** that only a refused join asked for are not kept; Kafka's stay, empty, until somebody
   deletes them.
 * **CreateTopics** refuses from the first topic on with which the request passes 10,000 partitions;

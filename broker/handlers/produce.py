@@ -17,11 +17,10 @@ closing the connection on error: a client that does not listen would not learn o
 acks=all is acks=1 while a partition has one replica. `min.insync.replicas` refuses nothing then: no
 more replicas can be in sync than there are (Kafka's Partition.effectiveMinIsr).
 
-Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served: what they bring becomes a
-batch of v2. That, and topics whose configuration needs more than the batch header, takes a trip
-through a worker thread (`storage/local/preparation.py`) and is answered from a coroutine; appends
-to a partition keep the order in which their requests came. The first batches of a connection are
-looked into (`first_batches.py`).
+Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served as batches of v2. They,
+batches with an impossible max timestamp and topics that ask for more than the batch header take a
+trip through a worker thread (`storage/local/preparation.py`) and are answered from a coroutine; the
+order in which requests came is kept. First batches are looked into (`first_batches.py`).
 
 A client above `producer_byte_rate` is answered at once, with the time for which it is not listened
 to then; with acks=0 it just is not listened to.
@@ -83,6 +82,7 @@ from strandline.storage.records.batch import (
     HEADER_BYTES,
 )
 from strandline.storage.records.compression import Codec
+from strandline.storage.records.max_timestamp import says_too_early
 
 log = logging.getLogger(__name__)
 
@@ -467,10 +467,10 @@ def _must_prepare(partition: Partition | None, wanted: ProducePartition, version
     """Whether the batch cannot be appended as it came."""
     if partition is None or wanted.records is None:
         return False
-    config = partition.log.local.config
-    return version < FIRST_VERSION_WITH_BATCHES or (
-        not config.stores_as_sent and needs_preparation(wanted.records, config)
-    )
+    config, records = partition.log.local.config, wanted.records
+    if version >= FIRST_VERSION_WITH_BATCHES and config.stores_as_sent:
+        return says_too_early(records) and needs_preparation(records, config)
+    return version < FIRST_VERSION_WITH_BATCHES or needs_preparation(records, config)
 
 
 def _close_on_error(topics: list[ProduceResponseTopic]) -> None:

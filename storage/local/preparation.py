@@ -3,6 +3,7 @@
     old message format                  -> one batch of v2          (Produce 0 to 2)
     compression.type is not theirs      -> decompressed, compressed
     compacted topic, oldest timestamp   -> every record is looked at
+    max timestamp below the first       -> made true
 
 All of it costs milliseconds, so it runs in a worker thread, and the append follows on the loop.
 Nothing here knows offsets or producers: those are checked and given when the batch is appended, in
@@ -32,6 +33,7 @@ from strandline.storage.records import batch as batch_format
 from strandline.storage.records import old_messages
 from strandline.storage.records.batch import BatchHeader, check_crc, read_header
 from strandline.storage.records.compression import Codec
+from strandline.storage.records.max_timestamp import says_too_early, set_newest
 from strandline.storage.records.recompression import recompressed
 from strandline.storage.records.record import Record, encode_batch
 
@@ -41,6 +43,8 @@ def needs_preparation(records: memoryview, config: LogConfig) -> bool:
 
     False also for what is no batch at all: the append says what is wrong with it.
     """
+    if says_too_early(records) and _keeps_times(config):
+        return True
     if config.stores_as_sent or len(records) < batch_format.HEADER_BYTES:
         return False
     if config.needs_records:
@@ -50,16 +54,23 @@ def needs_preparation(records: memoryview, config: LogConfig) -> bool:
     return codec is not None and codec != attributes & batch_format.CODEC_MASK
 
 
-def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryview:
-    """A v2 batch as its topic wants it, writable; `records` itself if only its records mattered.
+def _keeps_times(config: LogConfig) -> bool:
+    """Whether the producer's times are those of the log: no append stamps over them."""
+    return config.message_timestamp_type is TimestampType.CREATE_TIME
 
-    Blocks. Raises CorruptRecords, InvalidRecords, InvalidTimestamp, UnsupportedCodec,
-    MessageTooLarge, DecompressedTooLarge.
+
+def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryview:
+    """A v2 batch as its topic wants it, writable; `records` itself if its codec stays.
+
+    Blocks, and may change the header of `records`. Raises CorruptRecords, InvalidRecords,
+    InvalidTimestamp, UnsupportedCodec, MessageTooLarge, DecompressedTooLarge.
     """
     header = _checked_header(records, config)
     try:
         if config.needs_records:
             check_records(records, config, now_ms)
+        if says_too_early(records) and _keeps_times(config):
+            set_newest(records, header, bytes_max=APPEND_BYTES_MAX)
         target = config.stored_codec
         if target is None or target == header.codec or header.is_control:
             return records

@@ -17,8 +17,9 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from strandline.storage.records.batch import MAX_TIMESTAMP_POSITION, OFFSET_FIELD, iter_batches
 from strandline.storage.records.compression import Codec
-from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.records.record import Record, encode_batch, with_crc
 from tests.integration.calls import (
     EARLIEST,
     FIRST_TIMESTAMP_MS,
@@ -29,6 +30,7 @@ from tests.integration.calls import (
     delete_records,
     describe_topic,
     fetch,
+    fetched_bytes,
     offset_at,
     read_all,
 )
@@ -139,6 +141,23 @@ def test_a_time_finds_the_first_record_at_or_after_it(
     ):
         answer = offset_at(client, topic, time_ms, version=version)
         assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, found_ms)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_time_finds_records_whose_batch_came_without_a_max_timestamp(
+    client: WireClient, make_topic: MakeTopic, codec: Codec
+) -> None:
+    """Sarama up to 1.43.3 sends -1 there; Kafka and we store the newest record's time."""
+    topic = make_topic()
+    for first_ms in (1000, 2000, 3000):
+        encoded = bytearray(timed_batch(first_ms, first_ms + 7, first_ms + 5, codec=codec))
+        OFFSET_FIELD.pack_into(encoded, MAX_TIMESTAMP_POSITION, -1)
+        append(client, topic, with_crc(encoded))
+    stored = list(iter_batches(fetched_bytes(fetch(client, topic))))
+    assert [one.header.max_timestamp_ms for one in stored] == [1007, 2007, 3007]
+    for wanted_ms, offset in ((0, 0), (1006, 1), (1008, 3), (3000, 6), (3008, -1)):
+        assert offset_at(client, topic, wanted_ms).offset == offset
+    assert offset_at(client, topic, MAX_TIMESTAMP).offset == 7
 
 
 def test_a_time_finds_nothing_before_the_log_start(client: WireClient, topic: str) -> None:
