@@ -80,21 +80,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     options = _parser(given[0] if given else "").parse_args(given)
     try:
-        code: int = options.run(options)
+        code = _run(options, given[0])
     except (InvalidConfig, WrongUse) as error:
         print(f"strandline: {error}", file=sys.stderr)
         return FAILURE if isinstance(error, UnknownTopic) else USAGE_ERROR
     except StrandlineError as error:
         print(f"strandline: {error}{_remedy(error, given[0])}", file=sys.stderr)
         return FAILURE
-    except KeyboardInterrupt:
-        print(f"\nstrandline: interrupted{_how_to_go_on(options)}", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        _tell_interrupted(options)
+        return getattr(error, "exit_code", INTERRUPTED)
     except BrokenPipeError:
         # `strandline archive ls | head`: the reader has seen enough.
         sys.stderr.close()
         return 0
     return code
+
+
+def _run(options: argparse.Namespace, command: str) -> int:
+    run: Callable[[argparse.Namespace], int] = options.run
+    if command not in ("restore", "archive"):
+        return run(options)
+    from strandline.broker.termination import ended_by_sigterm
+
+    with ended_by_sigterm(partial(_tell_interrupted, options)):
+        return run(options)
+
+
+def _tell_interrupted(options: argparse.Namespace) -> None:
+    print(f"\nstrandline: interrupted{_how_to_go_on(options)}", file=sys.stderr)
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:

@@ -59,6 +59,12 @@ class BrokerProcess:
 
     def start(self) -> BrokerProcess:
         """Starts the broker and returns when it printed its ready line."""
+        self.begin()
+        self.port = self._await_ready()
+        return self
+
+    def begin(self) -> None:
+        """Starts the broker, and waits for nothing."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "node.id": "1",
@@ -84,8 +90,6 @@ class BrokerProcess:
                     **self.environment,
                 },
             )
-        self.port = self._await_ready()
-        return self
 
     def _await_ready(self) -> int:
         assert self._process is not None
