@@ -16,6 +16,8 @@ and its archive before the time service has put it right; one that was switched 
 begins to delete an hour later.
 
 Jumps back are believed at once: they make records look younger, so that nothing is deleted early.
+The way forth again is a jump like any other, so that a clock which goes back and forth leaves the
+believed time behind by as much as it went back, until it has kept still for HOLD_S.
 """
 
 from __future__ import annotations

@@ -88,6 +88,20 @@ def test_a_jump_back_is_believed_at_once() -> None:
     assert guard.now_ms() == START_MS - 1000 * HOUR_MS
 
 
+def test_a_clock_that_goes_back_and_forth_holds_up_by_no_more_than_it_went_back() -> None:
+    """As where two time servers do not agree: age limits are late by that, and not by an hour."""
+    clock = JumpingClock(START_MS)
+    guard = JumpGuard(clock)
+    wobble_ms = 5 * JUMP_MS_MIN
+    for turn in range(24):
+        clock.jump_ms(wobble_ms if turn % 2 else -wobble_ms)
+        for _ in range(10):
+            clock.advance_ms(60_000)
+            assert 0 <= clock.now_ms() - guard.now_ms() <= wobble_ms
+    clock.advance_ms(HOUR_MS)
+    assert guard.now_ms() == clock.now_ms()
+
+
 def test_a_start_in_another_year_goes_on_with_the_time_of_the_run_before() -> None:
     clock = JumpingClock(START_MS)
     clock.jump_ms(9000 * HOUR_MS)
