@@ -177,3 +177,21 @@ for package in ("strandline.broker", "strandline.storage", "strandline.retention
 def test_the_broker_needs_no_extra(fresh_environment: Path) -> None:
     """`pip install strandline` alone must give a broker; the lake's libraries are 800 MB."""
     run(fresh_environment / "bin" / "python", "-c", REFUSE_EXTRAS, cwd=fresh_environment)
+
+
+@pytest.mark.parametrize("locale", ["C", "de_DE.ISO-8859-1"])
+def test_the_editable_install_is_found_in_any_folder_and_locale(
+    locale: str, tmp_path: Path
+) -> None:
+    """The second one is there on no machine of ours: then Python goes by C."""
+    folder = tmp_path / "für alle"
+    packages = folder / ".namespace"
+    (packages / "strandline").mkdir(parents=True)
+    (packages / "strandline" / "__init__.py").write_text("__version__ = 'found'")
+    venv.create(folder / ".venv", with_pip=False, symlinks=True)
+    python = folder / ".venv" / "bin" / "python"
+    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
+    (site / "_strandline.pth").write_text(str(packages), encoding="utf-8")
+    run(python, ROOT / "scripts" / "relative-pth", cwd=tmp_path, LC_ALL="C.UTF-8")
+    code = "import strandline; print(strandline.__version__)"
+    assert run(python, "-c", code, cwd=tmp_path, LC_ALL=locale) == "found\n"
