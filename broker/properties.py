@@ -132,4 +132,8 @@ def _unescape(text: str, origin: str) -> str:
         else:
             parts.append(_ESCAPES.get(escaped, escaped))
             position += 2
-    return "".join(parts)
+    try:
+        # Java escapes what is beyond 16 bits as two surrogates.
+        return "".join(parts).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(f"{origin}: half of a pair of surrogates escaped with \\u") from error

@@ -43,6 +43,7 @@ def parsed(text: str) -> dict[str, str]:
         ("a\\ b=c", {"a b": "c"}),
         ("a\\:b=c", {"a:b": "c"}),
         ("a=\\t\\u00e9\\q", {"a": "\téq"}),
+        ("a=\\ud83d\\ude00", {"a": "\U0001f600"}),
         ("a=é", {"a": "é"}),
         ("a=1\na=2", {"a": "2"}),
         ("a=b\\", {"a": "b"}),
@@ -51,6 +52,13 @@ def parsed(text: str) -> dict[str, str]:
 )
 def test_entries_are_read_as_java_reads_them(text: str, expected: dict[str, str]) -> None:
     assert parsed(text) == expected
+
+
+@pytest.mark.parametrize("text", ["a=\\ud800", "a\\ude00=b", "a=\\ude00\\ud83d"])
+def test_half_of_a_character_is_refused_with_its_line(text: str) -> None:
+    """Nothing could be called so, and no message could be written about it."""
+    with pytest.raises(InvalidConfig, match="f line 1: half of a pair"):
+        parsed(text)
 
 
 def test_every_entry_knows_its_first_line() -> None:
