@@ -429,8 +429,18 @@ def _check_order(manifest: Manifest, source: str) -> None:
                 f"{source}: gap before {base}, above the log start {manifest.log_start_offset}"
             )
         end_offset = end
+    for entry in manifest.segments:
+        if not entry.size_bytes:
+            raise CorruptFile(
+                f"{source}: segment [{entry.base_offset}, {entry.end_offset}) is empty"
+            )
     if not are_adjacent(manifest.tail):
         raise CorruptFile(f"{source}: the parts of the open segment leave gaps")
+    if manifest.tail and end_offset is not None and manifest.tail[0].base_offset < end_offset:
+        raise CorruptFile(
+            f"{source}: the open segment begins at {manifest.tail[0].base_offset}, and what is"
+            f" archived ends at {end_offset}"
+        )
 
 
 def _check_marks(manifest: Manifest, source: str) -> None:

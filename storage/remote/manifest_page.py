@@ -82,6 +82,10 @@ def decode_page(content: Buffer, page: PageRef) -> tuple[SegmentEntry, ...]:
             f"{page.key}: holds [{entries[0].base_offset}, {entries[-1].end_offset}), "
             f"expected [{page.base_offset}, {page.end_offset})"
         )
+    if contiguous_count(entries, len(entries)) < len(entries) or not all(
+        entry.size_bytes and entry.base_offset < entry.end_offset for entry in entries
+    ):
+        raise CorruptFile(f"{page.key}: its entries leave gaps, or one of them is empty")
     return entries
 
 

@@ -45,6 +45,18 @@ def entry(base_offset: int, end_offset: int, *, time_ms: int = 0) -> SegmentEntr
     )
 
 
+def part(base_offset: int, end_offset: int) -> TailPart:
+    return TailPart(
+        base_offset=base_offset,
+        end_offset=end_offset,
+        position=0,
+        size_bytes=5,
+        key=f"{FOLDER}t.tail",
+        crc32c=1,
+        uploaded_ms=1,
+    )
+
+
 def keys_of(base_offset: int) -> tuple[str, str]:
     return f"{FOLDER}{base_offset}.log", f"{FOLDER}{base_offset}.meta"
 
@@ -217,6 +229,37 @@ def test_a_manifest_out_of_order_is_corrupt() -> None:
             Manifest.decode(replace(good, segments=segments).encode(), source="m.json")
 
 
+def test_a_segment_without_bytes_is_damage() -> None:
+    """A reader that believed it would ask for nothing, and miss its records."""
+    empty = replace(entry(10, 20), size_bytes=0)
+    good = with_segments((0, 10), (10, 20), (20, 30))
+    changed = replace(good, segments=(good.segments[0], empty, good.segments[2]))
+    with pytest.raises(CorruptFile, match=r"m\.json: segment \[10, 20\) is empty"):
+        Manifest.decode(changed.encode(), source="m.json")
+    page = page_ref(PAGE, good.segments, crc32c=5)
+    with pytest.raises(CorruptFile, match="one of them is empty"):
+        decode_page(encode_page(EMPTY.topic_id_partition, changed.segments), page)
+
+
+def test_a_page_whose_entries_leave_a_gap_is_damage() -> None:
+    good = with_segments((0, 10), (10, 20), (20, 30)).segments
+    page = page_ref(PAGE, good, crc32c=5)
+    for middle in (entry(11, 20), entry(10, 19), entry(5, 20), entry(10, 10)):
+        content = encode_page(EMPTY.topic_id_partition, (good[0], middle, good[2]))
+        with pytest.raises(CorruptFile, match="leave gaps"):
+            decode_page(content, page)
+
+
+def test_an_open_segment_below_the_end_of_the_archive_is_damage() -> None:
+    """One of both is wrong: records would come twice, or not at all."""
+    manifest = with_segments((0, 10), (10, 20)).with_tail([part(20, 25)], marked_ms=1)
+    assert Manifest.decode(manifest.encode()) == manifest
+    for base_offset in (19, 10, 0):
+        changed = replace(manifest, tail=(part(base_offset, 25),))
+        with pytest.raises(CorruptFile, match=f"begins at {base_offset}, and what is archived"):
+            Manifest.decode(changed.encode())
+
+
 def test_a_manifest_of_a_later_release_is_refused() -> None:
     with pytest.raises(UnsupportedFormat):
         Manifest.decode(encode_document(FORMAT_NAME, 2, {}))
@@ -273,16 +316,7 @@ def test_an_object_elsewhere_than_in_the_partitions_folder_is_damage(key: str) -
     sealed, *_ = full = with_segments((0, 10), (10, 20), (20, 30)).segments
     page = page_ref(PAGE, [sealed], crc32c=5)
     mark = DeletedEntry(log_key=f"{FOLDER}l.log", meta_key=f"{FOLDER}m.meta", marked_ms=1)
-    part = TailPart(
-        base_offset=30,
-        end_offset=31,
-        position=0,
-        size_bytes=5,
-        key=f"{FOLDER}t.tail",
-        crc32c=1,
-        uploaded_ms=1,
-    )
-    manifest = replace(EMPTY, segments=full, tail=(part,)).with_sealed_page(page)
+    manifest = replace(EMPTY, segments=full, tail=(part(30, 31),)).with_sealed_page(page)
     manifest = replace(manifest, deleting=(mark,))
     content = manifest.encode()
     assert Manifest.decode(content) == manifest
