@@ -136,7 +136,9 @@ class ManifestOwner:
             )
         self.in_doubt = self.is_unclaimed = False
         self._adopt(stored)
-        if stored is not None and stored.manifest.leader_epoch > self.leader_epoch:
+        is_outrun = stored is not None and stored.manifest.leader_epoch > self.leader_epoch
+        # Who follows may hear of the manifest of a new epoch before he hears of the epoch.
+        if stored is not None and is_outrun and not self._tools.follows:
             self._note_fenced(stored.manifest)
         await self._restart_local_if_behind()
         if not self.is_detached:

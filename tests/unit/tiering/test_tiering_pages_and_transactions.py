@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from strandline.storage.model import Isolation
 from strandline.storage.remote import manifest as manifest_module
 from strandline.storage.remote import manifest_store, segment_meta
 from strandline.storage.remote.memory import Fault
+from strandline.storage.tiering.change_reader import News
 from tests.unit.tiering.bucket_checks import check_bucket
 from tests.unit.tiering.harness import GRACE_MS, ID_PARTITION, PARTITION, Rig, asynchronous, keys_of
 from tests.unit.tiering.transactional_producer import Producer
@@ -320,6 +322,29 @@ async def test_a_new_epoch_of_this_broker_ends_its_being_fenced(tmp_path: Path) 
         manifest = rig.manifest
         assert manifest is not None
         assert manifest.leader_epoch == 10
+
+
+@asynchronous
+async def test_a_replica_is_not_fenced_by_an_epoch_that_it_hears_of_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At each start of its origin that would be a warning for each partition, to stop one."""
+    async with Rig(tmp_path / "origin") as origin:
+        replica = Rig(tmp_path / "replica", store=origin.memory, clock=origin.clock)
+        replica.tiering_config = replace(replica.tiering_config, follows=True)
+        async with replica:
+            origin.leader_epoch = 2
+            origin.manager.update_leader_epoch(PARTITION, 2)
+            origin.produce_segments(1)
+            await origin.settle()
+            replica.manager.hear(News(is_everything=True))
+            await replica.manager.run_once()
+            remote = replica.log.remote
+            assert remote is not None
+            assert remote.manifest is not None
+            assert remote.manifest.leader_epoch == 2
+            assert not remote.fenced
+            assert not [line.message for line in caplog.records if line.levelname == "WARNING"]
 
 
 @asynchronous
