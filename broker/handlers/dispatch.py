@@ -156,7 +156,7 @@ class Dispatcher:
         except UnsupportedVersion as error:
             if error.api_key == ApiKey.API_VERSIONS:
                 response = encode_response(unsupported_api_versions(), 0)
-                return _framed(ApiKey.API_VERSIONS, 0, error.correlation_id, response)
+                return frame_response(ApiKey.API_VERSIONS, 0, error.correlation_id, response)
             self._traffic.refused_total += 1
             raise CloseConnectionError(str(error)) from error
         if answer.__class__ is list:
@@ -291,7 +291,7 @@ class Dispatcher:
         began_s = self._now_s()
         count_errors(response, traffic)
         body = encode_response(response, header.api_version)
-        parts = _framed(header.api_key, header.api_version, header.correlation_id, body)
+        parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
         local_s += self._now_s() - began_s
         if remote_s > 0:
             traffic.late(parts, local_s=local_s, remote_s=remote_s)
@@ -333,7 +333,3 @@ class _Work:
                 step = partial(steps.throw, error)
             else:
                 step = partial(steps.send, sent)
-
-
-def _framed(api_key: int, version: int, correlation_id: int, body: Parts) -> Parts:
-    return frame_response(api_key, version, correlation_id, body)

@@ -162,17 +162,17 @@ class FetchHandler:
             or self._quotas.is_active
         ):
             return None
-        tiers = partition.log
-        log_start_offset = tiers.log_start_offset
+        unified_log = partition.log
+        log_start_offset = unified_log.log_start_offset
         if offset < log_start_offset:
             return None
-        if offset >= tiers.local.start_offset:
+        if offset >= unified_log.local.start_offset:
             return local_answer(again, correlation_id, partition, offset, self._bytes_max)
         if self._pace.is_held(self._now_s()):
             return None
         # One at least, as `ColdFetches` has it.
         bytes_max = max(min(again.bytes_max, self._bytes_max), 1)
-        read = tiers.read_remote_from_memory(
+        read = unified_log.read_remote_from_memory(
             offset,
             bytes_max=min(again.partition_bytes_max, bytes_max),
             isolation=again.isolation,
@@ -202,7 +202,7 @@ class FetchHandler:
                 served = self._replicas.partitions_of(topic, topic_id)
             partition = served.get(wanted.partition)
             if partition is None:
-                answer = error_answer(wanted.partition, self._missing(wanted, plan.session))
+                answer = error_answer(wanted.partition, self._code_of_missing(wanted, plan.session))
                 found.must_answer = True
             else:
                 answer = passed_over(plan, wanted, partition, found) or self._look_at(
@@ -214,9 +214,9 @@ class FetchHandler:
     def _look_at(
         self, plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
     ) -> FetchResponsePartition:
-        tiers = partition.log
+        unified_log = partition.log
         partition.traffic.fetch_requests += 1
-        if plan.version < FIRST_VERSION_WITH_ZSTD and tiers.config.stored_codec == Codec.ZSTD:
+        if plan.version < FIRST_VERSION_WITH_ZSTD and unified_log.config.stored_codec == Codec.ZSTD:
             # Clients of this version do not know it (KIP-110). As KafkaApis, which does not ask
             # what producers sent to a topic that keeps it.
             found.must_answer = True
@@ -224,13 +224,13 @@ class FetchHandler:
             return error_answer(wanted.partition, code, partition)
         try:
             partition.check_leader_epoch(wanted.current_leader_epoch)
-            if wanted.last_fetched_epoch >= 0 and not tiers.has_unknown_extent:
+            if wanted.last_fetched_epoch >= 0 and not unified_log.has_unknown_extent:
                 diverging = self._diverging(wanted, partition)
                 if diverging is not None:
                     found.must_answer = True
                     return diverging
             budget = 0 if found.is_full else plan.bytes_max - found.total_bytes
-            read = tiers.read(
+            read = unified_log.read(
                 wanted.fetch_offset,
                 bytes_max=min(wanted.partition_bytes_max, max(budget, 0)),
                 isolation=plan.isolation,
@@ -267,7 +267,7 @@ class FetchHandler:
             wanted.partition, partition, (read.range,), read.range.length, plan.isolation
         )
         if plan.isolation is Isolation.READ_COMMITTED:
-            aborted = tiers.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
+            aborted = unified_log.local.aborted_transactions(wanted.fetch_offset, read.next_offset)
             answer = with_aborted(answer, aborted)
         return answer
 
@@ -277,7 +277,7 @@ class FetchHandler:
         for wanted in plan.wanted:
             partition = self._find(wanted)
             if partition is None:
-                code = int(self._missing(wanted, plan.session))
+                code = int(self._code_of_missing(wanted, plan.session))
             else:
                 code = follower_fault(partition, wanted.current_leader_epoch)
             found.answers.append((wanted, error_answer(wanted.partition, code)))
@@ -286,7 +286,7 @@ class FetchHandler:
     def _find(self, wanted: WantedPartition) -> Partition | None:
         return self._replicas.partitions_of(wanted.topic, wanted.topic_id).get(wanted.partition)
 
-    def _missing(self, wanted: WantedPartition, session: FetchSession | None) -> ErrorCode:
+    def _code_of_missing(self, wanted: WantedPartition, session: FetchSession | None) -> ErrorCode:
         """Why `_find` finds nothing.
 
         As KafkaApis and ReplicaManager have it, a session goes by the name that the id had when it

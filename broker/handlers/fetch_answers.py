@@ -99,10 +99,10 @@ def passed_over(
 
     Most partitions of a fetch for a thousand of them are such, and their client waits for all.
     """
-    tiers = partition.log
-    local = tiers.local
+    unified_log = partition.log
+    local = unified_log.local
     offset, end_offset = wanted.fetch_offset, local.end_offset
-    log_start_offset = tiers.log_start_offset
+    log_start_offset = unified_log.log_start_offset
     if offset != end_offset and (
         not (found.is_full and found.total_bytes)
         or offset > end_offset
@@ -116,7 +116,7 @@ def passed_over(
         or wanted.last_fetched_epoch >= 0
         or plan.version < FIRST_VERSION_WITH_ZSTD
         or local.is_stopped
-        or tiers.is_past_unknown
+        or unified_log.is_past_unknown
     ):
         return None
     partition.traffic.fetch_requests += 1

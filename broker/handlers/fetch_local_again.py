@@ -26,8 +26,8 @@ def local_answer(
 
     `bytes_max` is what the broker puts into one answer at most.
     """
-    tiers = partition.log
-    local = tiers.local
+    unified_log = partition.log
+    local = unified_log.local
     end_offset = local.end_offset
     last_stable_offset = local.last_stable_offset
     is_committed = again.isolation is Isolation.READ_COMMITTED
@@ -54,5 +54,5 @@ def local_answer(
     traffic = partition.traffic
     traffic.fetch_requests += 1
     traffic.bytes_out += found.length
-    told = end_offset, last_stable_offset, tiers.log_start_offset
+    told = end_offset, last_stable_offset, unified_log.log_start_offset
     return again.answer(correlation_id, told, (found,), found.length)

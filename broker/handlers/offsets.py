@@ -335,20 +335,19 @@ def _fetchable_end(partition: Partition, isolation: int) -> int:
 
 def _known_offset(partition: Partition, timestamp: int, isolation: int) -> TimestampOffset:
     """The answer to one of the special timestamps that need no lookup."""
-    tiers = partition.log
-    match timestamp:
-        case -1:
-            end_offset = _fetchable_end(partition, isolation)
-            return TimestampOffset(NO_TIMESTAMP, end_offset, partition.leader_epoch)
-        case -2:
-            offset = tiers.log_start_offset
-        case -4:
-            offset = tiers.local_start_offset
-        case -5:
-            offset = tiers.highest_remote_offset
-        case _:
-            assert timestamp == EARLIEST_PENDING_UPLOAD, timestamp
-            offset = tiers.earliest_pending_upload
+    unified_log = partition.log
+    if timestamp == LATEST:
+        end_offset = _fetchable_end(partition, isolation)
+        return TimestampOffset(NO_TIMESTAMP, end_offset, partition.leader_epoch)
+    if timestamp == EARLIEST:
+        offset = unified_log.log_start_offset
+    elif timestamp == EARLIEST_LOCAL:
+        offset = unified_log.local_start_offset
+    elif timestamp == LATEST_TIERED:
+        offset = unified_log.highest_remote_offset
+    else:
+        assert timestamp == EARLIEST_PENDING_UPLOAD, timestamp
+        offset = unified_log.earliest_pending_upload
     epoch = partition.epoch_for(offset) if offset >= 0 else NO_EPOCH
     return TimestampOffset(NO_TIMESTAMP, offset, epoch)
 

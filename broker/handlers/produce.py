@@ -197,7 +197,7 @@ class ProduceHandler:
                 )
         answers: list[ProduceResponsePartition] = []
         later: list[Later] = []
-        self._note(outcome, partition, wanted, version, answers, later)
+        self._add_answer(outcome, partition, wanted, version, answers, later)
         asked = _Asked(header, size_bytes, started_s)
         return self._answer([_topic_answer(topic, answers)], later, asked, request.acks)
 
@@ -217,7 +217,7 @@ class ProduceHandler:
             for wanted in topic.partitions:
                 partition = self._find(topic, wanted.index, version)
                 outcome = self._append(request, topic, partition, wanted, version, asked.new_peer)
-                self._note(outcome, partition, wanted, version, answers, later)
+                self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         if request.acks == 0:
             return self._silence(topics, asked)
@@ -229,7 +229,7 @@ class ProduceHandler:
         throttle_ms = self._throttle_ms(asked, acks=0)
         return ThrottledParts((), throttle_ms) if throttle_ms else None
 
-    def _note(
+    def _add_answer(
         self,
         outcome: AppendInfo | ProduceResponsePartition,
         partition: Partition | None,
@@ -276,7 +276,7 @@ class ProduceHandler:
             return ThrottledParts(parts, response.throttle_time_ms)
         return parts
 
-    def _missing(self, topic: ProduceTopic, index: int, version: int) -> ErrorCode:
+    def _code_of_missing(self, topic: ProduceTopic, index: int, version: int) -> ErrorCode:
         """Why `_find` finds nothing."""
         if version >= FIRST_VERSION_WITH_TOPIC_IDS:
             if self._replicas.is_offline_by_id(topic.topic_id, index):
@@ -326,12 +326,12 @@ class ProduceHandler:
         """The answer to what is refused before the records are looked at."""
         if partition is None:
             return ProduceResponsePartition(
-                index=wanted.index, error_code=self._missing(topic, wanted.index, version)
+                index=wanted.index, error_code=self._code_of_missing(topic, wanted.index, version)
             )
         partition.traffic.produce_requests += 1
-        refusal = self._refusal(request, partition)
-        if refusal is not None:
-            return ProduceResponsePartition(index=wanted.index, error_code=refusal)
+        code = self._refusal_code(request, partition)
+        if code is not None:
+            return ProduceResponsePartition(index=wanted.index, error_code=code)
         if wanted.records is None:
             partition.traffic.failed_produce += 1
             return ProduceResponsePartition(
@@ -364,7 +364,7 @@ class ProduceHandler:
             )
             answers: list[ProduceResponsePartition] = []
             for partition, wanted, outcome in zip(found, topic.partitions, outcomes, strict=True):
-                self._note(outcome, partition, wanted, version, answers, later)
+                self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         # What the workers did is not the loop's time: only what comes now counts.
         asked = asked._replace(started_s=self._now_s())
@@ -438,7 +438,7 @@ class ProduceHandler:
             record_errors=record_errors(error) if isinstance(error, RecordsRejected) else (),
         )
 
-    def _refusal(self, request: ProduceRequest, partition: Partition) -> ErrorCode | None:
+    def _refusal_code(self, request: ProduceRequest, partition: Partition) -> ErrorCode | None:
         if request.acks not in (0, 1, ACKS_ALL):
             return ErrorCode.INVALID_REQUIRED_ACKS
         if partition.is_internal:
