@@ -84,6 +84,7 @@ class Connection:
     """A connected socket and its state; owned by the server."""
 
     __slots__ = (
+        "_awaits_turn",
         "_busy",
         "_clock",
         "_cold_turns",
@@ -91,7 +92,6 @@ class Connection:
         "_handler",
         "_is_cold",
         "_is_full",
-        "_is_waiting",
         "_loop",
         "_mute",
         "_on_close",
@@ -151,7 +151,7 @@ class Connection:
         # The last attempt to send ended because the socket took no more.
         self._is_full = False
         # `cold_turns` will call; until then nothing is sent.
-        self._is_waiting = False
+        self._awaits_turn = False
         self._on_close = on_close
         self._on_refused = on_refused
         self._on_failed = on_failed
@@ -403,22 +403,22 @@ class Connection:
     # --- turns of cold answers ---------------------------------------------------------------
 
     def _wait_for_turn(self, cold_turns: ColdTurns) -> None:
-        if self._is_waiting:
+        if self._awaits_turn:
             return
         if self._writing:
             self._loop.remove_writer(self._socket.fileno())
-        self._writing = self._is_waiting = True
+        self._writing = self._awaits_turn = True
         cold_turns.enter(self)
 
     def take_turn(self, bytes_max: int) -> int:
         """As `TakesTurns`."""
         assert self._cold_turns is not None
-        self._is_waiting = False
+        self._awaits_turn = False
         sent = self._send(bytes_max + SLACK_BYTES)
         if self.closed:
             return sent
         if self._outgoing and not self._is_full:
-            self._is_waiting = True
+            self._awaits_turn = True
             self._cold_turns.enter(self)
             return sent
         self._writing = False
@@ -428,7 +428,7 @@ class Connection:
 
     def go_on(self) -> None:
         """As `TakesTurns`."""
-        self._is_waiting = self._writing = False
+        self._awaits_turn = self._writing = False
         self._on_writable()
 
     # --- the end -----------------------------------------------------------------------------
@@ -441,11 +441,11 @@ class Connection:
     @property
     def is_sending(self) -> bool:
         """True if the client is to take an answer; not while we make the answer wait."""
-        return self._writing and not self._is_waiting
+        return self._writing and not self._awaits_turn
 
     @property
     def is_busy(self) -> bool:
-        return self._busy or self._is_waiting
+        return self._busy or self._awaits_turn
 
     @property
     def is_muted(self) -> bool:
@@ -480,9 +480,9 @@ class Connection:
         self._loop.remove_writer(descriptor)
         self._outgoing.clear()
         self._socket.close()
-        if self._is_waiting:
+        if self._awaits_turn:
             assert self._cold_turns is not None
-            self._is_waiting = False
+            self._awaits_turn = False
             self._cold_turns.leave(self)
         if self._mute is not None:
             self._mute.cancel()
