@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import field
 from pathlib import Path
+from typing import NamedTuple
 
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
 from strandline.storage.remote.chunk_cache import Chunk, RecordBytes
@@ -87,6 +88,17 @@ class _Stream:
     number: int
     reader: Reader
     # Those of `reader` before it was read ahead: what was lost since is guessed again.
+    lost_guesses: int
+
+
+class _Continuation(NamedTuple):
+    """A read, as the one that goes on where an earlier one of its consumer ended."""
+
+    folder: str
+    reader: Reader
+    # How far to read ahead of it, in chunks; 0 for a read that goes on nowhere.
+    depth: int
+    # Those of `reader` before this read looks ahead.
     lost_guesses: int
 
 
@@ -184,12 +196,10 @@ class ColdReader:
         index = await self._index(entry)
         number = index.chunk_for(offset)
         folder = _folder(entry)
-        stream = self._streams.get((folder, offset))
-        reader, depth = _asks(stream), self._next_depth(stream)
-        lost_guesses = reader.lost_guesses
+        going_on = self._going_on(folder, self._streams.get((folder, offset)))
         # The wanted chunk is asked for first, or the guesses would have its place in the queue.
         wanted = self._request(index, number)
-        self._ahead.read(reader, index, number + 1, depth, next_entries)
+        self._ahead.read(going_on.reader, index, number + 1, going_on.depth, next_entries)
         chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
         # A chunk may end before `offset` where compaction left a gap at its end.
         while chunk.end_offset <= offset:
@@ -198,14 +208,9 @@ class ColdReader:
                 return ColdRead(next_offset=entry.end_offset)
             wanted = self._request(index, number)
             chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
-        result = self._collect(
-            chunk,
-            self._chunks_in_memory((entry, *next_entries), number + 1),
-            offset,
-            bytes_max=bytes_max,
-            end_offset=end_offset,
-        )
-        self._remember_stream(folder, result, chunk, number, depth, reader, lost_guesses)
+        followers = self._chunks_in_memory((entry, *next_entries), number + 1)
+        result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
+        self._remember_stream(going_on, result, chunk, number)
         return result
 
     def read_from_memory(
@@ -222,12 +227,13 @@ class ColdReader:
             self._ahead.look()
         folder = _folder(entry)
         stream = self._streams.get((folder, offset))
-        reader, depth = _asks(stream), self._next_depth(stream)
-        lost_guesses = reader.lost_guesses
+        going_on = self._going_on(folder, stream)
         index: SegmentIndex | None = None
         if stream is not None and stream.key is not None and stream.key.log_key == entry.log_key:
             key, number = stream.key, stream.number
-            is_ahead = stream.depth == depth and stream.lost_guesses == lost_guesses
+            is_ahead = (
+                stream.depth == going_on.depth and stream.lost_guesses == going_on.lost_guesses
+            )
             if is_ahead:
                 found = self._read_on(folder, stream, key, offset, bytes_max, end_offset)
                 if found is not None:
@@ -246,16 +252,13 @@ class ColdReader:
             index = index or self._indexes.find(entry.meta_key)
             if index is None:
                 return None
-            self._ahead.soon(LookAhead(reader, index, number + 1, depth, next_entries))
+            self._ahead.soon(
+                LookAhead(going_on.reader, index, number + 1, going_on.depth, next_entries)
+            )
         self._downloads.counters.memory_hits += 1
-        result = self._collect(
-            chunk,
-            self._chunks_in_memory((entry, *next_entries), number + 1),
-            offset,
-            bytes_max=bytes_max,
-            end_offset=end_offset,
-        )
-        self._remember_stream(folder, result, chunk, number, depth, reader, lost_guesses)
+        followers = self._chunks_in_memory((entry, *next_entries), number + 1)
+        result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
+        self._remember_stream(going_on, result, chunk, number)
         return result
 
     def _read_on(
@@ -341,31 +344,33 @@ class ColdReader:
 
     # --- consumers that read on --------------------------------------------------------------
 
-    def _next_depth(self, stream: _Stream | None) -> int:
-        """How many chunks to read ahead of the read that goes on where `stream` ended."""
-        if stream is None:
-            return 0
-        return min(max(READ_AHEAD_FIRST, 2 * stream.depth), self._read_ahead_chunks)
+    def _going_on(self, folder: str, stream: _Stream | None) -> _Continuation:
+        """The read that begins now where `stream` ended, twice as far ahead as that; None: nowhere.
+
+        Its consumer is noted to have asked for something.
+        """
+        reader, depth = Reader(), 0
+        if stream is not None:
+            reader = stream.reader
+            depth = min(max(READ_AHEAD_FIRST, 2 * stream.depth), self._read_ahead_chunks)
+        reader.asked_s = asyncio.get_running_loop().time()
+        return _Continuation(folder, reader, depth, reader.lost_guesses)
 
     def _remember_stream(
-        self,
-        folder: str,
-        result: ColdRead,
-        chunk: Chunk,
-        number: int,
-        depth: int,
-        reader: Reader,
-        lost_guesses: int,
+        self, going_on: _Continuation, result: ColdRead, chunk: Chunk, number: int
     ) -> None:
-        """Where the next read begins; `chunk` is the one that this read began in.
-
-        `lost_guesses` is what was counted before this read looked ahead.
-        """
+        """Where the next read begins; this one began in `chunk`, the `number`th of its segment."""
         # The one that began here is not forgotten: other consumers may be at the same place, and
         # a fetch whose wait ran out comes again.
         is_inside = len(result.buffers) == 1 and result.next_offset < chunk.end_offset
-        stream = _Stream(depth, chunk.key if is_inside else None, number, reader, lost_guesses)
-        self._place(folder, result.next_offset, stream)
+        stream = _Stream(
+            going_on.depth,
+            chunk.key if is_inside else None,
+            number,
+            going_on.reader,
+            going_on.lost_guesses,
+        )
+        self._place(going_on.folder, result.next_offset, stream)
 
     def _place(self, folder: str, next_offset: Offset, stream: _Stream) -> None:
         place = (folder, next_offset)
@@ -424,10 +429,3 @@ class ColdReader:
 def _folder(entry: SegmentEntry) -> str:
     """Names the partition: where one stream of offsets is one log."""
     return entry.log_key.rpartition("/")[0]
-
-
-def _asks(stream: _Stream | None) -> Reader:
-    """Who goes on where `stream` ended, and asks for something now."""
-    reader = Reader() if stream is None else stream.reader
-    reader.asked_s = asyncio.get_running_loop().time()
-    return reader
