@@ -35,6 +35,7 @@ from strandline.storage.local.append_rules import (
     UNUSUAL_BITS,
     AppendInfo,
     AppendOrigin,
+    ReplicatedBatch,
     check_records,
     check_replicated,
     check_unusual,
@@ -43,7 +44,7 @@ from strandline.storage.local.append_rules import (
     stamp_append_time,
 )
 from strandline.storage.local.closed_log import ClosedLog, resume_log
-from strandline.storage.local.producer_state import TransactionMarker
+from strandline.storage.local.producer_state import CompletedTransaction, TransactionMarker
 from strandline.storage.local.recovery import aborted_entry, load_log
 from strandline.storage.local.segment import RELATIVE_OFFSET_MAX, LogSegment
 from strandline.storage.local.segment_reader import LocalRead
@@ -321,42 +322,17 @@ class LocalLog(SegmentedLog):
         completed = self.producers.record_marker(
             producer_id, producer_epoch, marker, offset, timestamp_ms
         )
+        self._index_aborted(segment, completed)
+
+    def _index_aborted(self, segment: LogSegment, completed: CompletedTransaction | None) -> None:
         if completed is not None and completed.aborted:
             segment.txn_index.append(aborted_entry(completed, self.producers.first_open_offset))
 
     def _append_replicated(self, records: memoryview) -> AppendInfo:
         """Appends what another broker has stored, with its offsets and epochs."""
         batches = check_replicated(records, self._end_offset)
-        for position, header, marker in batches:
-            segment = self._active
-            if (
-                segment.size_bytes + header.size_bytes > self.config.segment_bytes
-                or header.max_timestamp_ms > segment.roll_timestamp_ms
-                or segment.is_index_full
-                or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            ):
-                self._end_offset = header.base_offset
-                self.roll()
-                segment = self._active
-            if header.leader_epoch > self.leader_epochs.latest_epoch:
-                self.leader_epochs.assign(header.leader_epoch, header.base_offset)
-            try:
-                segment.append(
-                    records[position : position + header.size_bytes],
-                    header.last_offset,
-                    header.max_timestamp_ms,
-                )
-                self._end_offset = header.next_offset
-                completed = self.producers.replay(header, marker)
-                if completed is not None and completed.aborted:
-                    segment.txn_index.append(
-                        aborted_entry(completed, self.producers.first_open_offset)
-                    )
-            except DiskError as error:
-                self._note_failed_write(segment, error, header.base_offset)
-                raise
-            except MemoryError as error:
-                raise self._half_appended() from error
+        for batch in batches:
+            self._append_stored(records, batch)
         first, last = batches[0].header, batches[-1].header
         return AppendInfo(
             first.base_offset,
@@ -367,6 +343,36 @@ class LocalLog(SegmentedLog):
             False,
             len(records),
         )
+
+    def _append_stored(self, records: memoryview, batch: ReplicatedBatch) -> None:
+        """Steps 2 to 4 of `append`, for one that is stamped already and was checked."""
+        header = batch.header
+        segment = self._active
+        if (
+            segment.size_bytes + header.size_bytes > self.config.segment_bytes
+            or header.max_timestamp_ms > segment.roll_timestamp_ms
+            or segment.is_index_full
+            or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+        ):
+            # There may be a gap in front of it, which belongs to the segment that is closed.
+            self._end_offset = header.base_offset
+            self.roll()
+            segment = self._active
+        if header.leader_epoch > self.leader_epochs.latest_epoch:
+            self.leader_epochs.assign(header.leader_epoch, header.base_offset)
+        try:
+            segment.append(
+                records[batch.position : batch.position + header.size_bytes],
+                header.last_offset,
+                header.max_timestamp_ms,
+            )
+            self._end_offset = header.next_offset
+            self._index_aborted(segment, self.producers.replay(header, batch.marker))
+        except DiskError as error:
+            self._note_failed_write(segment, error, header.base_offset)
+            raise
+        except MemoryError as error:
+            raise self._half_appended() from error
 
     def _half_appended(self) -> DiskError:
         """Stops the log after a batch that is in the file and not, or not wholly, accounted for.

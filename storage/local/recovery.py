@@ -313,7 +313,7 @@ class _Loader:
             segment.txn_index, problem = self._open_txn_index(segment)
         if problem is None:
             try:
-                segment.resume()
+                segment.activate_up_to_last_entry()
                 for batch in self._batches(
                     segment, segment.size_bytes, file_bytes, verify_crc=True
                 ):

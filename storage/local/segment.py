@@ -362,7 +362,7 @@ class LogSegment(SegmentReader):
         self._bytes_since_index = position - self._border_before(position)
         self._reload_max_timestamp()
 
-    def resume(self) -> None:
+    def activate_up_to_last_entry(self) -> None:
         """Makes a cleanly closed segment active again, up to its last index entry.
 
         Its index files were read before, and end with a whole entry.
