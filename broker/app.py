@@ -73,13 +73,17 @@ from strandline.broker.standard_streams import say
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
+from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
 from strandline.storage.local.cleaner import LogCleaner
+from strandline.storage.local.last_time import LastTime
 from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.tiering.unified_log import UnifiedLog
 
+# What only a broker with a remote tier, or with metrics, needs is imported where it is needed: else
+# every start would wait for it (docs/decisions/0020).
 if TYPE_CHECKING:
     from strandline.broker.archive_upkeep import ArchiveClaim, ArchiveUpkeep
     from strandline.broker.telemetry.http_server import MetricsServer
@@ -132,6 +136,8 @@ class Broker:
         self._claim: ArchiveClaim | None = None
         self._archive: ArchiveUpkeep | None = None
         self._purges = FinishedPurges()
+        self._last_time: LastTime
+        self._guard: JumpGuard
 
     # --- starting ----------------------------------------------------------------------------
 

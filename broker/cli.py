@@ -9,7 +9,6 @@ code 1.
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
 import logging
 import os
@@ -22,9 +21,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from strandline import __version__
+from strandline.broker.remedies import remedy_for
 from strandline.broker.tools.failures import WrongUse
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import CorruptFile, InvalidConfig, StrandlineError, UnknownTopic
+from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
 
 USAGE_ERROR = 2
 FAILURE = 1
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"strandline: {error}", file=sys.stderr)
         return FAILURE if isinstance(error, UnknownTopic) else USAGE_ERROR
     except StrandlineError as error:
-        print(f"strandline: {error}{_remedy(error, given[0])}", file=sys.stderr)
+        print(f"strandline: {error}{remedy_for(error, command=given[0])}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt as error:
         _tell_interrupted(options)
@@ -119,38 +119,6 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
     if state is not None and state.exists():
         return f"; what was done is in {state}: the same command goes on from there"
     return ""
-
-
-# What the machine refused, and what to do about it.
-_REMEDIES: Mapping[int, str] = {
-    errno.ENOSPC: "the volume is full (df, or df -i: its inodes). Make room, and start again",
-    errno.EDQUOT: "the quota of the volume is used up. Make room, and start again",
-    errno.EFBIG: "files may not grow so large here. Raise the limit (ulimit -f)",
-    errno.EROFS: "the file system is read-only. Look into the kernel's log for why, mount it"
-    " writable, and start again",
-    errno.EACCES: "the user that strandline runs as may not do this. Give it the folder (chown)",
-    errno.EPERM: "the user that strandline runs as may not do this. Give it the folder (chown)",
-    errno.EMFILE: "the process may have too few open files. Raise the limit (ulimit -n)",
-    errno.ENFILE: "the machine has too many open files (sysctl fs.file-max)",
-    errno.EADDRINUSE: "another process has the port (ss -ltnp says which). Stop it, or take another"
-    " port (listeners, strandline.metrics.listener)",
-    errno.EADDRNOTAVAIL: "this machine has no such address. What clients are told to connect to is"
-    " advertised.listeners; listeners is where the broker listens",
-}
-
-
-def _remedy(error: BaseException, command: str) -> str:
-    """What to do next, if the system's own error behind this one says it; else nothing."""
-    if isinstance(error, CorruptFile):
-        is_of_archive = command in ("archive", "lake")
-        heading = "The archive" if is_of_archive else "A damaged file stops the start"
-        return f'; what to do is in docs/operations.md under "{heading}"'
-    cause = error.__cause__
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__cause__
-    number = None if cause is None else cause.errno
-    remedy = _REMEDIES.get(number or 0)
-    return f"; {remedy}" if remedy else ""
 
 
 class _CommandParser(argparse.ArgumentParser):

@@ -1,0 +1,45 @@
+"""What a user can do about an error that ends a command, beyond what its message says.
+
+The system's own error behind it tells: a full disk, a port that is taken, a missing right.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+
+from strandline.storage.errors import CorruptFile
+
+# What the machine refused, and what to do about it.
+_REMEDIES: Mapping[int, str] = {
+    errno.ENOSPC: "the volume is full (df, or df -i: its inodes). Make room, and start again",
+    errno.EDQUOT: "the quota of the volume is used up. Make room, and start again",
+    errno.EFBIG: "files may not grow so large here. Raise the limit (ulimit -f)",
+    errno.EROFS: "the file system is read-only. Look into the kernel's log for why, mount it"
+    " writable, and start again",
+    errno.EACCES: "the user that strandline runs as may not do this. Give it the folder (chown)",
+    errno.EPERM: "the user that strandline runs as may not do this. Give it the folder (chown)",
+    errno.EMFILE: "the process may have too few open files. Raise the limit (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files (sysctl fs.file-max)",
+    errno.EADDRINUSE: "another process has the port (ss -ltnp says which). Stop it, or take another"
+    " port (listeners, strandline.metrics.listener)",
+    errno.EADDRNOTAVAIL: "this machine has no such address. What clients are told to connect to is"
+    " advertised.listeners; listeners is where the broker listens",
+}
+
+
+def remedy_for(error: BaseException, *, command: str) -> str:
+    """What to do next, to be put behind the message of `error`; empty if that is not known.
+
+    `command` is the first word of the command line.
+    """
+    if isinstance(error, CorruptFile):
+        is_of_archive = command in ("archive", "lake")
+        heading = "The archive" if is_of_archive else "A damaged file stops the start"
+        return f'; what to do is in docs/operations.md under "{heading}"'
+    cause = error.__cause__
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    number = None if cause is None else cause.errno
+    remedy = _REMEDIES.get(number or 0)
+    return f"; {remedy}" if remedy else ""
