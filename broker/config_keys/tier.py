@@ -17,6 +17,7 @@ def tier_keys() -> Iterator[BrokerConfigDef]:
     yield from _wait_keys()
     yield from _chunk_keys()
     yield from _upkeep_keys()
+    yield from _replica_keys()
 
 
 def _store_keys() -> Iterator[BrokerConfigDef]:
@@ -66,7 +67,7 @@ def _pool_keys() -> Iterator[BrokerConfigDef]:
         "remote.log.manager.copier.thread.pool.size",
         ConfigType.INT,
         10,
-        "Segments copied at the same time. Altered to between half and twice what it is.",
+        "Segments copied at the same time. May be altered to between half and twice its value.",
         minimum=1,
         maximum=1000,
         dynamic=True,
@@ -76,8 +77,8 @@ def _pool_keys() -> Iterator[BrokerConfigDef]:
         "remote.log.manager.expiration.thread.pool.size",
         ConfigType.INT,
         10,
-        "Deletes in the archive at the same time, for as many partitions. Altered to between half"
-        " and twice what it is.",
+        "Deletes in the archive at the same time, for as many partitions. May be altered to"
+        " between half and twice its value.",
         minimum=1,
         maximum=1000,
         dynamic=True,
@@ -88,7 +89,7 @@ def _pool_keys() -> Iterator[BrokerConfigDef]:
         ConfigType.INT,
         10,
         "Requests to the object store at the same time on behalf of readers, at most: a near store"
-        " is asked for fewer chunks ahead. Altered to between half and twice what it is.",
+        " is asked for fewer chunks ahead. May be altered to between half and twice its value.",
         minimum=1,
         maximum=1000,
         dynamic=True,
@@ -98,7 +99,8 @@ def _pool_keys() -> Iterator[BrokerConfigDef]:
         "remote.log.index.file.cache.total.size.bytes",
         ConfigType.LONG,
         1024 * MIB,
-        "Memory for indexes of remote segments, the least used dropped first; of 4,096 at most.",
+        "Memory for indexes of remote segments, of which at most 4,096 are kept; the least recently"
+        " used is dropped first.",
         minimum=1,
         dynamic=True,
     )
@@ -196,8 +198,8 @@ def _wait_keys() -> Iterator[BrokerConfigDef]:
         "strandline.remote.fetch.yield.floor.bytes.per.second",
         ConfigType.LONG,
         16 * MIB,
-        "What all cold reads together may take however busy the broker is, so that each of them"
-        " advances; a full machine has a floor of its own.",
+        "Bytes per second that all cold reads together get at least, however busy the broker is, so"
+        " that each of them advances. A machine without a free core has the floor below.",
         minimum=64 * 1024,
         dynamic=True,
     )
@@ -206,9 +208,9 @@ def _wait_keys() -> Iterator[BrokerConfigDef]:
         "strandline.remote.fetch.yield.full.floor.bytes.per.second",
         ConfigType.LONG,
         4 * MIB,
-        "The same where the machine is full: the broker waits for a core longer than"
-        " strandline.remote.fetch.yield.ms, and than 1.3 times what it waits without cold reads."
-        " More than the other floor is as much as that.",
+        "The same on a machine without a free core: where the broker waits for a core longer than"
+        " strandline.remote.fetch.yield.ms, and longer than 1.3 times what it waits without cold"
+        " reads. It is never above the other floor.",
         minimum=64 * 1024,
         dynamic=True,
     )
@@ -297,6 +299,27 @@ def _upkeep_keys() -> Iterator[BrokerConfigDef]:
     )
     yield key(
         TIER,
+        "strandline.remote.merge.target.bytes",
+        ConfigType.LONG,
+        64 * MIB,
+        "Adjacent small segments are merged in the remote tier into objects of up to this size; 0:"
+        " never. One is held on the local disk while it is made.",
+        minimum=0,
+        maximum=1024 * MIB,
+    )
+    yield key(
+        TIER,
+        "strandline.remote.copy.timeout.ms",
+        ConfigType.LONG,
+        900_000,
+        "A copy of one segment that takes longer is given up and tried again, in ms.",
+        minimum=1,
+    )
+
+
+def _replica_keys() -> Iterator[BrokerConfigDef]:
+    yield key(
+        TIER,
         "strandline.remote.replica.poll.ms",
         ConfigType.LONG,
         10_000,
@@ -317,25 +340,7 @@ def _upkeep_keys() -> Iterator[BrokerConfigDef]:
         "strandline.remote.changes.interval.ms",
         ConfigType.LONG,
         5_000,
-        "Ms between two writes of the list of changes, by which read-only replicas ask for less; a"
-        " request each, while something changes. -1: none is written.",
+        "Ms between two writes of the list of changes, which tells read-only replicas what to ask"
+        " for: one request each, while something changes. -1: none is written.",
         minimum=-1,
-    )
-    yield key(
-        TIER,
-        "strandline.remote.merge.target.bytes",
-        ConfigType.LONG,
-        64 * MIB,
-        "Adjacent small segments are merged in the remote tier into objects of up to this size; 0:"
-        " never. One is held on the local disk while it is made.",
-        minimum=0,
-        maximum=1024 * MIB,
-    )
-    yield key(
-        TIER,
-        "strandline.remote.copy.timeout.ms",
-        ConfigType.LONG,
-        900_000,
-        "A copy of one segment that takes longer is given up and tried again, in ms.",
-        minimum=1,
     )
