@@ -1,4 +1,4 @@
-"""The first benchmark: librdkafka against the broker, hot from the page cache and cold from S3.
+"""`make bench`: librdkafka against the broker, hot from the page cache and cold from S3.
 
     hot    produce and consume 1 KB records in batches of 16 KB and of 1 MB
     cold   consume records whose segments lie only in the object store, beside a plain parallel
@@ -9,7 +9,7 @@
     compact  a dirty log of 100-byte records, as MB of dirty log; CPU is the cleaner process's
 
 Every figure is the median of RUNS alternating runs; MB are 10^6 bytes. CPU is that of the broker
-process and its children, per 10^9 bytes of record values. Run it as `make bench`.
+process and its children, per 10^9 bytes of record values.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def create_topic(broker: BrokerProcess | Peer, topic: str, **config: str) -> Non
     admin.create_topics([new])[topic].result(10)
 
 
-def run_hot(folder: Path, total_bytes: int, prototype: Path | None) -> Iterator[Figure]:
-    """Produce and consume against a fresh broker; and against the prototype if there is one."""
+def run_hot(folder: Path, total_bytes: int) -> Iterator[Figure]:
+    """Produce and consume against a fresh broker."""
     with BrokerProcess(folder / "hot") as broker:
         time.sleep(1)
         yield Figure(name="idle memory, MiB", mb_per_s=resident_mib(broker.pid), cpu_s_per_gb=None)
@@ -92,12 +92,6 @@ def run_hot(folder: Path, total_bytes: int, prototype: Path | None) -> Iterator[
             yield from _produce_consume(
                 f"strandline {label}", broker.bootstrap, broker.pid, topic, batch_bytes, total_bytes
             )
-    if prototype is not None:
-        for label, batch_bytes in BATCHES.items():
-            with running_prototype(prototype, folder / "prototype.log") as (port, pid):
-                yield from _produce_consume(
-                    f"prototype {label}", f"127.0.0.1:{port}", pid, "t", batch_bytes, total_bytes
-                )
 
 
 def _produce_consume(
@@ -133,23 +127,6 @@ def _figure(name: str, measured: Measured, total_bytes: int) -> Figure:
         mb_per_s=measured.mb_per_s(total_bytes),
         cpu_s_per_gb=measured.cpu_s_per_gb(total_bytes),
     )
-
-
-@contextmanager
-def running_prototype(script: Path, log_path: Path) -> Iterator[tuple[int, int]]:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([sys.executable, str(script), str(port), str(log_path)])
-    try:
-        time.sleep(1)
-        yield port, process.pid
-    finally:
-        process.kill()
-        process.wait()
-        log_path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -226,44 +203,51 @@ def run_cold(folder: Path, total_bytes: int, runs: int, store: str) -> Iterator[
             await_quiet(broker.pid)
             # Small segments may have been merged since.
             manifest = archived_manifest(client, broker, total_bytes)
-            archived_bytes = manifest.size_bytes
-            count = manifest.end_offset
-            first_count = min(count, FIRST_BYTES // RECORD_BYTES)
-            reads = {"cold consume, first 0.5 GB": first_count, "cold consume": count}
             for _ in range(runs):
-                for name, read_count in reads.items():
-                    load = ConsumeLoad(topic="cold", count=read_count)
-                    measured = consume(broker.bootstrap, broker.pid, load)
-                    yield _figure(f"{store}: {name}", measured, read_count * RECORD_BYTES)
-                    if read_count == count:
-                        # As cold: the broker keeps 128 MiB of chunks, and their end by now. Its
-                        # download process, its memory and the indexes are there, as are the
-                        # connections and the SDK of the plain client.
-                        await_quiet(broker.pid)
-                        measured = consume(broker.bootstrap, broker.pid, load)
-                        yield _figure(f"{store}: {name}, again", measured, count * RECORD_BYTES)
-                    # Another broker process and no chunks on disk: the next read is as cold.
-                    broker.stop()
-                    shutil.rmtree(broker.data / "remote-cache", ignore_errors=True)
-                    broker.start()
-                    # The plain client has its SDK loaded too, and is connected.
-                    await_quiet(broker.pid)
-                value_share = count * RECORD_BYTES / archived_bytes
-                yield Figure(
-                    name=f"{store}: plain boto3 download",
-                    mb_per_s=plain_download(client, manifest) * value_share,
-                    cpu_s_per_gb=None,
-                )
-                if store in NEAR_STORES:
-                    for way in WAYS:
-                        mb_per_s, cpu_s_per_gb = relay_rate(
-                            client, BUCKET, manifest, topic="cold", way=way
-                        )
-                        yield Figure(
-                            name=f"{store}: bare relay that {way}",
-                            mb_per_s=mb_per_s * value_share,
-                            cpu_s_per_gb=cpu_s_per_gb / value_share,
-                        )
+                yield from _read_through(broker, store, manifest.end_offset)
+                yield from _read_around(client, store, manifest)
+
+
+def _read_through(broker: BrokerProcess, store: str, count: int) -> Iterator[Figure]:
+    """The topic's `count` records, and a part of them, through a broker that was just started."""
+    first_count = min(count, FIRST_BYTES // RECORD_BYTES)
+    reads = {"cold consume, first 0.5 GB": first_count, "cold consume": count}
+    for name, read_count in reads.items():
+        load = ConsumeLoad(topic="cold", count=read_count)
+        measured = consume(broker.bootstrap, broker.pid, load)
+        yield _figure(f"{store}: {name}", measured, read_count * RECORD_BYTES)
+        if read_count == count:
+            # As cold: the broker keeps 128 MiB of chunks, and their end by now. Its download
+            # process, its memory and the indexes are there, as are the connections and the SDK of
+            # the plain client.
+            await_quiet(broker.pid)
+            measured = consume(broker.bootstrap, broker.pid, load)
+            yield _figure(f"{store}: {name}, again", measured, count * RECORD_BYTES)
+        # Another broker process and no chunks on disk: the next read is as cold.
+        broker.stop()
+        shutil.rmtree(broker.data / "remote-cache", ignore_errors=True)
+        broker.start()
+        # The plain client has its SDK loaded too, and is connected.
+        await_quiet(broker.pid)
+
+
+def _read_around(client: object, store: str, manifest: Manifest) -> Iterator[Figure]:
+    """The same objects without a broker, as MB of record values."""
+    value_share = manifest.end_offset * RECORD_BYTES / manifest.size_bytes
+    yield Figure(
+        name=f"{store}: plain boto3 download",
+        mb_per_s=plain_download(client, manifest) * value_share,
+        cpu_s_per_gb=None,
+    )
+    if store not in NEAR_STORES:
+        return
+    for way in WAYS:
+        mb_per_s, cpu_s_per_gb = relay_rate(client, BUCKET, manifest, topic="cold", way=way)
+        yield Figure(
+            name=f"{store}: bare relay that {way}",
+            mb_per_s=mb_per_s * value_share,
+            cpu_s_per_gb=cpu_s_per_gb / value_share,
+        )
 
 
 def archived_manifest(client: object, broker: BrokerProcess, total_bytes: int) -> Manifest:
@@ -331,14 +315,6 @@ def report(figures: list[Figure], console: Console) -> None:
         costs = [figure.cpu_s_per_gb for figure in group if figure.cpu_s_per_gb is not None]
         table.add_row(name, _spread(speeds, 0), _spread(costs, 2) if costs else "", str(len(group)))
     console.print(table)
-    for label in BATCHES:
-        for action in ("produce", "consume"):
-            ours = _median_cost(grouped, f"strandline {label} {action}")
-            theirs = _median_cost(grouped, f"prototype {label} {action}")
-            if ours and theirs:
-                console.print(
-                    f"CPU of strandline / prototype, {label} {action}: {ours / theirs:.2f}"
-                )
     for store in STORES:
         plain = grouped.get(f"{store}: plain boto3 download", [])
         relays = [f"bare relay that {way}" for way in WAYS]
@@ -363,11 +339,6 @@ def _print_ratio(
         console.print(f"{name} / {what}, MB/s: {_spread(ratios, 2)}")
 
 
-def _median_cost(grouped: dict[str, list[Figure]], name: str) -> float | None:
-    costs = [f.cpu_s_per_gb for f in grouped.get(name, ()) if f.cpu_s_per_gb is not None]
-    return statistics.median(costs) if costs else None
-
-
 def _spread(numbers: list[float], digits: int) -> str:
     middle = statistics.median(numbers)
     return f"{middle:.{digits}f} ({min(numbers):.{digits}f} - {max(numbers):.{digits}f})"
@@ -384,9 +355,6 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("hot", "cold", "compact"), help="a part of it")
     parser.add_argument("--store", choices=tuple(STORES), help="the one store of the cold part")
-    parser.add_argument(
-        "--prototype", type=Path, help="a bare broker to compare with: SCRIPT PORT LOG"
-    )
     parser.add_argument("--output", type=Path, help="write every run as JSON")
     arguments = parser.parse_args()
     total_bytes = arguments.megabytes * 1_000_000
@@ -405,7 +373,7 @@ def main() -> None:
                 task = progress.add_task("hot", total=arguments.runs)
                 for number in range(arguments.runs):
                     run_folder = folder / str(number)
-                    figures += run_hot(run_folder, total_bytes, arguments.prototype)
+                    figures += run_hot(run_folder, total_bytes)
                     shutil.rmtree(run_folder, ignore_errors=True)
                     progress.advance(task)
             if arguments.only in (None, "cold"):
