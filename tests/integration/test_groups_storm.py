@@ -70,7 +70,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield running
 
 
-def test_a_storm_of_classic_members(broker: BrokerProcess) -> None:
+def test_many_classic_members_at_once_get_their_assignments_and_hold_up_nobody(
+    broker: BrokerProcess,
+) -> None:
     before_mib = broker.resident_mib()
     members = [GroupMember(broker.port, "classic-storm", topics=["t"]) for _ in range(MEMBERS)]
     bystander = Bystander(broker)
@@ -97,7 +99,9 @@ def test_a_storm_of_classic_members(broker: BrokerProcess) -> None:
     assert bystander.rounds > 10
 
 
-def test_a_storm_of_members_of_the_new_protocol(broker: BrokerProcess) -> None:
+def test_many_members_of_the_new_protocol_get_their_partitions_and_hold_up_nobody(
+    broker: BrokerProcess,
+) -> None:
     before_mib = broker.resident_mib()
     clients = [WireClient(broker.port) for _ in range(MEMBERS)]
     bystander = Bystander(broker)

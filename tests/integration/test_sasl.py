@@ -162,7 +162,7 @@ def test_a_command_of_ours_says_at_once_that_the_login_is_refused(
 
 @pytest.mark.parametrize("send", SENDERS)
 @pytest.mark.parametrize("user", [ALICE, BOB])
-def test_a_wrong_password_does_not(ports: dict[str, int], send: Send, user: str) -> None:
+def test_a_wrong_password_lets_nobody_in(ports: dict[str, int], send: Send, user: str) -> None:
     assert not send(ports["CLIENTS"], user, "wrong", b"x")
 
 

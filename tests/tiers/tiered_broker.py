@@ -72,13 +72,13 @@ BROKER_SETTINGS = {
     "strandline.remote.cache.disk.bytes": "0",
 }
 TIERED = {"remote.storage.enable": "true"}
-# Local copies go as soon as they are archived, but for the active segment: it is not rolled.
 # Of a broker that follows another one's archive.
 REPLICA = {
     "strandline.remote.replica.poll.ms": "100",
     "offsets.topic.num.partitions": "1",
     "node.id": "7",
 }
+# Local copies go as soon as they are archived, but for the active segment: it is not rolled.
 FREE_LOCALLY = {"local.retention.bytes": "1"}
 # The active segment is closed and archived too, once nothing else waits.
 ARCHIVE_ALL = {"local.retention.ms": "1"}

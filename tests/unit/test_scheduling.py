@@ -54,7 +54,7 @@ def test_a_thread_has_its_slice_alone() -> None:
     assert slice_ns_of(0) == before
 
 
-def test_niceness_stays() -> None:
+def test_whoever_asks_for_a_short_slice_keeps_its_niceness() -> None:
     def ask() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 3)
         assert ask_for_slice(SHORT_SLICE_NS)

@@ -155,7 +155,7 @@ def test_columns_can_be_chosen_beside_decoded_values(tmp_path: Path) -> None:
     assert scan(archive.url, "t", columns=["offset"], options=strict).read_all().num_rows == 2
 
 
-def test_text_values(tmp_path: Path) -> None:
+def test_text_that_is_no_utf_8_does_not_parse_and_null_stays_null(tmp_path: Path) -> None:
     archive = archive_of(tmp_path, ["ключ".encode(), None, b"", b"\xff"])
     rows = values_of(archive, valueFormat="string", valueErrors="null")
     assert rows == ["ключ", None, "", None]
@@ -457,7 +457,9 @@ def test_protobuf_messages_become_columns(tmp_path: Path, order: bytes) -> None:
         )
 
 
-def test_protobuf_from_a_registry(tmp_path: Path, order: bytes, registry: FakeRegistry) -> None:
+def test_protobuf_values_are_read_with_the_schema_of_a_registry(
+    tmp_path: Path, order: bytes, registry: FakeRegistry
+) -> None:
     serialized = base64.b64encode(order_file().SerializeToString()).decode()
     answer = {"id": 4, "schemaType": "PROTOBUF", "schema": serialized}
     for path in ("/subjects/t-value/versions/latest", "/schemas/ids/4"):

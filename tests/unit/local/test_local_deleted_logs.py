@@ -195,7 +195,7 @@ def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("nnn*-delete"))) == 1
 
 
-def test_names_of_partition_folders() -> None:
+def test_only_names_that_kafka_gives_partition_folders_are_taken_for_such() -> None:
     assert partition_of("a-0") == TopicPartition("a", 0)
     assert partition_of("a.b_c-d-12") == TopicPartition("a.b_c-d", 12)
     for name in (

@@ -48,7 +48,7 @@ def a_log(
         (a_log(log_start=40), None, [40]),
     ],
 )
-def test_borders_of_both_tiers(
+def test_segments_that_were_complete_at_a_time_begin_in_either_tier(
     log: UnifiedLog, timestamp_ms: int | None, expected: list[int]
 ) -> None:
     found = offsets_before(log, timestamp_ms, end_offset=40, now_ms=1000, count_max=100)
