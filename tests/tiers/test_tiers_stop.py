@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from strandline.broker.coordination.group_archive import read_group_state
@@ -11,6 +14,7 @@ from strandline.storage.crash_points import (
     STOP_AFTER_GROUPS,
     STOP_AFTER_MARK,
 )
+from strandline.storage.errors import ObjectNotFound
 from strandline.storage.local.checkpoint import CLEAN_SHUTDOWN
 from strandline.storage.remote import change_list
 from tests.integration.group_calls import commit
@@ -32,8 +36,22 @@ SETTINGS = {
 }
 
 
-def work(broker: TieredBroker, piece: int) -> None:
-    """A segment more is archived, and a group commits the number of the piece."""
+def incarnation(archive: Archive) -> str | None:
+    """Which start wrote the list; None if none did."""
+    try:
+        return change_list.load(archive.store).changes.incarnation
+    except ObjectNotFound:
+        return None
+
+
+def work(start: Callable[[], object], broker: TieredBroker, archive: Archive, piece: int) -> None:
+    """A segment more is archived, and a group commits the number of the piece.
+
+    The list that each start writes is there before.
+    """
+    earlier = incarnation(archive)
+    start()
+    eventually(lambda: incarnation(archive) != earlier, timeout_s=WAIT_S)
     with broker.client(TOPIC) as client:
         if not piece:
             client.create_topic(TIERED)
@@ -64,18 +82,15 @@ def test_a_stop_tells_the_bucket_all_of_its_run_and_may_die_at_each_step(
     broker = make_broker(settings=SETTINGS, endpoint_url=fault_proxy.endpoint_url)
     mark = broker.data / CLEAN_SHUTDOWN
     for piece, (point, offsets) in enumerate(((STOP_AFTER_MARK, []), (STOP_AFTER_GROUPS, [1]))):
-        broker.start_to_crash_at(point)
-        work(broker, piece)
+        work(partial(broker.start_to_crash_at, point), broker, archive, piece)
         assert broker.stop() == EXIT_STATUS_KILLED
         assert mark.exists(), "what is on the disk comes first"
         assert (told_offsets(archive), is_told(archive)) == (offsets, False), point
-    broker.start()
-    work(broker, 2)
+    work(broker.start, broker, archive, 2)
     assert broker.stop() == 0
     assert (told_offsets(archive), is_told(archive)) == ([2], True)
     # A store that takes nothing more holds up no stop, and what it was to know it is told later.
-    broker.start()
-    work(broker, 3)
+    work(broker.start, broker, archive, 3)
     rule = fault_proxy.add(Rule(action=Action.HANG, method="PUT", times=-1))
     assert broker.stop() == 0
     assert (rule.hit_count > 0, mark.exists()) == (True, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import traceback
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -164,10 +163,9 @@ def test_a_newer_manifest_is_refused_by_version(
 def test_another_partitions_manifest_is_refused(
     archive: ArchiveBuilder, segment: SegmentEntry
 ) -> None:
-    manifest = archive.manifest("t")
-    key = keys.manifest_key(manifest.topic_id_partition)
-    other = replace(manifest, topic_id=uuid.uuid4())
-    archive.object_path(key).write_bytes(other.encode())
+    archive.add_topic("u")
+    key = keys.manifest_key(archive.partition_id("t"))
+    archive.object_path(key).write_bytes(archive.manifest("u").encode())
     assert "is the manifest of" in refused(archive, CorruptFile)
 
 
