@@ -174,13 +174,15 @@ def test_two_copies_that_die_together_are_made_again_and_leave_only_orphans(
     broker.start_to_crash_at(point)
     wait_for_death(broker)
     left_behind = uploaded_keys(archive)
-    assert 1 <= len(left_behind) <= 4
+    assert left_behind
     assert archive.segments(TOPIC) == ()
-    assert orphan_keys(archive) == left_behind
+    assert left_behind <= orphan_keys(archive)
     broker.start()
     settle(broker)
     archive.check_uploads(TOPIC)
-    assert orphan_keys(archive) == left_behind
+    # What one of them had sent may have come in after that look.
+    assert left_behind <= orphan_keys(archive)
+    assert len(orphan_keys(archive)) <= 4
     assert len(archive.segments(TOPIC)) == CLOSED_SEGMENTS
 
 
@@ -221,7 +223,9 @@ def test_a_copy_that_dies_after_its_batches_were_rewritten_loses_no_record(
     with broker.client(TOPIC) as client:
         assert broker.wait_until_archived(client) == broker.wait_until_freed(client)
         assert records_of(client.read(0, end)) == records_of(batches)
-    assert orphan_keys(archive) == left_behind
+    # What another copy had sent may have come in after that look.
+    assert left_behind <= orphan_keys(archive)
+    archive.check_uploads(TOPIC)
     assert all(entry.recompressed_from_bytes for entry in archive.segments(TOPIC))
 
 
@@ -334,8 +338,11 @@ def test_an_upload_of_the_open_segment_that_dies_at_a_step_is_made_again(
     broker = make_broker()
     broker.start_to_crash_at(point)
     with broker.client(TOPIC) as client:
-        client.create_topic({**TIERED, UPLOAD_MS: "1500"})
+        client.create_topic(TIERED)
         client.produce(open_batches)
+    # Asked for when all of it is there; the broker may die before it has answered.
+    with contextlib.suppress(ConnectionError):
+        assert broker.alter_topic(TOPIC, {UPLOAD_MS: "200"}) == 0
     wait_for_death(broker)
     is_committed = point == TAIL_AFTER_COMMIT
     assert tail_end(archive) == (end if is_committed else 0)
