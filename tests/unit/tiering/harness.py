@@ -152,6 +152,7 @@ class Rig:
         # What the next start knows of it.
         self.ownership = Ownership()
         self.log: UnifiedLog
+        self._reader: ColdReader | None = None
         self.manager: TieringManager
         self.enforcer: RetentionEnforcer
 
@@ -165,7 +166,13 @@ class Rig:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self.executors.shutdown()
+        if self._reader is not None:
+            # It may have a process, which would be there for as long as this one.
+            self._reader.close()
 
     # --- starting and stopping ---------------------------------------------------------------
 
@@ -186,9 +193,10 @@ class Rig:
         local.cleaned_offset = self.cleaned_offset
         self.log = UnifiedLog(local, log_start_offset=log_start)
         self.guard = JumpGuard(self.clock)
+        self._reader = ColdReader(self.store, self.executors.reads)
         self.manager = TieringManager(
             self.store,
-            reader=ColdReader(self.store, self.executors.reads),
+            reader=self._reader,
             executors=TieringExecutors(
                 copies=self.executors.copies, metadata=self.executors.metadata
             ),
@@ -225,7 +233,7 @@ class Rig:
 
     async def crash(self, *, start: bool = True) -> None:
         """The process dies and comes back: only files and objects are left."""
-        self.executors.shutdown()
+        self._end()
         self.executors = Executors.new(self.copies)
         self.leader_epoch += 1
         await self.open(start=start)
