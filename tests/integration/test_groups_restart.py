@@ -86,8 +86,10 @@ def test_deleted_offsets_stay_deleted(tmp_path: Path) -> None:
     try:
         with WireClient(broker.port) as client:
             create_topic(client, "t")
-            client.ask(old, OffsetCommitResponse, 4)
-            assert committed(client, "g", "t") == 9
+            (answer,) = client.ask(old, OffsetCommitResponse, 4).topics
+            assert [partition.error_code for partition in answer.partitions] == [0]
+            # It may be gone by now: on a busy machine its time is soon over.
+            assert committed(client, "g", "t") in (9, -1)
             assert eventually(lambda: committed(client, "g", "t") == -1)
             assert eventually(lambda: describe(client, "g", version=5).group_state == "Dead")
         broker.stop()
