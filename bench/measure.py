@@ -51,7 +51,7 @@ def peak_mib(pid: int) -> float:
 def _status_mib(pid: int, name: str) -> float:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0.0
     return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
@@ -61,7 +61,7 @@ def _children(pid: int) -> list[int]:
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             found += [int(child) for child in (task / "children").read_text().split()]
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
     return [descendant for child in found for descendant in (child, *_children(child))]
 

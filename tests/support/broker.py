@@ -198,10 +198,14 @@ def size_bytes(path: Path) -> int:
 
 def children_of(pid: int) -> Iterator[tuple[int, str]]:
     """The child processes of `pid`, each with its command line, which is empty when it is dead."""
+    # A thread may end between the listing and the look at it, and a child too.
+    ended = contextlib.suppress(FileNotFoundError, ProcessLookupError)
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        # A thread may end between the listing and the look at it, and a child too.
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            for child in children.read_text().split():
+        found: list[str] = []
+        with ended:
+            found = children.read_text().split()
+        for child in found:
+            with ended:
                 yield int(child), Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
 
 
