@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -78,6 +79,8 @@ MakeTopic: TypeAlias = Callable[..., str]
 
 EARLIEST = -2
 LATEST = -1
+# Of a read that makes no progress, as a cold one on a loaded machine may for a while.
+READ_S_MAX = 60.0
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 BY_NAME = 9
 BY_ID = 13
@@ -344,15 +347,21 @@ def read_all(client: WireClient, topic: str, *, partition: int = 0) -> list[Reco
     """Every record from the log start to the high watermark."""
     offset = offset_at(client, topic, EARLIEST, partition=partition).offset
     found: list[Record] = []
+    give_up_s = time.monotonic() + READ_S_MAX
     while True:
         answer = fetch(client, topic, offset, partition=partition)
         assert answer.error_code == 0, answer
         if offset >= answer.high_watermark:
             return found
         # A batch that holds the wanted offset may begin before it.
-        found += [record for record in records_in(answer) if record.offset >= offset]
-        assert found, answer
-        offset = found[-1].offset + 1
+        new = [record for record in records_in(answer) if record.offset >= offset]
+        if new:
+            found += new
+            offset = new[-1].offset + 1
+            give_up_s = time.monotonic() + READ_S_MAX
+        else:
+            # A cold read that takes longer than a fetch waits for it comes with a later one.
+            assert time.monotonic() < give_up_s, answer
 
 
 def offset_at(
