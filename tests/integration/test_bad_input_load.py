@@ -190,16 +190,20 @@ def test_who_connects_too_often_is_held_and_let_go(broker: BrokerProcess) -> Non
             AlterClientQuotasResponse,
             1,
         )
-    refused = 0
-    for _ in range(8):
+
+    def is_refused() -> bool:
         with socket.create_connection(
             ("127.0.0.1", broker.port), timeout=60, source_address=("127.0.0.7", 0)
         ) as connected:
             try:
                 connected.sendall(frame_of(software(), 3))
-                refused += connected.recv(1) == b""
+                return connected.recv(1) == b""
             except ConnectionError:
-                refused += 1
+                return True
+
     # Four in the second that is free; each that is refused has waited for its turn.
-    assert 1 <= refused <= 4
+    refused = sum(is_refused() for _ in range(8))
+    assert refused <= 4
+    # Where the machine makes a pause in between, none of them may have been too many.
+    assert refused or eventually(is_refused, interval_s=0)
     assert_serves(broker.port)
