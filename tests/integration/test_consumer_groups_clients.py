@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupType
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tests.integration.calls import create_topic
 from tests.integration.group_calls import new_group
@@ -15,6 +15,7 @@ from tests.integration.group_members import (
     PARTITIONS,
     PATIENCE_S,
     RECORDS,
+    SESSION_MS,
     CooperativeMember,
     LibrdkafkaMember,
     NewProtocolMember,
@@ -34,7 +35,8 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "300",
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.session.timeout.ms": "2000",
+    # As SESSION_MS of the others: a silence of the machine's is no end of a member.
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
     "group.consumer.min.session.timeout.ms": "1000",
 }
 
@@ -109,9 +111,22 @@ def test_a_group_goes_over_to_the_new_protocol_and_back_without_losing_a_record(
 def test_the_partitions_of_members_that_crash_or_hang_are_taken_over(
     group_broker: BrokerProcess, topic: str, crew: list[RunningMember]
 ) -> None:
+    group_id = new_group()
+    expect_soon_again(group_broker, group_id)
     crash_and_hang(
-        "librdkafka, new protocol", group_broker, topic, new_group(), NewProtocolMember, crew
+        "librdkafka, new protocol", group_broker, topic, group_id, NewProtocolMember, crew
     )
+
+
+def expect_soon_again(broker: BrokerProcess, group_id: str) -> None:
+    """Members of this group are out after two seconds of silence."""
+    entry = ConfigEntry(
+        "consumer.session.timeout.ms", "2000", incremental_operation=AlterConfigOpType.SET
+    )
+    group = ConfigResource(ConfigResource.Type.GROUP, group_id, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (done,) = admin.incremental_alter_configs([group]).values()
+    done.result(60)
 
 
 def test_members_go_on_after_the_broker_was_killed(
