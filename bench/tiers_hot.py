@@ -184,7 +184,8 @@ def _turn_figures(where: str, turns: Sequence[tuple[Beside, Beside]]) -> Iterato
 @contextmanager
 def cold_site(folder: Path, total_bytes: int, distance_ms: int) -> Iterator[Site]:
     """A broker with a store of its own, a topic that lies there, and a topic for hot records."""
-    metrics_port = ReservedPort().number
+    reserved = ReservedPort()
+    metrics_port = reserved.number
     with bucket(distance_ms) as (endpoint, client):
         listener = {"strandline.metrics.listener": f"http://127.0.0.1:{metrics_port}"}
         with tiered_broker(folder, endpoint, **listener) as broker:

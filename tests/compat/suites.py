@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -105,12 +104,6 @@ class Outcome:
     # The last words of a failed one.
     detail: str = ""
     seconds: float = 0.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def sources(suite: str, *files: str) -> Path:
@@ -405,16 +398,15 @@ def by_hand() -> Sequence[str]:
 
 def start_broker(folder: Path, scenario: str = DEFAULT_SCENARIO) -> BrokerProcess:
     """A broker as the suites want it, not started yet."""
-    port = free_port()
     settings = {
         **SETTINGS,
         **SCENARIOS[scenario],
         "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-        # kafka-python looks whether it is said to be set.
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
     }
-    return BrokerProcess(folder, settings=settings)
+    broker = BrokerProcess(folder, settings=settings)
+    # kafka-python looks whether it is said to be set.
+    broker.settings["advertised.listeners"] = f"PLAINTEXT://{broker.bootstrap}"
+    return broker
 
 
 def _print(console: Console, outcome: Outcome) -> None:

@@ -35,6 +35,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPStatus
 
+from tests.support.ports import ReservedPort
+
 HEAD_BYTES_MAX = 1024 * 1024
 BLOCK_BYTES = 64 * 1024
 START_WAIT_S_MAX = 60.0
@@ -151,7 +153,6 @@ class FaultProxy:
     """A context manager; `endpoint_url` is what clients are given."""
 
     upstream_port: int
-    port: int = 0
     seen: list[SeenRequest] = field(default_factory=list)
     _rules: list[Rule] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -159,6 +160,13 @@ class FaultProxy:
     _server: asyncio.Server | None = None
     _thread: threading.Thread | None = None
     _links: set[_LinkKey] = field(default_factory=set)
+    # Kept while it is away: somebody else would be given the port, and it could not come back.
+    _reserved: ReservedPort = field(default_factory=ReservedPort)
+    _is_away: bool = False
+
+    @property
+    def port(self) -> int:
+        return self._reserved.number
 
     @property
     def endpoint_url(self) -> str:
@@ -217,12 +225,13 @@ class FaultProxy:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(START_WAIT_S_MAX)  # type: ignore[arg-type]
 
     async def _listen(self) -> None:
+        self._is_away = False
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.port, limit=HEAD_BYTES_MAX, reuse_address=True
         )
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop_listening(self) -> None:
+        self._is_away = True
         if self._server is not None:
             self._server.close()
         for key in list(self._links):
@@ -232,6 +241,10 @@ class FaultProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = _Link(reader, writer)
+        if self._is_away:
+            # It was accepted just before.
+            link.reset()
+            return
         key = _LinkKey(link)
         self._links.add(key)
         try:

@@ -32,9 +32,16 @@ DISK = "disk of "
 
 
 @pytest.fixture
-def broker(make_broker: MakeBroker, fault_proxy: FaultProxy) -> TieredBroker:
-    port = ReservedPort().number
-    listener = {"strandline.metrics.listener": f"http://127.0.0.1:{port}"}
+def metrics_listener() -> ReservedPort:
+    """Kept to the end of the test: also while the broker is started again."""
+    return ReservedPort()
+
+
+@pytest.fixture
+def broker(
+    make_broker: MakeBroker, fault_proxy: FaultProxy, metrics_listener: ReservedPort
+) -> TieredBroker:
+    listener = {"strandline.metrics.listener": f"http://127.0.0.1:{metrics_listener.number}"}
     broker = make_broker(endpoint_url=fault_proxy.endpoint_url, settings=listener)
     broker.start()
     return broker
