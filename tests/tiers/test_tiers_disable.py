@@ -16,6 +16,7 @@ from tests.tiers.log_client import (
     make_batches,
     with_epoch,
 )
+from tests.tiers.restoring import mirrors_topic
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -119,6 +120,7 @@ def test_a_replica_that_did_not_look_while_tiering_was_turned_off_and_on_follows
         client.produce(before)
         broker.wait_until_archived(client)
         border = broker.wait_until_freed(client)
+        eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
         # By itself it looks once an hour; else when what it looks for is not there.
         settings = {"node.id": "7", "strandline.remote.replica.poll.ms": "3600000"}
         replica = make_broker(name="replica", settings=settings)

@@ -167,10 +167,17 @@ def replica_of_a_full_archive(make_broker: MakeBroker) -> tuple[TieredBroker, Ti
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(FIRST)
         origin.wait_until_archived(client)
+    wait_until_mirrored(origin)
     replica = make_broker(name="replica", settings=REPLICA)
     replica.command = ("serve", "--read-only")
     replica.start()
     return origin, replica
+
+
+def wait_until_mirrored(origin: TieredBroker) -> None:
+    """The metadata comes into the bucket at its own pace, and may come after the records."""
+    archive = Archive.open(origin.bucket)
+    eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -244,6 +251,7 @@ def test_a_replica_finds_what_was_merged_since_it_last_looked(make_broker: MakeB
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(FIRST)
         border = origin.wait_until_archived(client)
+    wait_until_mirrored(origin)
     # It looks once an hour by itself.
     settings = {**REPLICA, "strandline.remote.replica.poll.ms": "3600000"}
     replica = make_broker(name="replica", settings=settings)

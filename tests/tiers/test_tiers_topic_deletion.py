@@ -67,7 +67,7 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_at_once(
     wait_until_empty(archive, topic_id)
     assert archive.topic_id(TOPIC) == new_id
     assert archive.keys("long-lived", other_id) == others
-    assert list(broker.data.glob("*-delete")) == []
+    eventually(lambda: list(broker.data.glob("*-delete")) == [], timeout_s=WAIT_S)
     archive.wait_until_tidy()
 
 
