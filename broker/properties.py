@@ -109,7 +109,10 @@ def _parse_entry(line: str, *, origin: str) -> Property:
     key = _unescape(line[:end], origin)
     if not key:
         raise InvalidConfig(f"{origin}: an entry without a key: {line!r}")
-    return Property(key=key, value=_unescape(rest, origin), origin=origin)
+    value = _unescape(rest, origin)
+    if "\0" in key or "\0" in value:
+        raise InvalidConfig(f"{origin}: a NUL, which no name and no number holds")
+    return Property(key=key, value=value, origin=origin)
 
 
 def _unescape(text: str, origin: str) -> str:

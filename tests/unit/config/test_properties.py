@@ -61,6 +61,12 @@ def test_half_of_a_character_is_refused_with_its_line(text: str) -> None:
         parsed(text)
 
 
+@pytest.mark.parametrize("text", ["a=b\0c", "a=\\u0000", "a\0=b"])
+def test_a_nul_is_refused_with_its_line(text: str) -> None:
+    with pytest.raises(InvalidConfig, match="f line 1: a NUL"):
+        parsed(text)
+
+
 def test_every_entry_knows_its_first_line() -> None:
     entries = parse_properties("# one\na=1,\\\n 2\nb=3", name="server.properties")
     assert [entry.origin for entry in entries] == [
@@ -81,7 +87,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         parsed(text)
 
 
-_PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\\"), min_size=1, max_size=20)
+_PLAIN = st.text(st.characters(codec="utf-8", exclude_characters="\\\0"), min_size=1, max_size=20)
 
 
 @given(st.dictionaries(_PLAIN, _PLAIN, max_size=5))
