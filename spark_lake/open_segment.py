@@ -27,9 +27,9 @@ from typing import NamedTuple
 from strandline.spark_lake.objects import ObjectReader
 from strandline.spark_lake.splits import OpenPiece
 from strandline.storage import crc32c
-from strandline.storage.errors import CorruptRecords, ObjectCorrupt
+from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
 from strandline.storage.model import AbortedTransaction, Isolation, Offset
-from strandline.storage.records.batch import iter_batches
+from strandline.storage.records.batch import PositionedBatch, iter_batches
 from strandline.storage.records.record import iter_records
 from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN, scan_batches
 from strandline.storage.remote.manifest import Manifest
@@ -41,7 +41,7 @@ PIECE_BYTES_MAX = 16 * 1024 * 1024
 # What a stream knows of pieces from one trigger to the next: enough for a few large open segments.
 SCANS_KEPT = 256
 
-_ABORT = b"\x00\x00"  # the type in the key of a control record, behind two bytes of version
+_CONTROL_KEY_BYTES = 4  # of a control record: two of version, two of type
 _REMEDY = "includeOpenSegment=false leaves the pieces of open segments out"
 
 
@@ -140,6 +140,10 @@ class _What(Enum):
     ABORTED = "aborted"
 
 
+# By the type in the key of a control record.
+_ENDS = {b"\x00\x00": _What.ABORTED, b"\x00\x01": _What.COMMITTED}
+
+
 class _Event(NamedTuple):
     what: _What
     producer_id: int
@@ -228,14 +232,30 @@ def _events(content: bytes | bytearray) -> Iterator[_Event]:
             continue
         producer_id = header.producer_id
         if header.is_control:
-            (record,) = iter_records(content, header, batch.position)
-            is_abort = record.key is not None and bytes(record.key[2:4]) == _ABORT
-            what = _What.ABORTED if is_abort else _What.COMMITTED
-            writing.discard(producer_id)
-            yield _Event(what, producer_id, header.last_offset)
+            what = _ended(content, batch)
+            if what is not None:
+                writing.discard(producer_id)
+                yield _Event(what, producer_id, header.last_offset)
         elif producer_id not in writing:
             writing.add(producer_id)
             yield _Event(_What.WROTE, producer_id, header.base_offset)
+
+
+def _ended(content: bytes | bytearray, batch: PositionedBatch) -> _What | None:
+    """What the marker in a control batch says; None for control records of other kinds, or gone.
+
+    As the broker reads it. Raises CorruptRecords if it is no control record at all.
+    """
+    header = batch.header
+    if not header.record_count:
+        return None
+    try:
+        record = next(iter_records(content, header, batch.position), None)
+    except UnsupportedCodec as error:
+        raise CorruptRecords(f"control batch at offset {header.base_offset}: {error}") from error
+    if record is None or record.key is None or len(record.key) < _CONTROL_KEY_BYTES:
+        raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")
+    return _ENDS.get(record.key[2:_CONTROL_KEY_BYTES])
 
 
 def _content(reader: ObjectReader, part: TailPart) -> bytes | bytearray:

@@ -19,7 +19,7 @@ from strandline.spark_lake.query import Query
 from strandline.spark_lake.stream import StrandlineStreamReader, StreamDataLost
 from strandline.storage.errors import ObjectCorrupt, ObjectNotFound, TierUnavailable
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.record import Record, encode_batch
+from strandline.storage.records.record import Record, encode_batch, with_crc
 from tests.unit.lake.archive_builder import START_MS, ArchiveBuilder, make_batches, make_records
 from tests.unit.lake.stream_steps import opened, through_json
 
@@ -78,6 +78,19 @@ def marker(offset: int, *, producer: int, commit: bool) -> bytes:
         transactional=True,
         control=True,
     )
+
+
+def control(offset: int, *keys: bytes | None, codec: int = 0) -> bytes:
+    """A control batch of producer 7 with these keys, as no broker writes it."""
+    records = [
+        Record(offset=offset + n, timestamp_ms=START_MS, key=key, value=bytes(6))
+        for n, key in enumerate(keys)
+    ]
+    made = bytearray(
+        encode_batch(records, producer_id=7, producer_epoch=0, transactional=True, control=True)
+    )
+    made[22] |= codec
+    return bytes(with_crc(made))
 
 
 def planned(archive: ArchiveBuilder, **options: str | int | bool) -> tuple[Query, ScanPlan]:
@@ -202,6 +215,34 @@ def test_a_reader_of_committed_records_sees_no_aborted_and_no_undecided_ones(
     assert offsets(archive, isolationLevel="read_uncommitted") == everything
     archive.add_piece("t", [marker(18, producer=7, commit=True)], is_told=is_told)
     assert offsets(archive) == [5, 6, 7, 13, 14, 15, 17]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        control(3, None),
+        control(3, b"\0\0"),
+        control(3, b"\0\0\0\1", codec=7),
+        control(3, b"\0\0\0\1", codec=1),
+    ],
+    ids=["no key", "short key", "unknown codec", "not compressed"],
+)
+def test_a_control_batch_that_is_none_is_damage_of_its_piece(tmp_path: Path, odd: bytes) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    part = archive.add_piece("t", [written(0, 3, producer=7), odd])
+    with pytest.raises(ObjectCorrupt, match=part.key):
+        offsets(archive)
+
+
+def test_a_control_record_of_another_kind_ends_no_transaction(tmp_path: Path) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    archive.add_piece("t", [written(0, 3, producer=7), control(3, b"\0\0\0\2")])
+    assert offsets(archive) == []
+    # Of several records in a control batch the first one counts, as for the broker.
+    archive.add_piece("t", [control(4, b"\0\0\0\1", b"\0\0\0\0")])
+    assert offsets(archive) == [0, 1, 2]
 
 
 def test_pieces_that_nobody_counted_are_counted_by_reading_them(tmp_path: Path) -> None:
