@@ -40,6 +40,7 @@ def ended_by_sigterm(say: Callable[[], None]) -> Iterator[None]:
     def terminate(_number: int, _frame: FrameType | None) -> None:
         # One that comes again finds everything under way.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, LEAVE_S)
         raise Terminated
 
@@ -47,13 +48,11 @@ def ended_by_sigterm(say: Callable[[], None]) -> Iterator[None]:
         say()
         os._exit(TERMINATED)
 
-    earlier = {
-        number: signal.signal(number, handler)
-        for number, handler in ((signal.SIGTERM, terminate), (signal.SIGALRM, leave))
-    }
+    earlier = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
-    finally:
+    except Terminated:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

@@ -108,3 +108,29 @@ def test_a_signal_ends_what_waits_for_a_store_that_does_not_answer(
     assert process.returncode == code, told
     assert said in told
     assert "Traceback" not in told
+
+
+# As where a store hangs under requests that are made side by side.
+HANGING_THREAD = """
+import os, signal, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from strandline.broker import termination
+
+termination.LEAVE_S = 0.05
+with termination.ended_by_sigterm(lambda: print("how to go on", file=sys.stderr)):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(threading.Event().wait)
+        os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_command_whose_threads_hang_ends_all_the_same() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING_THREAD],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (143, "how to go on\n")
