@@ -34,9 +34,9 @@ from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.change_reader import News
+from strandline.storage.tiering.departures import Departures
 from strandline.storage.tiering.housekeeping import Housekeeping
 from strandline.storage.tiering.inspector import SegmentInspector
-from strandline.storage.tiering.late_uploads import LateUploads, WaitingPartition
 from strandline.storage.tiering.ownership import Ownership
 from strandline.storage.tiering.partition_statistics import PartitionStatistics
 from strandline.storage.tiering.partition_tiering import PartitionTiering
@@ -47,7 +47,7 @@ from strandline.storage.tiering.tail_timer import tail_check_ms
 from strandline.storage.tiering.tiering_config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.tiering_tools import make_tools
 from strandline.storage.tiering.topic_purge import TopicPurge
-from strandline.storage.tiering.topic_registration import TopicRegistration
+from strandline.storage.tiering.topic_registration import TopicRegistration, TopicRegistrations
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.tiering.work_crew import WorkCrew
 from strandline.storage.tiering.work_queue import WorkQueue
@@ -112,17 +112,10 @@ class TieringManager:
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
         # The same by topic: what is done for one looks at no other; there may be thousands.
         self._of_topic: dict[TopicId, dict[TopicPartition, PartitionTiering]] = {}
-        self._topics: dict[TopicId, TopicRegistration] = {}
-        self._purges: dict[TopicId, TopicPurge] = {}
-        self._late = LateUploads(clock, wait_ms=2 * config.copy_timeout_ms)
-        # Partitions that are tiered again while their earlier archive is still being deleted.
-        self._waiting: dict[TopicId, list[WaitingPartition]] = {}
-        # Topics that are not tiered any more; what the bucket has of them goes.
-        self._disabled: frozenset[TopicId] = frozenset()
-        # Detached partitions whose last step may still run.
-        self._leaving: dict[TopicId, list[PartitionTiering]] = {}
-        # Of the archives that disabled topics had; by the number of the partition.
-        self._generations: dict[TopicId, dict[int, str]] = {}
+        self._topics = TopicRegistrations()
+        self._departures = Departures(
+            store, tools=self._tools, clock=clock, config=config, on_away=self._health.failed
+        )
         self._queue: WorkQueue[WorkKey] = WorkQueue()
         self._crew = WorkCrew(config.workers, self._queue, self._step, clock=clock)
         self._tombstones_read = False
@@ -144,12 +137,8 @@ class TieringManager:
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
         assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
-        if topic_info.topic_id in self._purges or self._late.holds_up(topic_info.topic_id):
-            waiting = self._waiting.setdefault(topic_info.topic_id, [])
-            if all(known.log is not unified_log for known in waiting):
-                waiting.append(WaitingPartition(unified_log, topic_info, leader_epoch))
+        if self._departures.hold_up(unified_log, topic_info, leader_epoch):
             return
-        self._late.forget(topic_info.topic_id)
         remote = RemoteLog(
             TopicIdPartition(
                 topic_partition.topic, unified_log.topic_id, topic_partition.partition
@@ -164,15 +153,14 @@ class TieringManager:
             remote.adopt(None)
         unified_log.remote = remote
         unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
-        self.update_topic(topic_info)
         partition = PartitionTiering(
             unified_log,
             remote,
-            topic=self._topics[topic_info.topic_id],
+            topic=self._register(topic_info),
             leader_epoch=leader_epoch,
             tools=self._tools,
-            past_generation=self._generations.get(topic_info.topic_id, {}).get(
-                topic_partition.partition, ""
+            past_generation=self._departures.past_generation(
+                topic_info.topic_id, topic_partition.partition
             ),
         )
         self._partitions[topic_partition] = partition
@@ -184,38 +172,42 @@ class TieringManager:
         partition = self._partitions.pop(topic_partition, None)
         if partition is None:
             return
-        topic_id, generation = partition.log.topic_id, partition.generation
+        topic_id = partition.log.topic_id
         del self._of_topic[topic_id][topic_partition]
         if not self._of_topic[topic_id]:
             del self._of_topic[topic_id]
         partition.detach()
         if not self._config.follows:
-            self._generations.setdefault(topic_id, {})[topic_partition.partition] = generation
-            self._leaving.setdefault(topic_id, []).append(partition)
-        elif topic_id not in self._of_topic and self._topics.pop(topic_id, None) is not None:
+            self._departures.add(partition)
+        elif topic_id not in self._of_topic and self._topics.remove(topic_id):
             # No purge comes for it: that is the origin's.
             self._retire_counters(topic_partition.topic)
 
     def _retire_counters(self, topic: str) -> None:
         """Unless another topic has the name of the one that is gone."""
-        if all(registered.info.topic != topic for registered in self._topics.values()):
+        if not self._topics.has_name(topic):
             self._tools.metrics.retire(topic=topic)
 
     def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """The topics that are not tiered now: whatever start-up finds of them is deleted."""
-        self._disabled = frozenset(topic_ids)
+        self._departures.disabled = frozenset(topic_ids)
 
     def update_topic(self, topic_info: TopicInfo) -> None:
         """Partitions or properties of a topic changed: topic.json follows."""
+        self._register(topic_info)
+
+    def _register(self, topic_info: TopicInfo) -> TopicRegistration:
         known = self._topics.get(topic_info.topic_id)
         if known is None:
-            self._topics[topic_info.topic_id] = TopicRegistration(
+            known = TopicRegistration(
                 topic_info, store=self._store, executor=self._executors.metadata
             )
+            self._topics.add(known)
         elif known.info != topic_info:
             known.update(topic_info)
             for topic_partition in self._of_topic.get(topic_info.topic_id, ()):
                 self._queue.add(topic_partition)
+        return known
 
     def disable_topic(self, topic_info: TopicInfo) -> None:
         """As `delete_topic`, for a topic that stays and may be tiered again."""
@@ -227,52 +219,29 @@ class TieringManager:
         Asking again is fine, also after a restart.
         """
         self._empty(topic_info, stays=False)
-        self._generations.pop(topic_info.topic_id, None)
+        self._departures.forget(topic_info.topic_id)
 
     def _empty(self, topic_info: TopicInfo, *, stays: bool) -> None:
-        self._waiting.pop(topic_info.topic_id, None)
+        self._departures.stop_waiting(topic_info.topic_id)
         for topic_partition in tuple(self._of_topic.get(topic_info.topic_id, ())):
             self.detach(topic_partition)
-        self._topics.pop(topic_info.topic_id, None)
-        if topic_info.topic_id not in self._late:
-            self._purge(topic_info, stays=stays)
-
-    def _purge(self, topic_info: TopicInfo, *, stays: bool, is_second: bool = False) -> None:
-        if topic_info.topic_id not in self._purges:
-            self._purges[topic_info.topic_id] = TopicPurge(
-                topic_info,
-                leaving=self._leaving.pop(topic_info.topic_id, ()),
-                store=self._store,
-                executor=self._tools.deletes,
-                clock=self._clock,
-                retry=self._config.retry,
-                grace_ms=self._config.delete_grace_ms,
-                on_away=self._health.failed,
-                is_second=is_second,
-            )
-        self._purges[topic_info.topic_id].stays = stays
-        self._queue.add(topic_info.topic_id)
+        self._topics.remove(topic_info.topic_id)
+        if not self._departures.is_purged_once(topic_info.topic_id):
+            self._departures.purge(topic_info, stays=stays)
+            self._queue.add(topic_info.topic_id)
 
     def _go_on_with_purge(self, info: TopicInfo) -> None:
         """A purge of an earlier run; if the topic is tiered (again), it waits for its end."""
-        tiered = self._of_topic.get(info.topic_id, {}).values()
-        again = [WaitingPartition(p.log, p.topic.info, p.leader_epoch) for p in tiered]
-        self._empty(info, stays=bool(again) or info.topic_id in self._disabled)
-        if again:
-            self._waiting[info.topic_id] = again
+        tiered = tuple(self._of_topic.get(info.topic_id, {}).values())
+        self._empty(info, stays=bool(tiered) or info.topic_id in self._departures.disabled)
+        self._departures.wait(info.topic_id, tiered)
 
     def _end_purge(self, purge: TopicPurge) -> None:
-        topic_id = purge.info.topic_id
-        del self._purges[topic_id]
         self._retire_counters(purge.info.topic)
         if purge.is_second and self._on_topic_purged is not None:
             self._on_topic_purged(purge.info)
-        if purge.is_in_doubt or not purge.is_second:
-            self._late.expect(purge)
-        if self._late.holds_up(topic_id):
-            return
-        told = self._topics.get(topic_id)
-        for waiting in self._waiting.pop(topic_id, ()):
+        told = self._topics.get(purge.info.topic_id)
+        for waiting in self._departures.end(purge):
             # Nothing is left of the archive before, so there is no manifest to wait for.
             if waiting.log.config.remote_storage_enable:
                 # It may have been altered meanwhile.
@@ -285,9 +254,7 @@ class TieringManager:
         if partition is not None:
             partition.lead(leader_epoch)
             self._queue.add(topic_partition)
-        for waiting in (one for some in self._waiting.values() for one in some):
-            if waiting.log.topic_partition == topic_partition:
-                waiting.leader_epoch = leader_epoch
+        self._departures.lead(topic_partition, leader_epoch)
 
     def wake(self, topic_partition: TopicPartition) -> None:
         """Something changed: a segment was closed, or the log start moved."""
@@ -404,8 +371,8 @@ class TieringManager:
         for topic_partition, partition in self._partitions.items():
             if partition.is_due:
                 self._queue.add(topic_partition)
-        for topic_id, purge in self._purges.items():
-            purge.let_go()
+        self._departures.let_go()
+        for topic_id in self._departures:
             self._queue.add(topic_id)
 
     async def _step(self, key: WorkKey) -> bool:
@@ -414,7 +381,7 @@ class TieringManager:
             if partition is None:
                 return False
             return await (partition.follow() if self._config.follows else partition.step())
-        purge = self._purges.get(key)
+        purge = self._departures.purge_of(key)
         if purge is None or not self._health.is_up or not self._ownership.is_ours:
             return False
         more = await purge.step()
@@ -423,8 +390,8 @@ class TieringManager:
         return more
 
     def _look_again(self) -> None:
-        for info in self._late.take_due():
-            self._purge(info, stays=True, is_second=True)
+        for topic_id in self._departures.begin_second_purges():
+            self._queue.add(topic_id)
 
     async def run_once(self) -> None:
         """Does everything that is due now, and what follows from it: for tests and tools."""
@@ -432,14 +399,14 @@ class TieringManager:
         if not self._tombstones_read:
             await self._read_tombstones()
         self._look_again()
-        keys: list[WorkKey] = [*self._partitions, *self._purges]
+        keys: list[WorkKey] = [*self._partitions, *self._departures]
         for key in keys:
             while await self._step(key):
                 pass
 
     async def step_each(self) -> bool:
         """One step of every partition and purge; whether one has more to do: for tests."""
-        keys: list[WorkKey] = [*self._partitions, *self._purges]
+        keys: list[WorkKey] = [*self._partitions, *self._departures]
         return any([await self._step(key) for key in keys])
 
     # --- purges of an earlier run -------------------------------------------------------------
@@ -460,7 +427,7 @@ class TieringManager:
             return True
         self._tombstones_read = True
         for info in topics:
-            if info.is_deleted or info.topic_id in self._disabled:
+            if info.is_deleted or info.topic_id in self._departures.disabled:
                 self._go_on_with_purge(info)
         return True
 
@@ -504,5 +471,5 @@ class TieringManager:
     def __repr__(self) -> str:
         return (
             f"<TieringManager {self._store.url} partitions={len(self._partitions)} "
-            f"purges={len(self._purges)} {self._queue!r}>"
+            f"purges={len(self._departures)} {self._queue!r}>"
         )

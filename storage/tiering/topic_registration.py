@@ -7,9 +7,11 @@ always what is left of a purge, never a topic; and again whenever partitions or 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from concurrent.futures import Executor
 
 from strandline.storage.errors import StorageError
+from strandline.storage.model import TopicId
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import TopicInfo, change_topic_info
 
@@ -58,3 +60,37 @@ class TopicRegistration:
 
     def __repr__(self) -> str:
         return f"<TopicRegistration {self.info.topic} saved={self.is_saved}>"
+
+
+class TopicRegistrations:
+    """Those of all tiered topics, by id. Used on the event loop only."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[TopicId, TopicRegistration] = {}
+        # A topic that was deleted and made again is there twice for a while. There may be ten
+        # thousand of others, so that nobody looks for a name among them.
+        self._counts: Counter[str] = Counter()
+
+    def get(self, topic_id: TopicId) -> TopicRegistration | None:
+        return self._by_id.get(topic_id)
+
+    def add(self, registration: TopicRegistration) -> None:
+        """One of a topic that is not known yet."""
+        assert registration.info.topic_id not in self._by_id, registration
+        self._by_id[registration.info.topic_id] = registration
+        self._counts[registration.info.topic] += 1
+
+    def remove(self, topic_id: TopicId) -> bool:
+        """Whether it was known."""
+        registration = self._by_id.pop(topic_id, None)
+        if registration is None:
+            return False
+        name = registration.info.topic
+        self._counts[name] -= 1
+        if not self._counts[name]:
+            del self._counts[name]
+        return True
+
+    def has_name(self, topic: str) -> bool:
+        """Whether a topic of this name is known, under whatever id."""
+        return topic in self._counts

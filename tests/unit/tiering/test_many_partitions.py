@@ -18,6 +18,7 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.remote.memory import Fault
 from strandline.storage.remote.topic_info import TopicInfo
+from strandline.storage.tiering.topic_registration import TopicRegistration, TopicRegistrations
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.tiering.work_queue import WorkQueue
 from tests.unit.tiering.harness import (
@@ -135,6 +136,29 @@ async def test_a_store_that_is_away_is_told_once_however_many_topics_are_deleted
         await rig.manager.run_once()
         warnings = [line for line in caplog.records if line.levelname == "WARNING"]
         assert len(warnings) == 2, "the store, and what met it"
+
+
+@asynchronous
+async def test_whether_a_topic_has_a_namesake_is_known_without_a_look_at_the_others(
+    tmp_path: Path,
+) -> None:
+    """It is asked for each topic that goes."""
+    async with Rig(tmp_path) as rig:
+        known = TopicRegistrations()
+        topic_ids = [uuid.UUID(int=number) for number in range(3)]
+        for topic_id, topic in zip(topic_ids, ("many", "many", "other"), strict=True):
+            info = replace(MANY, topic=topic, topic_id=topic_id)
+            one = TopicRegistration(info, store=rig.store, executor=rig.executors.metadata)
+            known.add(one)
+        # Who looks at the last one now finds nothing to look at.
+        del one.info
+        told = []
+        for topic_id in topic_ids[:2]:
+            assert known.remove(topic_id)
+            assert not known.remove(topic_id)
+            told.append(known.has_name("many"))
+        assert told == [True, False]
+        assert known.has_name("other")
 
 
 def archived_bytes(rig: Rig) -> float:
