@@ -49,6 +49,7 @@ from strandline.broker.handlers.produce_later import (
     complete,
     record_errors,
 )
+from strandline.broker.handlers.produce_targets import ProduceTargets, refuse_zstd
 from strandline.broker.handlers.services import Services
 from strandline.broker.protocol.api import ApiKey
 from strandline.broker.protocol.errors import ErrorCode
@@ -70,27 +71,17 @@ from strandline.storage.errors import (
     RecordListTooLarge,
     RecordsRejected,
     StorageError,
-    UnsupportedCodec,
 )
 from strandline.storage.local.log import AppendInfo
 from strandline.storage.local.preparation import needs_preparation, prepare, prepare_old
 from strandline.storage.quiet_log import QuietLog
-from strandline.storage.records.batch import (
-    ATTRIBUTES_FIELD,
-    CODEC_MASK,
-    CRC_START,
-    HEADER_BYTES,
-)
-from strandline.storage.records.compression import Codec
 from strandline.storage.records.max_timestamp import says_too_early
 
 log = logging.getLogger(__name__)
 
-ACKS_ALL = -1
 FIRST_VERSION_WITH_BATCHES = 3
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_RECORD_ERRORS = 8
-FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
@@ -109,7 +100,8 @@ class ProduceHandler:
     """Stateless but for what it asks of the services."""
 
     def __init__(self, services: Services) -> None:
-        self._replicas = services.replicas
+        self._targets = ProduceTargets(services.replicas)
+        self._find = self._targets.find
         self._clock = services.clock
         self._workers = services.records
         self._quotas = services.quotas
@@ -117,7 +109,7 @@ class ProduceHandler:
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
         self._quiet_log = QuietLog(log, services.clock)
-        self._first_batches = FirstBatches()
+        self._first_batches = FirstBatches(services.clock.monotonic_s)
 
     def handle(
         self,
@@ -132,13 +124,13 @@ class ProduceHandler:
         `size_bytes` is the whole request's, which was taken up at `started_s`; `peer` sent it.
         """
         self._pace.saw_live(started_s)
-        if self._first_batches.is_new(peer):
-            return self._handle_many(request, _Asked(header, size_bytes, started_s, peer))
+        if not self._first_batches.is_new(peer):
+            peer = ""
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             wanted = topics[0].partitions[0]
-            return self._handle_one(request, topics[0], wanted, header, size_bytes, started_s)
-        return self._handle_many(request, _Asked(header, size_bytes, started_s))
+            return self._handle_one(request, topics[0], wanted, header, size_bytes, started_s, peer)
+        return self._handle_many(request, _Asked(header, size_bytes, started_s, peer))
 
     def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
         """How long the client is to be left alone; its time does not count with acks=0 (Kafka)."""
@@ -159,13 +151,15 @@ class ProduceHandler:
         header: RequestHeader,
         size_bytes: int,
         started_s: float,
+        new_peer: str,
     ) -> Answer:
         """The usual request, answered without building the answer's objects."""
         version = header.api_version
         partition = self._find(topic, wanted.index, version)
         if _must_prepare(partition, wanted, version):
-            return self._answer_after_preparation(request, _Asked(header, size_bytes, started_s))
-        outcome = self._append(request, topic, partition, wanted, version)
+            asked = _Asked(header, size_bytes, started_s, new_peer)
+            return self._answer_after_preparation(request, asked)
+        outcome = self._append(request, topic, partition, wanted, version, new_peer)
         if isinstance(outcome, AppendInfo):
             assert partition is not None
             if not partition.must_flush:
@@ -276,21 +270,6 @@ class ProduceHandler:
             return ThrottledParts(parts, response.throttle_time_ms)
         return parts
 
-    def _code_of_missing(self, topic: ProduceTopic, index: int, version: int) -> ErrorCode:
-        """Why `_find` finds nothing."""
-        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
-            if self._replicas.is_offline_by_id(topic.topic_id, index):
-                return ErrorCode.KAFKA_STORAGE_ERROR
-            if not self._replicas.has_topic_id(topic.topic_id):
-                return ErrorCode.UNKNOWN_TOPIC_ID
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self._replicas.code_of_missing(topic.name, index)
-
-    def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
-        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
-            return self._replicas.partition_by_id(topic.topic_id, index)
-        return self._replicas.partition(topic.name, index)
-
     def _append(
         self,
         request: ProduceRequest,
@@ -301,7 +280,7 @@ class ProduceHandler:
         new_peer: str = "",
     ) -> AppendInfo | ProduceResponsePartition:
         """Where the batch went, or the answer that says why it is refused."""
-        refused = self._refused(request, topic, partition, wanted, version)
+        refused = self._targets.refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
         assert partition is not None
@@ -314,32 +293,6 @@ class ProduceHandler:
             return partition.append(wanted.records)
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
-
-    def _refused(
-        self,
-        request: ProduceRequest,
-        topic: ProduceTopic,
-        partition: Partition | None,
-        wanted: ProducePartition,
-        version: int,
-    ) -> ProduceResponsePartition | None:
-        """The answer to what is refused before the records are looked at."""
-        if partition is None:
-            return ProduceResponsePartition(
-                index=wanted.index, error_code=self._code_of_missing(topic, wanted.index, version)
-            )
-        partition.traffic.produce_requests += 1
-        code = self._refusal_code(request, partition)
-        if code is not None:
-            return ProduceResponsePartition(index=wanted.index, error_code=code)
-        if wanted.records is None:
-            partition.traffic.failed_produce += 1
-            return ProduceResponsePartition(
-                index=wanted.index,
-                error_code=ErrorCode.INVALID_RECORD,
-                error_message="no record batch",
-            )
-        return None
 
     # --- by way of a worker thread -----------------------------------------------------------
 
@@ -385,7 +338,7 @@ class ProduceHandler:
         asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         version, new_peer = asked.header.api_version, asked.new_peer
-        refused = self._refused(request, topic, partition, wanted, version)
+        refused = self._targets.refused(request, topic, partition, wanted, version)
         if refused is not None:
             return refused
         assert partition is not None
@@ -438,29 +391,11 @@ class ProduceHandler:
             record_errors=record_errors(error) if isinstance(error, RecordsRejected) else (),
         )
 
-    def _refusal_code(self, request: ProduceRequest, partition: Partition) -> ErrorCode | None:
-        if request.acks not in (0, 1, ACKS_ALL):
-            return ErrorCode.INVALID_REQUIRED_ACKS
-        if partition.is_internal:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
-        if request.transactional_id is not None:
-            # InitProducerId refuses transactional ids, so no honest client comes here.
-            return ErrorCode.INVALID_TXN_STATE
-        return None
-
     async def _answer_later(
         self, response: ProduceResponse, later: list[Later], header: RequestHeader
     ) -> Parts:
         await complete(later, self._workers, now_ms=self._clock.now_ms(), quiet_log=self._quiet_log)
         return self._framed(response, header)
-
-
-def refuse_zstd(records: memoryview) -> None:
-    """Raises UnsupportedCodec for a zstd batch: clients this old cannot read it back (KIP-110)."""
-    if len(records) >= HEADER_BYTES:
-        (attributes,) = ATTRIBUTES_FIELD.unpack_from(records, CRC_START)
-        if attributes & CODEC_MASK == Codec.ZSTD:
-            raise UnsupportedCodec("zstd needs Produce version 7 or newer")
 
 
 def _must_prepare(partition: Partition | None, wanted: ProducePartition, version: int) -> bool:

@@ -11,6 +11,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import IntEnum
 
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, UnsupportedCodec
@@ -24,6 +25,8 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">i")
 GZIP_WINDOW_BITS = 31
+GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # The library knows one level less than Kafka's property accepts; 17 is 16 with more patience.
 _LZ4_LEVEL_MAX = 16
 # Four bytes of zstd can stand for 128 KiB, and a slice is decompressed as a whole: with slices of
@@ -126,13 +129,21 @@ def too_large(bytes_max: int) -> DecompressedTooLarge:
 
 
 def _gunzip(data: Buffer, bytes_max: int) -> bytes:
-    unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
-    unpacked = unpacker.decompress(data, bytes_max)
-    if unpacker.unconsumed_tail:
-        raise too_large(bytes_max)
-    if not unpacker.eof:
-        raise CorruptRecords("gzip stream ends early")
-    return unpacked
+    parts: list[bytes] = []
+    left_bytes, rest = bytes_max, data
+    # As Java's GZIPInputStream: one member behind the other, and what is none of them is nothing.
+    while not parts or bytes(rest[: len(GZIP_MAGIC)]) == GZIP_MAGIC:
+        unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
+        # To zlib, a bound of 0 is none.
+        part = unpacker.decompress(rest, left_bytes + 1)
+        left_bytes -= len(part)
+        if unpacker.unconsumed_tail or left_bytes < 0:
+            raise too_large(bytes_max)
+        if not unpacker.eof:
+            raise CorruptRecords("gzip stream ends early")
+        parts.append(part)
+        rest = unpacker.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
@@ -149,6 +160,10 @@ def iter_snappy(data: Buffer, bytes_max: int) -> Iterator[bytes]:
     total_bytes = 0
     position = _XERIAL_HEADER_BYTES
     while position < len(view):
+        if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            # One stream behind the other is one to Java.
+            position += _XERIAL_HEADER_BYTES
+            continue
         if position + _BLOCK_LENGTH.size > len(view):
             raise CorruptRecords("snappy stream ends inside a block length")
         (length,) = _BLOCK_LENGTH.unpack_from(view, position)
@@ -205,21 +220,25 @@ def _unzstd(data: Buffer, bytes_max: int) -> bytes:
     if size_bytes > bytes_max:
         raise too_large(bytes_max)
     if 0 < size_bytes <= _ZSTD_TRUSTED_BYTES_MAX:
-        unpacked: bytes = decompressor.decompress(data)
-        return unpacked
+        # Several frames, as Java reads them, and damage: the slow way tells.
+        with suppress(zstandard.ZstdError):
+            unpacked: bytes = decompressor.decompress(data, allow_extra_data=False)
+            return unpacked
     # Streams of Java producers do not carry the content size, so they are unpacked in slices.
-    unpacker = decompressor.decompressobj()
     parts: list[bytes] = []
-    total_bytes = 0
+    total_bytes = position = 0
     view = memoryview(data)
-    for start in range(0, len(view), _ZSTD_SLICE_BYTES):
-        part = unpacker.decompress(view[start : start + _ZSTD_SLICE_BYTES])
+    unpacker = decompressor.decompressobj()
+    while not unpacker.eof and position < len(view):
+        piece = view[position : position + _ZSTD_SLICE_BYTES]
+        part = unpacker.decompress(piece)
         total_bytes += len(part)
         if total_bytes > bytes_max:
             raise too_large(bytes_max)
         parts.append(part)
-        if unpacker.eof:
-            break
+        position += len(piece) - len(unpacker.unused_data)
+        if unpacker.eof and view[position : position + len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:
+            unpacker = decompressor.decompressobj()
     if not unpacker.eof:
         raise CorruptRecords("zstd frame ends early")
     return parts[0] if len(parts) == 1 else b"".join(parts)

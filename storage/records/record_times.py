@@ -18,6 +18,7 @@ from strandline.storage.records import old_messages
 from strandline.storage.records.batch import HEADER_BYTES, MAGIC, BatchHeader
 from strandline.storage.records.compression import (
     DECOMPRESSED_BYTES_MAX,
+    GZIP_MAGIC,
     GZIP_WINDOW_BITS,
     Codec,
     iter_snappy,
@@ -99,11 +100,7 @@ def _blocks(codec: int, data: Buffer, bytes_max: int) -> Iterator[Buffer]:
         case Codec.NONE:
             yield memoryview(data)
         case Codec.GZIP:
-            unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
-            left: Buffer = data
-            while left and not unpacker.eof:
-                yield unpacker.decompress(left, BLOCK_BYTES)
-                left = unpacker.unconsumed_tail
+            yield from _gzip_blocks(data)
         case Codec.SNAPPY:
             yield from iter_snappy(data, bytes_max)
         case Codec.LZ4:
@@ -113,12 +110,25 @@ def _blocks(codec: int, data: Buffer, bytes_max: int) -> Iterator[Buffer]:
 
             if zstandard.frame_content_size(data) > bytes_max:
                 raise too_large(bytes_max)
+            unpacker = zstandard.ZstdDecompressor()
             # One of its own: what it keeps for its window goes with it.
-            with zstandard.ZstdDecompressor().stream_reader(data) as stream:
+            with unpacker.stream_reader(data, read_across_frames=True) as stream:
                 while block := stream.read(BLOCK_BYTES):
                     yield block
         case _:
             raise UnsupportedCodec(f"compression codec {codec} is unknown")
+
+
+def _gzip_blocks(data: Buffer) -> Iterator[Buffer]:
+    left: Buffer = data
+    is_member = True
+    while is_member:
+        unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
+        while left and not unpacker.eof:
+            yield unpacker.decompress(left, BLOCK_BYTES)
+            left = unpacker.unconsumed_tail
+        left = unpacker.unused_data
+        is_member = bytes(left[: len(GZIP_MAGIC)]) == GZIP_MAGIC
 
 
 def _lz4_blocks(data: memoryview) -> Iterator[Buffer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import replace
 
 import pytest
@@ -10,13 +11,17 @@ from strandline.broker.handlers.first_batches import (
     BATCHES_CHECKED,
     CHECKED_BYTES_MAX,
     PEERS_MAX,
+    RECORDS_PER_LOOK,
+    RECORDS_PER_S,
+    RECORDS_SAVED_MAX,
     FirstBatches,
     look_inside,
 )
+from strandline.storage.clock import ManualClock
 from strandline.storage.errors import InvalidRecords
 from strandline.storage.log_config import LogConfig
 from strandline.storage.records import batch as batch_format
-from strandline.storage.records.compression import Codec
+from strandline.storage.records.compression import Codec, compress
 from strandline.storage.records.record import Header, Record, encode_batch, with_crc
 
 CONFIG = LogConfig()
@@ -58,6 +63,47 @@ def test_good_batches_and_offsets_that_are_counted_otherwise_are_taken(codec: Co
     look_inside(memoryview(with_crc(bytearray(batch_format.HEADER.pack(*fields) + alike[61:]))))
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_what_kafka_reads_is_taken(codec: Codec) -> None:
+    """A stream in two parts, and a null whose length is not -1."""
+    # Length, attributes, time, offset, key of -2, value of -3, no headers; as zigzag.
+    record = bytes([12, 0, 0, 0, 3, 5, 0])
+    whole = encode_batch([Record(offset=0, timestamp_ms=1, key=None, value=None)])
+    fields = list(batch_format.HEADER.unpack_from(whole))
+    fields[5], fields[6], fields[-1] = int(codec), 1, 2
+    payload = compress(codec, record) + compress(codec, record)
+    fields[1] = batch_format.HEADER_BYTES + len(payload) - 12
+    content = bytearray(batch_format.HEADER.pack(*fields) + payload)
+    look_inside(memoryview(with_crc(content)))
+    fields[-1] = 3
+    content = bytearray(batch_format.HEADER.pack(*fields) + payload)
+    with pytest.raises(InvalidRecords):
+        look_inside(memoryview(with_crc(content)))
+
+
+def test_connections_without_number_are_looked_into_for_a_bounded_time_alone() -> None:
+    """As where each batch comes over a connection of its own."""
+    clock = ManualClock()
+    first = FirstBatches(clock.monotonic_s)
+    each = RECORDS_PER_LOOK + 3
+    assert refused(first, 5000) == RECORDS_SAVED_MAX // each
+    clock.advance_ms(1000)
+    assert refused(first, 5000) == pytest.approx(RECORDS_PER_S / each, abs=1)
+    clock.advance_ms(10**9)
+    assert refused(first, 5000) == RECORDS_SAVED_MAX // each
+
+
+def refused(first: FirstBatches, connection_count: int) -> int:
+    """How many of so many new connections are told that their first batch is wrong."""
+    count = 0
+    for _ in range(connection_count):
+        try:
+            first.look(f"a:{secrets.token_hex(8)}", untrue(10), CONFIG)
+        except InvalidRecords:
+            count += 1
+    return count
+
+
 def test_what_else_is_wrong_with_a_batch_is_left_to_the_append() -> None:
     good = bytes(untrue(10))
     for wrong in (b"", good[:50], good[:-1], good + b"x", good[:-1] + b"!", bytes(100)):
@@ -65,7 +111,7 @@ def test_what_else_is_wrong_with_a_batch_is_left_to_the_append() -> None:
 
 
 def test_a_connection_that_is_known_is_not_looked_into() -> None:
-    first = FirstBatches()
+    first = FirstBatches(ManualClock().monotonic_s)
     for _ in range(BATCHES_CHECKED):
         assert first.is_new("a:1")
         with pytest.raises(InvalidRecords):
@@ -76,7 +122,7 @@ def test_a_connection_that_is_known_is_not_looked_into() -> None:
 
 
 def test_however_many_connections_come_a_bounded_number_is_remembered() -> None:
-    first = FirstBatches()
+    first = FirstBatches(ManualClock().monotonic_s)
     for number in range(2 * PEERS_MAX + 5):
         first.look(f"a:{number}", memoryview(b""), CONFIG)
     assert sum(not first.is_new(f"a:{number}") for number in range(10)) == 0
@@ -84,6 +130,6 @@ def test_however_many_connections_come_a_bounded_number_is_remembered() -> None:
 
 
 def test_topics_that_have_all_records_read_and_batches_too_large_are_left_to_that() -> None:
-    first = FirstBatches()
+    first = FirstBatches(ManualClock().monotonic_s)
     first.look("a:1", untrue(10), LogConfig(cleanup_policy=("compact",)))
     first.look("a:1", untrue(1000), LogConfig(max_message_bytes=500))

@@ -12,7 +12,7 @@ import lz4.frame
 import pytest
 import zstandard
 
-from strandline.storage.errors import CorruptRecords, UnsupportedCodec
+from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, UnsupportedCodec
 from strandline.storage.records.compression import Codec, compress, decompress
 
 DATA = b"".join(f"record {n % 50} ".encode() for n in range(20_000))
@@ -63,6 +63,17 @@ def test_lz4_that_holds_far_more_than_it_seems_is_read_whole(size_bytes: int) ->
         decompress(Codec.LZ4, framed, bytes_max=size_bytes - 1)
     with pytest.raises(CorruptRecords):
         decompress(Codec.LZ4, framed[:-5])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_streams_behind_each_other_are_read_as_one_as_by_java(codec: Codec) -> None:
+    first, second = b"first " * 1000, b"second " * 1000
+    together = compress(codec, first) + compress(codec, second)
+    assert decompress(codec, together) == first + second
+    with pytest.raises(DecompressedTooLarge):
+        decompress(codec, together, bytes_max=len(first))
+    with pytest.raises(CorruptRecords):
+        decompress(codec, together[:-1])
 
 
 def test_zstd_with_and_without_a_content_size_is_read() -> None:

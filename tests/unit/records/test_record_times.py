@@ -16,7 +16,7 @@ from strandline.storage.errors import CorruptRecords, UnsupportedCodec
 from strandline.storage.model import TimestampType
 from strandline.storage.records.any_batch import iter_records
 from strandline.storage.records.batch import HEADER_BYTES, read_header
-from strandline.storage.records.compression import Codec
+from strandline.storage.records.compression import Codec, compress
 from strandline.storage.records.record import Record, encode_batch
 from strandline.storage.records.record_times import BLOCK_BYTES, iter_times
 from tests.unit.records.made_records import GOOD, batch_of, records
@@ -118,3 +118,12 @@ def test_any_bytes_are_read_as_records_or_are_corrupt(data: bytes, codec: int, c
             list(iter_times(encoded, header))
         return
     assert list(iter_times(encoded, header)) == expected
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_streams_behind_each_other_are_read_as_one(codec: Codec) -> None:
+    made = [Record(offset=o, timestamp_ms=o, key=None, value=bytes(9)) for o in range(40)]
+    payload = encode_batch(made)[HEADER_BYTES:]
+    packed = compress(codec, payload[:300]) + compress(codec, payload[300:])
+    encoded = framed(packed, codec, len(made))
+    assert list(iter_times(encoded, read_header(encoded))) == [(o, o) for o in range(40)]
