@@ -183,8 +183,9 @@ def test_local_retention_frees_only_what_is_archived(
         client.create_topic({**TIERED, **FREE_LOCALLY, "local.retention.ms": "1"})
         client.produce(BATCHES)
         eventually(lambda: stuck.hit_count >= 2, timeout_s=WAIT_S)
+        # The next segment is tried while the one before it is still being copied.
+        eventually(lambda: len(archive.segments("stuck")) == 2, timeout_s=WAIT_S)
         archive_end = archive.end_offset("stuck")
-        assert len(archive.segments("stuck")) == 2
         eventually(lambda: client.offset_at(EARLIEST_LOCAL) == archive_end, timeout_s=WAIT_S)
         assert int(broker.segment_files("stuck")[0].stem) == archive_end
         assert client.read(0, END) == BATCHES
