@@ -124,9 +124,10 @@ def test_a_reader_whose_segment_is_merged_away_meanwhile_looks_into_the_merged_o
     run()
 
 
+@pytest.mark.parametrize("is_all_gone", [False, True], ids=["one segment", "all"])
 @pytest.mark.parametrize("what", ["read", "find_timestamp"])
 def test_a_reader_whose_segment_is_let_go_meanwhile_is_told_where_the_log_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, *, is_all_gone: bool
 ) -> None:
     @asynchronous
     async def run() -> None:
@@ -134,19 +135,19 @@ def test_a_reader_whose_segment_is_let_go_meanwhile_is_told_where_the_log_begins
             await archive_and_free(rig)
 
             async def let_go() -> None:
-                rig.log.delete_records(10)
+                rig.log.delete_records(rig.log.end_offset if is_all_gone else 10)
                 for _ in range(2):
                     await rig.settle()
                     rig.pass_ms(GRACE_MS)
                 await rig.settle()
-                assert len(rig.archived) == SEGMENTS - 1
+                assert len(rig.archived) == (0 if is_all_gone else SEGMENTS - 1)
 
             change_under(rig, monkeypatch, what, let_go)
             if what == "read":
                 with pytest.raises(OffsetOutOfRange):
                     await read(rig)
             else:
-                assert await find_timestamp(rig) == 10
+                assert await find_timestamp(rig) == (None if is_all_gone else 10)
 
     run()
 
