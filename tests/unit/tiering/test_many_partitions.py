@@ -4,8 +4,10 @@ nothing is kept of one that is gone.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
+import threading
 import uuid
 import weakref
 from dataclasses import replace
@@ -121,6 +123,32 @@ async def test_a_deleted_topic_leaves_the_disk_while_the_store_is_away(tmp_path:
         await rig.manager.run_once()
         gc.collect()
         assert open_files(folder) == []
+
+
+@asynchronous
+async def test_a_partition_that_was_busy_when_its_topic_was_deleted_is_let_go_when_it_is_not(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        gate = threading.Event()
+        fault = Fault(operation="put", key_pattern=r"\.log$", gate=gate, error=TierUnavailable)
+        rig.memory.add_fault(fault)
+        copying = asyncio.ensure_future(rig.manager.run_once())
+        while not rig.memory.count_requests("put", r"\.log$"):
+            await asyncio.sleep(0.001)
+        rig.memory.add_fault(Fault(operation=".*", error=TierUnavailable, times=-1))
+        left = weakref.ref(rig.manager._partitions[PARTITION])
+        rig.manager.delete_topic(rig.topic_info)
+        gc.collect()
+        assert left() is not None, "its copy is under way"
+        gate.set()
+        await copying
+        running = asyncio.ensure_future(rig.manager.run())
+        while left() is not None:
+            gc.collect()
+            await asyncio.sleep(0.001)
+        running.cancel()
 
 
 @asynchronous
