@@ -105,47 +105,31 @@ class ManifestOwner:
     async def load_if_needed(self) -> None:
         """Reads the manifest if it is not known, or in doubt; takes it over, or only reads by it.
 
+            1 read it   2 no further while it is not known to be ours   3 set aside what this disk
+            took under its offsets   4 claim it   5 adopt it   6 go on behind it   7 the archive
+            has said what it has: the mark that asks for that goes
+
         Raises StorageError: then nothing was taken over that is not durable.
         """
         if self.remote.known and not self.in_doubt:
             return
-        stored = self._take_fresh()
-        if stored is None:
-            stored = await self._tools.run(
-                partial(self._loader(), self._tools.store, self.remote.partition)
-            )
-        self.remote.refuse_regress(stored)
-        if not self.remote.ownership.is_ours and stored is not None:
-            must_claim = self._must_claim(stored.manifest)
-            if must_claim or self._is_behind(stored.manifest):
-                self._only_read(stored)
-                return
-            if self.remote.ownership.is_unknown and self._has_own_past(stored.manifest):
-                self.log.is_restarting = self.in_doubt = True
-                return
-        if not self._tools.follows and not self.remote.fenced:
-            manifest = None if stored is None else stored.manifest
-            if self._is_giving_back or (manifest is not None and self._has_own_past(manifest)):
-                self._is_giving_back = self.log.is_restarting = True
-                await take_away_own(self.log, manifest, self._tools)
-        if stored is not None and self._must_claim(stored.manifest):
-            stored = await self._tools.run(
-                partial(
-                    manifest_store.commit, self._tools.store, stored, self.owned(stored.manifest)
-                )
-            )
+        stored = await self._read()  # 1
+        if stored is not None and self._must_hold_off(stored):  # 2
+            return
+        await self._set_own_aside(stored)  # 3
+        stored = await self._claim(stored)  # 4
         self.in_doubt = self.is_unclaimed = False
-        self._adopt(stored)
+        self._adopt(stored)  # 5
         is_outrun = stored is not None and stored.manifest.leader_epoch > self.leader_epoch
         # Who follows may hear of the manifest of a new epoch before he hears of the epoch.
         if stored is not None and is_outrun and not self._tools.follows:
             self._note_fenced(stored.manifest)
-        await self._restart_local_if_behind()
+        await self._restart_local_if_behind()  # 6
         if not self.is_detached:
             self.log.adopt_remote_log_start()
         self.log.is_past_unknown = False
         if self._is_past_unknown:
-            await self._tools.run(partial(unknown_past.forget, self.log.local.directory))
+            await self._tools.run(partial(unknown_past.forget, self.log.local.directory))  # 7
             self._is_past_unknown = False
 
     async def adopt_newest(self) -> None:
@@ -158,6 +142,47 @@ class ManifestOwner:
                 return
         self.in_doubt = True
         await self.load_if_needed()
+
+    async def _read(self) -> StoredManifest | None:
+        stored = self._take_fresh()
+        if stored is None:
+            stored = await self._tools.run(
+                partial(self._loader(), self._tools.store, self.remote.partition)
+            )
+        self.remote.refuse_regress(stored)
+        return stored
+
+    def _must_hold_off(self, stored: StoredManifest) -> bool:
+        """Whether this disk may not go on by this manifest, which may be another broker's.
+
+        It is read by it then, as far as that is safe, and the next load asks again.
+        """
+        ownership = self.remote.ownership
+        if ownership.is_ours:
+            return False
+        if self._must_claim(stored.manifest) or self._is_behind(stored.manifest):
+            self._only_read(stored)
+            return True
+        if ownership.is_unknown and self._has_own_past(stored.manifest):
+            self.log.is_restarting = self.in_doubt = True
+            return True
+        return False
+
+    async def _set_own_aside(self, stored: StoredManifest | None) -> None:
+        if self._tools.follows or self.remote.fenced:
+            return
+        manifest = None if stored is None else stored.manifest
+        if self._is_giving_back or (manifest is not None and self._has_own_past(manifest)):
+            self._is_giving_back = self.log.is_restarting = True
+            await take_away_own(self.log, manifest, self._tools)
+
+    async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
+        """The manifest under this broker's epoch, if it has to be; else as it is."""
+        if stored is None or not self._must_claim(stored.manifest):
+            return stored
+        return await self._tools.run(
+            partial(manifest_store.commit, self._tools.store, stored, self.owned(stored.manifest))
+        )
 
     def _has_own_past(self, manifest: Manifest) -> bool:
         """Whether this disk took records under offsets that the archive has others of."""
