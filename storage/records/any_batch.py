@@ -1,8 +1,8 @@
 """Batches of whatever magic: v2, or a message of the old formats in the place of a batch.
 
 Segments that were written by a Kafka before 0.11 hold old messages, and one segment may hold both.
-Reading, checking and archiving them goes through here; what is appended is v2 alone, see
-up_conversion.py.
+Reading, checking and archiving them goes through here. What is appended is v2 alone, also where a
+client sends old messages (`prepare_old` in storage/local/preparation.py).
 """
 
 from __future__ import annotations

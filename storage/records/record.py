@@ -4,9 +4,10 @@
            | key length varint, key | value length varint, value
            | header count varint, (key length varint, key, value length varint, value) ...
 
-Lengths of -1 mean null. The broker never comes here while it serves; this is for dump-log, for
-what the broker writes itself, for tests, and as the slow way that the lake's kernel is checked
-against.
+Lengths of -1 mean null. An ordinary append or fetch never comes here. This is for batches that have
+to be looked into (the first of a connection, those of topics whose configuration asks for it), for
+what the broker writes itself, for dump-log, for tests, and as the slow way that the lake's kernel
+is checked against.
 """
 
 from __future__ import annotations

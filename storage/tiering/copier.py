@@ -7,7 +7,7 @@
     3 put .log   under a name that no other attempt has        crash point copy.after-log
     4 put .meta                                                crash point copy.after-meta
     5 verify     size and checksum of both, as the store has them
-    ---- then, by the manager, if the partition is still ours and the deadline has not passed:
+    ---- then, by copy_steps.py, if the partition is still ours and the deadline has not passed:
                                                                crash point copy.before-commit
     6 commit     the manifest, by compare-and-swap             crash point copy.after-commit
     7 tell       the log, so that retention may free the local segment

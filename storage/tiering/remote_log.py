@@ -6,8 +6,8 @@
                                             fenced (a higher leader epoch owns it)
 
 The manifest held here is immutable and was read from, or committed to, the bucket: what it says is
-durable. Only the manager replaces it. Everybody else reads, on the event loop; what has to wait
-(sealed pages, records) waits in executors.
+durable. Only its owner (`manifest_owner.py`) replaces it. Everybody else reads, on the event loop;
+what has to wait (sealed pages, records) waits in executors.
 """
 
 from __future__ import annotations

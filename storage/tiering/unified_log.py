@@ -95,7 +95,7 @@ class UnifiedLog:
         self.is_log_start_noted = log_start_offset is not None
         # While what was lost from this disk comes back, nobody may write in its place.
         self.is_restarting = False
-        # Set by the manager: the folder says nothing of the partition, and the archive did not yet.
+        # Set by `ManifestOwner`: neither this disk nor the archive has told of the partition yet.
         self.is_past_unknown = False
         # First offset of the log, whichever tier it lies in.
         self.log_start_offset = log_start_offset or 0
