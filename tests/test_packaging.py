@@ -192,6 +192,6 @@ def test_the_editable_install_is_found_in_any_folder_and_locale(
     python = folder / ".venv" / "bin" / "python"
     (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
     (site / "_strandline.pth").write_text(str(packages), encoding="utf-8")
-    run(python, ROOT / "scripts" / "relative-pth", cwd=tmp_path, LC_ALL="C.UTF-8")
+    run(ROOT / "scripts" / "relative-pth", python, cwd=tmp_path, LC_ALL=locale)
     code = "import strandline; print(strandline.__version__)"
     assert run(python, "-c", code, cwd=tmp_path, LC_ALL=locale) == "found\n"
