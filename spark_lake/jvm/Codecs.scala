@@ -72,24 +72,30 @@ final class Unpacked extends AutoCloseable {
 
   private def unsnappy(source: Array[Byte], start: Int, length: Int): Unit = {
     val end = start + length
-    val isXerial = length >= XerialMagic.length &&
-      Arrays.equals(source, start, start + XerialMagic.length, XerialMagic, 0, XerialMagic.length)
-    if (!isXerial) snappyBlock(source, start, length)
+    if (!isXerialAt(source, start, end)) snappyBlock(source, start, length)
     else {
       val first = used
       var at = start + XerialHeaderBytes
       while (at < end) {
-        if (end - at < 4) throw new CorruptRecords("snappy stream ends inside a block length")
-        val block = Bytes.int(source, at)
-        at += 4
-        if (block < 0 || block > end - at)
-          throw new CorruptRecords(s"snappy block of $block bytes exceeds its stream")
-        snappyBlock(source, at, block)
-        refuse(used - first)
-        at += block
+        // One stream behind the other is one to Java.
+        if (isXerialAt(source, at, end)) at += XerialHeaderBytes
+        else {
+          if (end - at < 4) throw new CorruptRecords("snappy stream ends inside a block length")
+          val block = Bytes.int(source, at)
+          at += 4
+          if (block < 0 || block > end - at)
+            throw new CorruptRecords(s"snappy block of $block bytes exceeds its stream")
+          snappyBlock(source, at, block)
+          refuse(used - first)
+          at += block
+        }
       }
     }
   }
+
+  private def isXerialAt(source: Array[Byte], at: Int, end: Int): Boolean =
+    end - at >= XerialMagic.length &&
+      Arrays.equals(source, at, at + XerialMagic.length, XerialMagic, 0, XerialMagic.length)
 
   private def snappyBlock(source: Array[Byte], start: Int, length: Int): Unit = {
     val claimed = Snappy.uncompressedLength(source, start, length)
@@ -102,17 +108,19 @@ final class Unpacked extends AutoCloseable {
     if (zstd == null) zstd = new ZstdDecompressCtx
     val claimed = Zstd.getFrameContentSize(source, start, length)
     if (claimed > 0) refuse(claimed)
-    if (claimed > 0 && claimed <= TrustedBytesMax) {
-      reserve(claimed.toInt)
-      used += zstd.decompressByteArray(bytes, used, claimed.toInt, source, start, length)
-    } else if (!unzstdAtOnce(source, start, length))
+    val likely = if (claimed > 0) claimed else math.max(64L * 1024, likelyRatio.toLong * length)
+    if (!unzstdAtOnce(source, start, length, likely))
       drain(new ZstdInputStreamNoFinalizer(stream(source, start, length)))
   }
 
-  /** Into as much room as is likely enough, which is several times as fast as a stream. */
-  private def unzstdAtOnce(source: Array[Byte], start: Int, length: Int): Boolean = {
+  /** Into as much room as is likely enough, which is several times as fast as a stream.
+    *
+    * What the first frame claims is not enough where another one lies behind it.
+    */
+  private def unzstdAtOnce(
+      source: Array[Byte], start: Int, length: Int, likely: Long): Boolean = {
     var isDone = false
-    var room = math.max(64L * 1024, likelyRatio.toLong * length)
+    var room = likely
     while (!isDone && room <= TrustedBytesMax) {
       reserve(room.toInt)
       try {

@@ -24,7 +24,7 @@ from strandline.spark_lake.jvm_engine import divided
 from strandline.storage.errors import InvalidConfig, StrandlineError
 from strandline.storage.model import AbortedTransaction, TimestampType
 from strandline.storage.records.batch import HEADER, HEADER_BYTES
-from strandline.storage.records.compression import Codec
+from strandline.storage.records.compression import Codec, compress
 from strandline.storage.records.record import Header, Record, encode_batch, with_crc
 from strandline.storage.remote.segment_meta import TAIL_BYTES
 from strandline.storage.tiering.segment_walk import plain_walk
@@ -67,6 +67,17 @@ def streamed_zstd(first: int, count: int) -> bytes:
     batch = plain[:HEADER_BYTES] + body
     batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
     batch[22] |= Codec.ZSTD
+    return bytes(with_crc(batch))
+
+
+def in_two(first: int, count: int, codec: Codec) -> bytes:
+    """As two streams, one behind the other, which Java's libraries read as one."""
+    plain = made(first, count)
+    body = plain[HEADER_BYTES:]
+    batch = bytearray(plain[:HEADER_BYTES])
+    batch += compress(codec, body[:300]) + compress(codec, body[300:])
+    batch[8:12] = (len(batch) - 12).to_bytes(4, "big")
+    batch[22] |= codec
     return bytes(with_crc(batch))
 
 
@@ -181,6 +192,17 @@ def test_every_kind_of_batch_comes_out_the_same(
     assert frame.schema == other.schema
     assert both(spark, archive, options={"isolationLevel": "read_uncommitted"})[-1]["offset"] == 14
     assert both(spark, archive, "none") == []
+
+
+def test_streams_behind_each_other_in_one_batch_are_read_as_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    archive = ArchiveBuilder(tmp_path)
+    archive.add_topic("t")
+    codecs = (Codec.GZIP, Codec.SNAPPY, Codec.ZSTD)
+    for number, codec in enumerate(codecs):
+        archive.add_segment("t", [in_two(100 * number, 100, codec)])
+    assert [row["offset"] for row in both(spark, archive)] == list(range(300))
 
 
 @pytest.mark.parametrize(
