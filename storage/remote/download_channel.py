@@ -77,3 +77,11 @@ class Channel:
 
     def __del__(self) -> None:
         self._socket.close()
+
+
+def words_of(error: Exception) -> str:
+    """What is kept of an error. The error itself has the frames that it came through, and a frame
+    that keeps it is in a cycle with it: those of its callers have the chunk's place, which would be
+    taken until the next collection.
+    """
+    return f"{type(error).__name__} {error}"

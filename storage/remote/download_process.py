@@ -48,7 +48,7 @@ from strandline.storage.remote.batch_index import BatchIndex
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.checked_get import CheckedGets
 from strandline.storage.remote.direct_read import DirectRead, ReadsDirectly
-from strandline.storage.remote.download_channel import Channel
+from strandline.storage.remote.download_channel import Channel, words_of
 from strandline.storage.remote.download_messages import (
     Answer,
     CheckRequest,
@@ -334,7 +334,7 @@ class DownloadProcess:
             channel.send(request, descriptor)
             answer = channel.receive(wait_s=wait_s + OVERDUE_S)
         except (EOFError, OSError) as error:
-            self._lose(child, error)
+            self._lose(child, words_of(error))
             return None
         self._give_back(child, channel, answer)
         return answer
@@ -359,26 +359,25 @@ class DownloadProcess:
                 self._give_back(child, channel, answer)
             on_answer(answer)
 
-        def lose(error: Exception) -> None:
-            end(Lost(lambda: self._lose(child, error)))
+        def lose(reason: str) -> None:
+            end(Lost(lambda: self._lose(child, reason)))
 
         def readable() -> None:
             try:
                 answer = channel.receive_some()
             except (EOFError, OSError) as error:
-                lose(error)
+                lose(words_of(error))
             else:
                 if answer is not None:
                     end(answer)
 
         late_s = wait_s + OVERDUE_S
-        overdue = loop.call_later(late_s, lambda: lose(TimeoutError(f"no answer in {late_s:g} s")))
+        overdue = loop.call_later(late_s, lambda: lose(f"no answer in {late_s:g} s"))
         try:
             channel.send(request, descriptor)
         except OSError as error:
             # Not from here: the caller does not know yet that anything has begun.
-            failure = error
-            loop.call_soon(lambda: lose(failure))
+            loop.call_soon(lose, words_of(error))
         else:
             loop.add_reader(number, readable)
 
@@ -446,10 +445,10 @@ class DownloadProcess:
             try:
                 is_ready = child.is_ready or child.became_ready(now_s)
             except (EOFError, OSError) as error:
-                failure = error
+                reason = words_of(error)
             else:
                 return (child, child.free.pop()) if is_ready and child.free else None
-        self._lose(child, failure)
+        self._lose(child, reason)
         return None
 
     def _take_ready(self) -> tuple[StartedChild, Channel] | None:
@@ -475,13 +474,13 @@ class DownloadProcess:
                 self._rest_s = 0.0
                 self.fetched_count += 1
 
-    def _lose(self, child: StartedChild, error: Exception) -> None:
+    def _lose(self, child: StartedChild, reason: str) -> None:
         """Makes sure that the child is dead, and that a later fetch starts another."""
         with self._lock:
             is_ours = self._child is child
             if is_ours:
                 self._child = None
-                self._rest(f"the download process ended: {type(error).__name__} {error}")
+                self._rest(f"the download process ended: {reason}")
         child.process.kill()
 
     def _rest(self, reason: str) -> None:

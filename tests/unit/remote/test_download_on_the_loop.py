@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -17,7 +18,12 @@ import pytest
 from strandline.storage.clock import ManualClock, SystemClock
 from strandline.storage.errors import ObjectCorrupt
 from strandline.storage.files import OpenFile
-from strandline.storage.remote import download_child, download_process, paced_steps
+from strandline.storage.remote import (
+    download_child,
+    download_process,
+    paced_steps,
+    started_child,
+)
 from strandline.storage.remote.batch_index import BatchIndex, index_batches
 from strandline.storage.remote.block_memory import BlockMemory
 from strandline.storage.remote.direct_read import DirectRead
@@ -36,7 +42,13 @@ from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.reader import ColdReader
 from strandline.storage.remote.segment_index import ChunkKey
 from tests.support.archived_segments import ArchivedSegment, archive_segment, make_log
-from tests.unit.remote.cold_reading import PARTITION, WAIT_S_MAX, read_all, run
+from tests.unit.remote.cold_reading import (
+    PARTITION,
+    WAIT_S_MAX,
+    eventually,
+    read_all,
+    run,
+)
 from tests.unit.remote.test_download_process import (
     KEY,
     LOG,
@@ -385,6 +397,56 @@ def test_what_was_damaged_meanwhile_is_not_given_out(
             await read_all(reader, [segment], bytes_max=30_000)
         path.write_bytes(log)
         assert await read_all(reader, [segment], bytes_max=30_000) == log
+        reader.close()
+
+    run(consume())
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """As in a quiet process: what is in a cycle stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("dies", ["before it is ready", "when it has nothing to do"])
+@pytest.mark.parametrize("kind", STORES)
+def test_a_child_that_dies_takes_no_memory_along(
+    kind: Store,
+    dies: str,
+    tmp_path: Path,
+    pool: CountingPool,
+    monkeypatch: pytest.MonkeyPatch,
+    no_collector: None,
+) -> None:
+    """All that there is for one chunk: whoever reads on would wait for it for ever."""
+    store = kind(tmp_path, clock=ManualClock())
+    log = make_log(batch_count=400)
+    segment = archive_segment(store, PARTITION, log, piece_bytes=20_000)
+    if dies == "before it is ready":
+        monkeypatch.setattr(started_child, "CHILD_PROGRAM", "raise SystemExit(3)")
+
+    async def consume() -> None:
+        reader = ColdReader(
+            store, pool, chunk_bytes=40_000, memory_bytes_max=45_000, read_ahead_chunks=0
+        )
+        process = reader.download_process
+        assert process is not None
+        assert (await reader.read(segment.entry, 0, bytes_max=1)).size_bytes
+        if dies == "before it is ready":
+            await eventually(lambda: process.pid is not None)
+        else:
+            await read_until_the_process_fetches(reader, segment)
+        dead = process.pid
+        assert dead is not None
+        if dies != "before it is ready":
+            os.kill(dead, signal.SIGKILL)
+        # Nobody is told of it.
+        await asyncio.to_thread(os.waitid, os.P_PID, dead, os.WEXITED | os.WNOWAIT)
+        assert await read_all(reader, [segment], bytes_max=30_000) == log
+        assert process.pid != dead
         reader.close()
 
     run(consume())
