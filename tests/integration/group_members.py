@@ -9,10 +9,11 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar, Protocol
 
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
@@ -80,6 +81,17 @@ class _ThreadMember:
         assert self.failure is None, self.failure
 
 
+def has_committed(consumer: Consumer, offsets: list[TopicPartition]) -> bool:
+    """False if its epoch is another by now, of which the broker's answer is still on its way."""
+    try:
+        consumer.commit(offsets=offsets, asynchronous=False)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.STALE_MEMBER_EPOCH:
+            raise
+        return False
+    return True
+
+
 class LibrdkafkaMember(_ThreadMember):
     """Commits what it delivered before it gives a partition away."""
 
@@ -108,7 +120,7 @@ class LibrdkafkaMember(_ThreadMember):
                 if gone.partition in next_offsets
             ]
             if offsets:
-                consumer.commit(offsets=offsets, asynchronous=False)
+                eventually(partial(has_committed, consumer, offsets), timeout_s=PATIENCE_S)
 
         consumer.subscribe([self.topic], on_revoke=on_revoke)
         while not self.stopping.is_set():

@@ -62,6 +62,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {
         "group.initial.rebalance.delay.ms": "1000",
         "max.connections": str(2 * MEMBERS + 100),
+        # Each beats once in a round, and a round of a thousand takes its time.
+        "group.consumer.session.timeout.ms": "60000",
     }
     with faultless_broker(tmp_path_factory.mktemp("storm"), settings=settings) as running:
         with WireClient(running.port) as client:
