@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.slow]
 
 MEMBERS = 1000
 PARTITIONS = 60
+# Each is heard once in a round, and a round of a thousand takes its time.
+SESSION_MS = 60_000
 # What a thousand members may cost: a few kilobytes each for connection, futures and state, and
 # the answers that wait to be sent. The leader's alone names all of them.
 GROWTH_MIB_MAX = 60
@@ -62,8 +64,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     settings = {
         "group.initial.rebalance.delay.ms": "1000",
         "max.connections": str(2 * MEMBERS + 100),
-        # Each beats once in a round, and a round of a thousand takes its time.
-        "group.consumer.session.timeout.ms": "60000",
+        "group.consumer.session.timeout.ms": str(SESSION_MS),
     }
     with faultless_broker(tmp_path_factory.mktemp("storm"), settings=settings) as running:
         with WireClient(running.port) as client:
@@ -80,7 +81,7 @@ def test_many_classic_members_at_once_get_their_assignments_and_hold_up_nobody(
     bystander = Bystander(broker)
     try:
         for member in members:
-            member.ask_to_join(version=3)
+            member.ask_to_join(version=3, session_timeout_ms=SESSION_MS)
         answers = [member.joined(version=3) for member in members]
         assert {answer.error_code for answer in answers} == {0}
         assert {answer.generation_id for answer in answers} == {1}
