@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import ReservedPort
+
 ROOT = Path(__file__).resolve().parent.parent
 # It takes about a minute; the promise is three, on a machine that does nothing else.
 SECONDS_MAX = 400
@@ -33,9 +35,11 @@ def test_the_main_job_runs_to_its_end_and_every_comparison_holds(tmp_path: Path)
 
 def run_demo(data: Path) -> tuple[int, str]:
     """Exit code and output. A demo that takes too long is interrupted: it stops its servers."""
+    # Kept until the demo listens there: other tests are given ports meanwhile.
+    broker_port, s3_port = ReservedPort(), ReservedPort()
     command = [sys.executable, "-m", "demo", "--data", str(data)]
     with subprocess.Popen(
-        [*command, "--broker-port", "0", "--s3-port", "0"],
+        [*command, "--broker-port", str(broker_port.number), "--s3-port", str(s3_port.number)],
         cwd=ROOT,
         env=os.environ | dict.fromkeys(("http_proxy", "HTTP_PROXY", "HTTPS_PROXY"), NOBODY),
         stdout=subprocess.PIPE,
