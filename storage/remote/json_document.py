@@ -136,7 +136,9 @@ class Fields:
         # A page has thousands of them: nothing here is slower than it looks.
         is_there = found.startswith(folder) and file_name.endswith(suffixes)
         if not is_there or not _FILE_NAME.fullmatch(file_name):
-            raise self._wrong(name, f"an object {' or '.join(suffixes)} in {folder}", found)
+            raise self._wrong(
+                name, f"an object in {folder} that ends with {' or '.join(suffixes)}", found
+            )
         return found
 
     def boolean(self, name: str) -> bool:
