@@ -50,8 +50,23 @@ final class Unpacked extends AutoCloseable {
   private def reserve(length: Int): Unit = {
     val needed = used.toLong + length
     if (needed > ArrayMax) throw new CorruptRecords(s"decompressed records exceed $BytesMax bytes")
-    if (needed > bytes.length)
-      bytes = Arrays.copyOf(bytes, math.min(ArrayMax, math.max(needed, 2L * bytes.length)).toInt)
+    if (needed > bytes.length) {
+      val more = math.min(bytes.length, GrowthMax)
+      val size = math.min(ArrayMax, math.max(needed, bytes.length.toLong + more)).toInt
+      bytes =
+        try Arrays.copyOf(bytes, size)
+        catch {
+          // One array was not made, and nothing is broken. As an Error it would end the JVM, and
+          // with it what others compute there.
+          case _: OutOfMemoryError =>
+            bytes = new Array[Byte](0)
+            throw new CorruptRecords(
+              s"a batch becomes more than $used bytes when it is decompressed, and " +
+                s"the JVM has no memory for $size (its heap may have " +
+                s"${Runtime.getRuntime.maxMemory}): give executors more " +
+                "(spark.executor.memory; with a local master spark.driver.memory)")
+        }
+    }
   }
 
   private def refuse(length: Long): Unit =
@@ -150,6 +165,8 @@ object Codecs {
   final val ArrayMax = Int.MaxValue - 8L
   final val TrustedBytesMax = 16L * 1024 * 1024
   final val BufferBytes = 64 * 1024
+  // An array of this size and more is not doubled: that may be more than there is.
+  final val GrowthMax = 64 * 1024 * 1024
   val XerialMagic: Array[Byte] = Array[Byte](0x82.toByte, 'S', 'N', 'A', 'P', 'P', 'Y', 0)
   final val XerialHeaderBytes = 16
 }
