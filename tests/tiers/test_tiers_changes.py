@@ -15,9 +15,9 @@ from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import LATEST, LogClient, end_of, make_batches
+from tests.tiers.replicas import start_replica
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
-    REPLICA,
     SEGMENT_BYTES,
     TIERED,
     WAIT_S,
@@ -35,13 +35,6 @@ PARTITIONS = 20
 LOOKS = 5
 FIRST = make_batches(size_bytes=3 * SEGMENT_BYTES // 2)
 MORE = make_batches(base_offset=end_of(FIRST), size_bytes=SEGMENT_BYTES)
-
-
-def start_replica(make_broker: MakeBroker, full_poll_ms: str, **options: object) -> TieredBroker:
-    replica = make_broker(name="replica", settings={**REPLICA, FULL_POLL: full_poll_ms}, **options)
-    replica.command = ("serve", "--read-only")
-    replica.start()
-    return replica
 
 
 def wait_until_told(archive: Archive) -> None:
@@ -69,7 +62,9 @@ def test_a_replica_asks_for_one_object_while_nothing_changes_and_then_for_what_d
         client.produce(FIRST)
         origin.wait_until_archived(client)
         wait_until_told(archive)
-        replica = start_replica(make_broker, NEVER, endpoint_url=fault_proxy.endpoint_url)
+        replica = start_replica(
+            make_broker, {FULL_POLL: NEVER}, endpoint_url=fault_proxy.endpoint_url
+        )
         # What came into the bucket just now may be told of once more.
         eventually(lambda: asks_for_the_list_alone(fault_proxy), timeout_s=WAIT_S)
         client.produce(MORE)
@@ -92,10 +87,8 @@ def asks_for_the_list_alone(proxy: FaultProxy) -> bool:
     return proxy.count("HEAD", CHANGES_KEY) == len(proxy.seen)
 
 
-@pytest.mark.parametrize("comes_back", [False, True], ids=["stays-dead", "comes-back"])
-def test_a_commit_whose_broker_was_killed_before_it_told_is_found(
-    make_broker: MakeBroker, archive: Archive, *, comes_back: bool
-) -> None:
+def stopped_origin(make_broker: MakeBroker, archive: Archive) -> tuple[TieredBroker, int]:
+    """A broker that told of all it archived, and where that ends; it does not run."""
     origin = make_broker(name="origin")
     origin.start()
     with origin.client(TOPIC) as client:
@@ -104,8 +97,16 @@ def test_a_commit_whose_broker_was_killed_before_it_told_is_found(
         border = origin.wait_until_archived(client)
         wait_until_told(archive)
     origin.stop()
+    return origin, border
+
+
+@pytest.mark.parametrize("comes_back", [False, True], ids=["stays-dead", "comes-back"])
+def test_a_commit_whose_broker_was_killed_before_it_told_is_found(
+    make_broker: MakeBroker, archive: Archive, *, comes_back: bool
+) -> None:
+    origin, border = stopped_origin(make_broker, archive)
     origin.start_to_crash_at(COPY_AFTER_COMMIT)
-    replica = start_replica(make_broker, NEVER if comes_back else "1000")
+    replica = start_replica(make_broker, {FULL_POLL: NEVER if comes_back else "1000"})
     with replica.client(TOPIC) as reader:
         assert reader.offset_at(LATEST) == border
         with origin.client(TOPIC) as client:
@@ -131,18 +132,11 @@ def test_a_replica_whose_broker_stopped_writing_its_list_follows_as_before(
     make_broker: MakeBroker, archive: Archive
 ) -> None:
     """As after going back to an older release: the list that is there does not move on."""
-    origin = make_broker(name="origin")
-    origin.start()
-    with origin.client(TOPIC) as client:
-        client.create_topic({**TIERED, **FREE_LOCALLY})
-        client.produce(FIRST)
-        origin.wait_until_archived(client)
-        wait_until_told(archive)
-    origin.stop()
+    origin, _ = stopped_origin(make_broker, archive)
     before = archive.store.get(CHANGES_KEY)
     origin.settings[CHANGES_INTERVAL] = "-1"
     origin.start()
-    replica = start_replica(make_broker, "1000")
+    replica = start_replica(make_broker, {FULL_POLL: "1000"})
     with origin.client(TOPIC) as client, replica.client(TOPIC) as reader:
         client.produce(MORE)
         border = origin.wait_until_archived(client)

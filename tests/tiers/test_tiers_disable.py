@@ -16,6 +16,7 @@ from tests.tiers.log_client import (
     make_batches,
     with_epoch,
 )
+from tests.tiers.replicas import start_replica
 from tests.tiers.restoring import mirrors_topic
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
@@ -122,10 +123,7 @@ def test_a_replica_that_did_not_look_while_tiering_was_turned_off_and_on_follows
         border = broker.wait_until_freed(client)
         eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
         # By itself it looks once an hour; else when what it looks for is not there.
-        settings = {"node.id": "7", "strandline.remote.replica.poll.ms": "3600000"}
-        replica = make_broker(name="replica", settings=settings)
-        replica.command = ("serve", "--read-only")
-        replica.start()
+        replica = start_replica(make_broker, {"strandline.remote.replica.poll.ms": "3600000"})
         assert broker.alter_topic(TOPIC, OFF) == 0
         eventually(lambda: data_keys(archive) == [], timeout_s=WAIT_S)
         assert broker.alter_topic(TOPIC, ON) == 0

@@ -14,10 +14,10 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.wire import WireClient
 from tests.tiers.conftest import MakeBroker
 from tests.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, timestamp_of
+from tests.tiers.replicas import start_replica
 from tests.tiers.restoring import mirrors_topic
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
-    REPLICA,
     SEGMENT_BYTES,
     TIERED,
     WAIT_S,
@@ -46,13 +46,7 @@ def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(FIRST)
         border = origin.wait_until_archived(client)
-        replica = make_broker(
-            name="replica",
-            settings=REPLICA,
-            endpoint_url=fault_proxy.endpoint_url,
-        )
-        replica.command = ("serve", "--read-only")
-        replica.start()
+        replica = start_replica(make_broker, endpoint_url=fault_proxy.endpoint_url)
         with replica.client(TOPIC) as reader:
             # The origin's metadata comes into the bucket by itself, and may come later.
             eventually(lambda: reader.list_offset(EARLIEST).error_code == 0, timeout_s=WAIT_S)
@@ -146,9 +140,7 @@ def test_a_replica_does_not_call_a_partition_empty_whose_manifest_it_cannot_read
     (key,) = (key for key in archive.below("topics/") if key.endswith(MANIFEST_FILE))
     whole = archive.store.get(key)
     archive.store.put(key, whole[: len(whole) // 2])
-    replica = make_broker(name="replica", settings=REPLICA)
-    replica.command = ("serve", "--read-only")
-    replica.start()
+    replica = start_replica(make_broker)
     with replica.client(TOPIC) as reader:
         for special in (EARLIEST, LATEST, timestamp_of(0)):
             assert reader.list_offset(special).error_code == KAFKA_STORAGE_ERROR
@@ -168,9 +160,7 @@ def replica_of_a_full_archive(make_broker: MakeBroker) -> tuple[TieredBroker, Ti
         client.produce(FIRST)
         origin.wait_until_archived(client)
     wait_until_mirrored(origin)
-    replica = make_broker(name="replica", settings=REPLICA)
-    replica.command = ("serve", "--read-only")
-    replica.start()
+    replica = start_replica(make_broker)
     return origin, replica
 
 
@@ -219,9 +209,7 @@ def test_a_replica_serves_what_is_in_the_bucket_of_the_open_segment_and_keeps_no
         client.produce(FIRST)
         border = origin.wait_until_archived(client)
         assert border < end
-        replica = make_broker(name="replica", settings=REPLICA)
-        replica.command = ("serve", "--read-only")
-        replica.start()
+        replica = start_replica(make_broker)
         with replica.client(TOPIC) as reader:
             eventually(lambda: reader.offset_at(LATEST) == end, timeout_s=WAIT_S)
             assert reader.read(0, end) == FIRST
@@ -253,10 +241,7 @@ def test_a_replica_finds_what_was_merged_since_it_last_looked(make_broker: MakeB
         border = origin.wait_until_archived(client)
     wait_until_mirrored(origin)
     # It looks once an hour by itself.
-    settings = {**REPLICA, "strandline.remote.replica.poll.ms": "3600000"}
-    replica = make_broker(name="replica", settings=settings)
-    replica.command = ("serve", "--read-only")
-    replica.start()
+    replica = start_replica(make_broker, {"strandline.remote.replica.poll.ms": "3600000"})
     archive = Archive.open(origin.bucket)
     old = archive.uploads(topic=TOPIC)
     assert len(old) > 1
