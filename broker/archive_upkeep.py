@@ -33,7 +33,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.broker.archive_mark import ArchiveMark
-from strandline.broker.cluster.metadata_log import MetadataLog, MirrorTaken
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata_mirror import MirrorTaken
 from strandline.broker.cluster.replica_manager import ReplicaManager
 from strandline.broker.coordination.group_archive import GroupArchive
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC

@@ -168,6 +168,18 @@ def check_document(content: bytes, *, key: str) -> None:
         decode_entry(content, key=key, index=index)
 
 
+def cluster_id_of(content: bytes, *, key: str) -> str:
+    """Whose entry or snapshot this is. Raises CorruptFile or UnsupportedFormat, naming `key`."""
+    is_snapshot = key.startswith(METADATA_SNAPSHOT_PREFIX)
+    fields = decode_document(
+        content,
+        format_name=SNAPSHOT_FORMAT if is_snapshot else ENTRY_FORMAT,
+        versions=SNAPSHOT_VERSIONS if is_snapshot else VERSIONS,
+        source=key,
+    )
+    return fields.text("cluster_id")
+
+
 def _check_index(fields: Fields, key: str, index: int) -> None:
     found = fields.integer("index")
     if found != index:

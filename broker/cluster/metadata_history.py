@@ -2,24 +2,41 @@
 
 The newest whole snapshot, and all entries after it; metadata_log.py says what they are. The log and
 its mirror are read alike.
+
+Of a mirror that is damaged, or has lost objects, a restore takes what comes before that:
+
+    1  2  3  4  5  .  .  8  9        the image after 5, which is called 9 from then on
+
+What goes on behind it begins with 10 and names the 9 that is there as the one before: no name is
+taken twice, and a broker that has 6 and 7 on its disk finds that it is not the only one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from strandline.broker.cluster.image import MetadataImage, replay
 from strandline.broker.cluster.metadata_documents import (
     NO_ENTRY_CHECKSUM,
+    cluster_id_of,
     decode_entry,
     decode_snapshot,
     entry_checksum,
 )
 from strandline.broker.cluster.records import MetadataRecord
-from strandline.storage.errors import CorruptFile, ObjectNotFound
+from strandline.storage.errors import (
+    CorruptFile,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
+from strandline.storage.remote import change_list
 from strandline.storage.remote.keys import (
     METADATA_LOG_PREFIX,
+    METADATA_PREFIX,
     METADATA_SNAPSHOT_PREFIX,
     metadata_log_key,
     metadata_snapshot_key,
@@ -32,6 +49,8 @@ log = logging.getLogger(__name__)
 
 # The newest and one in reserve, should the newest turn out damaged.
 SNAPSHOTS_KEPT = 2
+# More entries than any cluster makes: a list of changes that tells of more is not believed.
+ENTRIES_MAX = 10**15
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +69,100 @@ def read_history(store: ObjectStore, *, cluster_id: str) -> Loaded:
     """
     start = _read_snapshot(store)
     loaded = read_entries(store, start)
-    if loaded.image.version and loaded.image.cluster_id != cluster_id:
+    _check_cluster(store, loaded.image, cluster_id)
+    return loaded
+
+
+def _check_cluster(store: ObjectStore, image: MetadataImage, cluster_id: str) -> None:
+    if image.version and image.cluster_id != cluster_id:
         raise CorruptFile(
-            f"the metadata in {store.url} belongs to cluster {loaded.image.cluster_id},"
+            f"the metadata in {store.url} belongs to cluster {image.cluster_id},"
             f" this is cluster {cluster_id}"
         )
-    return loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What a mirror still has. `damage` says what is wrong with it; empty: it is whole."""
+
+    loaded: Loaded
+    damage: str
+    # The entry whose image it is; `loaded` may have a higher number.
+    entry: int
+
+
+def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
+    """A mirror, or as much of it as comes before what is lost.
+
+    Raises CorruptFile if it is another cluster's, UnsupportedFormat, or TierError.
+    """
+    told = _told_version(store)
+    try:
+        loaded = read_history(store, cluster_id=cluster_id)
+        damage = _shortness(loaded.image.version, told)
+    except (CorruptFile, ObjectCorrupt) as error:
+        loaded, damage = _before_damage(store), str(error)
+        _check_cluster(store, loaded.image, cluster_id)
+    entry = loaded.image.version
+    if damage:
+        loaded = _numbered(store, loaded, cluster_id, max(told, _newest(store)))
+    return Salvaged(loaded, damage, entry)
+
+
+def _told_version(store: ObjectStore) -> int:
+    """The entry that the mirror had when the list of changes was written; 0: nobody knows."""
+    with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
+        told = change_list.load(store).changes.metadata_version
+        return told if told <= ENTRIES_MAX else 0
+    return 0
+
+
+def _shortness(version: int, told: int) -> str:
+    if not version:
+        return f"{METADATA_PREFIX} holds no metadata of the cluster: they were deleted"
+    if version < told:
+        return (
+            f"{METADATA_PREFIX} ends with entry {version}, and had entry {told}: what came after it"
+            " was deleted"
+        )
+    return ""
+
+
+def _before_damage(store: ObjectStore) -> Loaded:
+    found = Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
+    with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
+        found = _read_snapshot(store)
+        for records, head_checksum in _entries_after(store, found):
+            found = replace(
+                found, image=found.image.apply_entry(records), head_checksum=head_checksum
+            )
+    return found
+
+
+def _numbered(store: ObjectStore, loaded: Loaded, cluster_id: str, version: int) -> Loaded:
+    """The same under the number of the newest object there is, or was."""
+    if not version:
+        return loaded
+    image = replace(loaded.image, version=version, cluster_id=cluster_id)
+    return replace(loaded, image=image, head_checksum=readable_checksum_at(store, version))
+
+
+def _newest(store: ObjectStore) -> int:
+    numbers = (parse_metadata_key(info.key) for info in store.list(METADATA_PREFIX))
+    return max((number for number in numbers if number is not None), default=0)
+
+
+def cluster_of(store: ObjectStore) -> str:
+    """The cluster that the newest readable object of the metadata names; empty if there is none.
+
+    Raises UnsupportedFormat, TierError.
+    """
+    for prefix in (METADATA_SNAPSHOT_PREFIX, METADATA_LOG_PREFIX):
+        for index in reversed(indexes(store, prefix)):
+            key = f"{prefix}{index:020d}.json"
+            with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
+                return cluster_id_of(store.get(key), key=key)
+    return ""
 
 
 def _read_snapshot(store: ObjectStore) -> Loaded:
@@ -91,6 +198,16 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
     """
     entries: list[tuple[MetadataRecord, ...]] = []
     head_checksum = start.head_checksum
+    for records, head_checksum in _entries_after(store, start):
+        entries.append(records)
+    return Loaded(replay(start.image, entries), head_checksum, start.snapshot_version)
+
+
+def _entries_after(
+    store: ObjectStore, start: Loaded
+) -> Iterator[tuple[tuple[MetadataRecord, ...], str]]:
+    """Records and checksum of each. Raises CorruptFile at what is damaged or missing."""
+    head_checksum = start.head_checksum
     index = start.image.version
     while (content := _read_entry(store, index + 1)) is not None:
         index += 1
@@ -101,8 +218,7 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
                 f"{key}: does not follow the entry before it; it belongs to another history"
             )
         head_checksum = entry_checksum(content)
-        entries.append(entry.records)
-    return Loaded(replay(start.image, entries), head_checksum, start.snapshot_version)
+        yield entry.records, head_checksum
 
 
 def _read_entry(store: ObjectStore, index: int) -> bytes | None:
@@ -132,6 +248,13 @@ def checksum_at(store: ObjectStore, version: int) -> str:
     return ""
 
 
+def readable_checksum_at(store: ObjectStore, version: int) -> str:
+    """As `checksum_at`; empty also if what would tell it is damaged."""
+    with contextlib.suppress(CorruptFile, ObjectCorrupt):
+        return checksum_at(store, version)
+    return ""
+
+
 def is_empty(store: ObjectStore) -> bool:
     """Whether a store has nothing of a metadata log, entry or snapshot. Raises StorageError."""
     return not any(
@@ -156,13 +279,17 @@ def prune(store: ObjectStore) -> None:
     """Deletes all but the newest snapshots, and the entries that the oldest kept one covers."""
     versions = indexes(store, METADATA_SNAPSHOT_PREFIX)
     superfluous = [metadata_snapshot_key(version) for version in versions[:-SNAPSHOTS_KEPT]]
-    if len(versions) >= SNAPSHOTS_KEPT:
-        oldest_kept = versions[-SNAPSHOTS_KEPT]
-        # The entry that the snapshot ends with stays: the mirror check compares it.
-        superfluous += [
-            metadata_log_key(index)
-            for index in indexes(store, METADATA_LOG_PREFIX)
-            if index < oldest_kept
-        ]
+    first = first_kept(versions)
+    superfluous += [
+        metadata_log_key(index) for index in indexes(store, METADATA_LOG_PREFIX) if index < first
+    ]
     if superfluous:
         store.delete(superfluous)
+
+
+def first_kept(snapshots: Sequence[int]) -> int:
+    """The first entry that is of use beside these snapshots.
+
+    The entry that a snapshot ends with stays: the mirror check compares it.
+    """
+    return snapshots[-SNAPSHOTS_KEPT] if len(snapshots) >= SNAPSHOTS_KEPT else 1

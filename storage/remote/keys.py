@@ -31,6 +31,7 @@ from strandline.storage.values import dataclass
 CLUSTER_KEY = "cluster.json"
 CHANGES_KEY = "changes.json"
 TOPICS_PREFIX = "topics/"
+METADATA_PREFIX = "metadata/"
 METADATA_LOG_PREFIX = "metadata/log/"
 METADATA_SNAPSHOT_PREFIX = "metadata/snapshot/"
 GROUPS_PREFIX = "groups/"

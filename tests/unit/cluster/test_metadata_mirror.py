@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
-from strandline.broker.cluster.metadata_log import (
-    MetadataLog,
-    MirrorDiverged,
-    MirrorTaken,
-)
+from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata_mirror import MirrorDiverged, MirrorTaken
 from strandline.storage.errors import (
+    AccessDenied,
     CorruptFile,
     StoreFull,
     TierUnavailable,
 )
 from strandline.storage.remote.keys import metadata_log_key
 from strandline.storage.remote.memory import Fault, MemoryStore, Moment
+from tests.support.lagging_lists import LaggingLists
 from tests.unit.cluster.metadata_rig import (
     CLUSTER,
     copy_of,
@@ -314,13 +314,121 @@ def test_an_entry_missing_in_the_log_makes_no_gap_in_the_mirror() -> None:
     assert metadata_log_key(3) not in keys_in(mirror)
 
 
-def test_a_damaged_mirror_is_told_from_a_damaged_log() -> None:
+def mirrored(count: int = 9) -> tuple[MemoryStore, MemoryStore, MetadataLog]:
+    """A log of some entries, with two snapshots by then, and its mirror."""
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    fill(metadata, count)
+    assert metadata.mirror_once() == 0
+    return store, mirror, metadata
+
+
+def every_choice(keys: list[str]) -> Iterator[list[str]]:
+    """All of them, each alone, all but each, and the rows at the end."""
+    yield keys
+    for number, key in enumerate(keys):
+        yield [key]
+        yield keys[:number] + keys[number + 1 :]
+        yield keys[number:]
+
+
+@pytest.mark.parametrize("then", ["a look", "a change", "a restart", "a claim and a change"])
+def test_whatever_is_deleted_in_the_mirror_is_written_again_from_the_log(then: str) -> None:
+    _, original, _ = mirrored()
+    for deleted in every_choice(keys_in(original)):
+        store, mirror, metadata = mirrored()
+        mirror.delete(deleted)
+        if "restart" in then or "claim" in then:
+            metadata = opened(store, mirror)
+        if "change" in then:
+            metadata.append([created(77)])
+        if "claim" in then:
+            metadata.claim_mirror()
+        if then == "a look":
+            metadata.mend_mirror()
+        else:
+            assert metadata.mirror_once() == 0
+        assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image, deleted
+        assert metadata.statistics().mirror_lag == 0
+        assert set(keys_in(store)) <= set(keys_in(mirror)), deleted
+
+
+def test_a_mirror_is_behind_as_long_as_what_was_deleted_there_cannot_be_written_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, mirror, metadata = mirrored(3)
+    mirror.delete([metadata_log_key(2), metadata_log_key(3)])
+    mirror.add_fault(Fault(operation="put", error=AccessDenied, times=-1))
+    for _ in range(3):
+        with pytest.raises(AccessDenied):
+            metadata.mend_mirror()
+        statistics = metadata.statistics()
+        assert (statistics.mirror_lag, statistics.mirror_deleted_count) == (3, 2)
+    told = [row.message for row in caplog.records]
+    assert told == ["metadata in the bucket were deleted, they are written again"]
+    mirror.clear_faults()
+    assert metadata.mirror_once() == 0
+    assert metadata.statistics().mirror_deleted_count == 2
+    assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image
+
+
+def test_nothing_counts_as_deleted_that_a_listing_lacks_or_that_was_never_there() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror)
+    lagging = MetadataLog(store, LaggingLists(mirror), cluster_id=CLUSTER, snapshot_interval=4)  # type: ignore[arg-type]
+    lagging.load()
+    for number in range(12):
+        lagging.append([created(number)])
+        assert lagging.mirror_once() == 0
+        lagging.mend_mirror()
+    assert lagging.statistics().mirror_deleted_count == 0
+    assert opened(store).image == lagging.image
+    assert metadata.image.version == 1
+
+
+def test_the_holes_of_a_mirror_that_is_another_ones_are_not_filled() -> None:
+    store, mirror = MemoryStore(), MemoryStore()
+    metadata = opened(store, mirror, snapshot_interval=1000)
+    metadata.mirror_once()
+    fork = copy_of(store)
+    fill(metadata, 5)
+    metadata.mirror_once()
+    other = opened(fork, mirror, snapshot_interval=1000)
+    for number in range(5):
+        other.append([created(40 + number)])
+    for deleted in ([3], [2, 3], [4], [2, 3, 4, 5]):
+        holed = copy_of(mirror)
+        holed.delete([metadata_log_key(index) for index in deleted])
+        before = keys_in(holed)
+        with pytest.raises(MirrorTaken):
+            opened(fork, holed, snapshot_interval=1000).mirror_once()
+        assert keys_in(holed) == before
+
+
+def test_an_entry_that_another_broker_wrote_ahead_is_noticed_before_the_next_change() -> None:
     store, mirror = MemoryStore(), MemoryStore()
     metadata = opened(store, mirror)
     metadata.mirror_once()
-    mirror.damage(metadata_log_key(1), lambda _old: b"")
-    with pytest.raises(MirrorDiverged, match="the mirror of the metadata log is not usable"):
-        opened(store, mirror).mirror_once()
+    fork = opened(copy_of(store), mirror)
+    fork.append([created(1)])
+    fork.mirror_once()
+    with pytest.raises(MirrorTaken):
+        metadata.mend_mirror()
+
+
+@pytest.mark.parametrize("fault", ["empty", "flipped"])
+def test_whatever_is_damaged_in_the_mirror_is_replaced_at_the_next_start(fault: str) -> None:
+    _, original, _ = mirrored()
+    for key in keys_in(original):
+        store, mirror, _ = mirrored()
+        mirror.damage(
+            key, lambda old: b"" if fault == "empty" else old.replace(b'"index"', b'"indey"')
+        )
+        metadata = opened(store, mirror)
+        metadata.append([created(77)])
+        metadata.claim_mirror()
+        assert metadata.mirror_once() == 0
+        assert MetadataLog(mirror, cluster_id=CLUSTER).load() == metadata.image, key
 
 
 def test_a_snapshot_that_comes_while_the_mirror_is_listed_is_no_error() -> None:
