@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_table
-from strandline.broker.cluster.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata_history import salvage_history, whose_is
 from strandline.broker.coordination.group_archive import read_group_state
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import BarProgress, Counting, working
@@ -97,6 +97,12 @@ class VerifyOptions:
 _BRING_BACK = (
     "bring it back from a version of the bucket; a broker that has the topic writes it again, with"
     " the first segment that it archives after its next start"
+)
+
+
+_WRITTEN_AGAIN = (
+    "The archive's broker writes it again from its disk, while it runs or when it starts; without"
+    " its disk: bring it back from a version of the bucket, or `strandline restore --skip-damaged`"
 )
 
 
@@ -204,13 +210,16 @@ def _segments_in(
 def _check_cluster(store: ObjectStore) -> list[str]:
     """What is wrong with the objects that belong to no topic."""
     try:
-        cluster = load_cluster_info(store)
-        if cluster is None:
-            return [f"{CLUSTER_KEY} is missing: nobody knows whose archive this is; {WHERE_IT_IS}"]
-        MetadataLog(store, cluster_id=cluster.cluster_id).refresh()
+        cluster_id, fault = whose_is(store)
+        if not cluster_id:
+            return [
+                f"{CLUSTER_KEY} is missing: nobody knows whose archive this is; {WHERE_IT_IS}."
+                f" {_WRITTEN_AGAIN}"
+            ]
+        damage = salvage_history(store, cluster_id=cluster_id).damage
     except CorruptFile as error:
         return [str(error)]
-    return []
+    return [f"{text}. {_WRITTEN_AGAIN}" for text in (fault, damage) if text]
 
 
 def _check_groups(store: ObjectStore) -> list[str]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from strandline.broker.cluster.image import MetadataImage
+from strandline.broker.cluster.metadata_history import Salvaged, salvage_history, whose_is
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.records import MetadataRecord
 from strandline.broker.cluster.restore_plan import (
@@ -43,6 +44,7 @@ from strandline.broker.folder_marks import METADATA_FOLDER, RESTORE_MARK, Restor
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.storage import files
 from strandline.storage.clock import Clock
+from strandline.storage.counted import counted
 from strandline.storage.crash_points import (
     RESTORE_AFTER_GROUPS,
     RESTORE_AFTER_MARK,
@@ -65,9 +67,8 @@ from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_folder import LOCK_FILE, lock_directory
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
-from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
-from strandline.storage.remote.keys import group_state_key
+from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.topic_info import (
@@ -123,7 +124,7 @@ class _Archive:
     """Everything that step 1 found."""
 
     cluster_id: str
-    metadata_version: int
+    metadata: Salvaged
     image: MetadataImage
     records: tuple[MetadataRecord, ...]
     states: dict[TopicPartition, ArchivedState]
@@ -145,7 +146,7 @@ class Restore:
     ) -> None:
         """With `skip_damaged` what is damaged is left out, and the rest restored: partitions whose
         manifest or open segment is, which stay unavailable; descriptions of topics that the mirror
-        does not know; groups' offsets.
+        does not know; groups' offsets; metadata behind the first that are lost.
         """
         self._config = config
         self._store = store
@@ -200,16 +201,16 @@ class Restore:
     def _read_archive(self) -> _Archive:
         store = self._store
         store.check()
-        cluster = load_cluster_info(store)
-        if cluster is None:
+        cluster_id, fault = whose_is(store)
+        if not cluster_id:
             raise RestoreRefused(
-                f"{store.url} holds no archive: there is no cluster.json; give the"
+                f"{store.url} holds no archive: there is no cluster.json, and no metadata; give the"
                 " strandline.remote.url of the lost broker, with its prefix"
             )
         self._progress.begin("metadata", 1)
         # Only read: the mirror is not written by anybody but its owner.
-        metadata = MetadataLog(store, cluster_id=cluster.cluster_id)
-        mirrored = metadata.refresh()
+        metadata = salvage_history(store, cluster_id=cluster_id)
+        mirrored = metadata.loaded.image
         self._progress.advance()
         with ThreadPoolExecutor(PARALLEL_READS_MAX, "restore") as executor:
             topics, damaged_topics = self._find_topics(executor, mirrored)
@@ -218,7 +219,9 @@ class Restore:
             self._check_nodes(image)
             states, damaged_partitions = self._read_partitions(executor, image)
             groups, damaged_groups = self._read_groups(executor, image)
-        damaged = (*damaged_topics, *damaged_partitions, *damaged_groups)
+        lost = [fault] if fault else []
+        lost += _lost_metadata(metadata)
+        damaged = (*lost, *damaged_topics, *damaged_partitions, *damaged_groups)
         if damaged and not self._skip_damaged:
             raise RestoreRefused(
                 "damaged, nothing was restored (--skip-damaged restores the rest):"
@@ -230,8 +233,8 @@ class Restore:
             producer_id_max=max((s.producer_id_max for s in states.values()), default=-1),
         )
         return _Archive(
-            cluster_id=cluster.cluster_id,
-            metadata_version=mirrored.version,
+            cluster_id=cluster_id,
+            metadata=metadata,
             image=image,
             records=(*corrections.records, *numbers),
             states=states,
@@ -292,7 +295,7 @@ class Restore:
     ) -> tuple[dict[int, LiveRecords], list[str]]:
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is None:
-            return {}, []
+            return {}, self._unknown_groups()
         numbers = [partition.partition for partition in topic.partitions]
         self._progress.begin("groups", len(numbers))
 
@@ -313,6 +316,16 @@ class Restore:
             elif found is not None:
                 groups[number] = found
         return groups, damaged
+
+    def _unknown_groups(self) -> list[str]:
+        """Offsets that nobody can say the place of: how many partitions there were is lost."""
+        count = sum(1 for _ in self._store.list(GROUPS_PREFIX))
+        if not count:
+            return []
+        return [
+            f"{GROUPS_PREFIX}: the metadata do not know {OFFSETS_TOPIC}, {counted(count, 'object')}"
+            " with offsets of groups not restored: copy them away, the broker writes over them"
+        ]
 
     # --- 2 mark ------------------------------------------------------------------------------
 
@@ -373,17 +386,18 @@ class Restore:
 
     def _write_metadata(self, archive: _Archive) -> None:
         folder = self._config.log_dirs[0] / METADATA_FOLDER
-        metadata = MetadataLog(
-            LocalDirectoryStore(folder, clock=self._clock),
-            self._store,
-            cluster_id=archive.cluster_id,
-        )
-        image = metadata.load()
-        if archive.metadata_version not in (0, image.version):
+        found = archive.metadata.loaded
+        now = salvage_history(self._store, cluster_id=archive.cluster_id)
+        if now.loaded != found:
             raise RestoreRefused(
                 f"the metadata in {self._store.url} changed while it was read: another broker uses"
                 " this archive; stop it first"
             )
+        metadata = MetadataLog(
+            LocalDirectoryStore(folder, clock=self._clock), cluster_id=archive.cluster_id
+        )
+        metadata.restore(found, self._store.url)
+        metadata.load()
         metadata.append(archive.records)
 
     def _write_logs(self, log_dirs: LogDirs, archive: _Archive) -> int:
@@ -401,6 +415,17 @@ class Restore:
             self._progress.advance()
             crash_point(RESTORE_AFTER_PARTITION)
         return offset_count
+
+
+def _lost_metadata(metadata: Salvaged) -> list[str]:
+    """What is wrong with the metadata, and what that costs."""
+    if not metadata.damage:
+        return []
+    return [
+        f"{metadata.damage}; restored as they were after entry {metadata.entry}, with the topics"
+        " and partitions that topic.json tells. Other changes since are lost: topics of which"
+        " nothing is archived, properties, quotas, passwords of SCRAM"
+    ]
 
 
 def _end(archive: _Archive, key: TopicPartition) -> Offset | None:

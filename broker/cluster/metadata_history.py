@@ -34,10 +34,14 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.remote import change_list
+from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.keys import (
+    CLUSTER_KEY,
+    GROUPS_PREFIX,
     METADATA_LOG_PREFIX,
     METADATA_PREFIX,
     METADATA_SNAPSHOT_PREFIX,
+    TOPICS_PREFIX,
     metadata_log_key,
     metadata_snapshot_key,
     parse_metadata_key,
@@ -91,6 +95,25 @@ class Salvaged:
     entry: int
 
 
+def whose_is(store: ObjectStore) -> tuple[str, str]:
+    """The cluster whose archive this is, empty if nobody has begun one; and what is wrong with
+    `cluster.json`: without it the metadata say whose.
+
+    Raises UnsupportedFormat, TierError, and CorruptFile if neither can tell.
+    """
+    try:
+        info = load_cluster_info(store)
+    except (CorruptFile, ObjectCorrupt) as error:
+        found, fault = cluster_of(store), str(error)
+        if not found:
+            raise
+    else:
+        if info is not None:
+            return info.cluster_id, ""
+        found, fault = cluster_of(store), f"{CLUSTER_KEY} is missing"
+    return found, f"{fault}: by the metadata it is the archive of cluster {found}" if found else ""
+
+
 def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
     """A mirror, or as much of it as comes before what is lost.
 
@@ -99,7 +122,7 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> Salvaged:
     told = _told_version(store)
     try:
         loaded = read_history(store, cluster_id=cluster_id)
-        damage = _shortness(loaded.image.version, told)
+        damage = _shortness(store, loaded.image.version, told)
     except (CorruptFile, ObjectCorrupt) as error:
         loaded, damage = _before_damage(store), str(error)
         _check_cluster(store, loaded.image, cluster_id)
@@ -117,8 +140,9 @@ def _told_version(store: ObjectStore) -> int:
     return 0
 
 
-def _shortness(version: int, told: int) -> str:
-    if not version:
+def _shortness(store: ObjectStore, version: int, told: int) -> str:
+    """What is missing at the end; an archive that was just begun has nothing yet."""
+    if not version and (told or any(_has_any(store, p) for p in (TOPICS_PREFIX, GROUPS_PREFIX))):
         return f"{METADATA_PREFIX} holds no metadata of the cluster: they were deleted"
     if version < told:
         return (
@@ -126,6 +150,10 @@ def _shortness(version: int, told: int) -> str:
             " was deleted"
         )
     return ""
+
+
+def _has_any(store: ObjectStore, prefix: str) -> bool:
+    return next(iter(store.list(prefix, limit=1)), None) is not None
 
 
 def _before_damage(store: ObjectStore) -> Loaded:
@@ -196,11 +224,10 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
 
     By their names: a listing may lag, and only says whether one is missing between.
     """
-    entries: list[tuple[MetadataRecord, ...]] = []
-    head_checksum = start.head_checksum
-    for records, head_checksum in _entries_after(store, start):
-        entries.append(records)
-    return Loaded(replay(start.image, entries), head_checksum, start.snapshot_version)
+    entries = list(_entries_after(store, start))
+    head_checksum = entries[-1][1] if entries else start.head_checksum
+    image = replay(start.image, (records for records, _ in entries))
+    return Loaded(image, head_checksum, start.snapshot_version)
 
 
 def _entries_after(

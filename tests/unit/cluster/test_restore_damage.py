@@ -4,6 +4,7 @@ written, and the rest may be had without it.
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -13,18 +14,27 @@ import pytest
 
 from strandline.broker.archive_commands import DAMAGED, VerifyOptions, verify
 from strandline.broker.cluster.metadata_log import MetadataLog
-from strandline.broker.cluster.records import TopicCreated
+from strandline.broker.cluster.records import BrokerStarted, ProducerIdsAllocated, TopicCreated
 from strandline.broker.config import BrokerConfig
 from strandline.broker.coordination.group_archive import LiveRecord, encode_live
-from strandline.broker.folder_marks import RestoreRefused
+from strandline.broker.folder_marks import METADATA_FOLDER, RestoreRefused
 from strandline.broker.protocol.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.restore import Restore, RestoreSummary
 from strandline.storage.clock import ManualClock
+from strandline.storage.remote.change_list import ChangeList
 from strandline.storage.remote.cluster_info import ClusterInfo, create_cluster_info
-from strandline.storage.remote.keys import group_state_key, topic_key
+from strandline.storage.remote.keys import (
+    CHANGES_KEY,
+    CLUSTER_KEY,
+    GROUPS_PREFIX,
+    group_state_key,
+    metadata_log_key,
+    topic_key,
+)
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.topic_info import TopicInfo, load_topic_info, save_topic_info
 from strandline.storage.tiering.archive import list_partitions
+from strandline.storage.tiering.scrub import Depth
 from strandline.storage.tiering.topic_purge import TopicPurge
 from tests.unit.tiering.harness import ID_PARTITION, TOPIC, TOPIC_ID, Rig, asynchronous
 
@@ -32,6 +42,8 @@ CLUSTER = "cluster-of-the-tests00"
 CLOCK = ManualClock(1_700_000_000_000)
 GROUPS = group_state_key(0)
 DESCRIPTION = topic_key(TOPIC, TOPIC_ID)
+# Of the metadata: the cluster, two topics, and producer ids twice.
+ENTRIES = 4
 UNKNOWN = TopicInfo(topic="unknown", topic_id=uuid.UUID(int=7), partition_count=1)
 
 
@@ -60,7 +72,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ),
         ]
     )
+    for number in (1, 2):
+        metadata.append([ProducerIdsAllocated(next_producer_id=1000 * number)])
     metadata.mirror_once()
+    told = ChangeList(incarnation="one", sequence=1, complete_after=0, metadata_version=ENTRIES)
+    store.put(CHANGES_KEY, told.encode())
     save_topic_info(store, UNKNOWN)
     store.put(GROUPS, encode_live([LiveRecord(key=b"key", value=b"value", timestamp_ms=1)]))
     return folder / "archive"
@@ -170,3 +186,118 @@ async def purge(rig: Rig) -> None:
     for _ in range(8):
         await topic_purge.step()
     assert topic_purge.done
+
+
+def delete(archive: Path, *keys: str) -> None:
+    for key in keys:
+        (archive / key).unlink()
+
+
+def told_by_verify(archive: Path, capsys: pytest.CaptureFixture[str], depth: Depth) -> str:
+    """What it says is wrong; that and no more has to stop a restore."""
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    assert verify(store, VerifyOptions(depth=depth)) == DAMAGED
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("depth", list(Depth))
+@pytest.mark.parametrize(
+    ("gone", "entry", "what"),
+    [
+        ((1, 2, 3, 4), 0, "metadata/ holds no metadata of the cluster: they were deleted"),
+        ((1,), 0, "00001.json is missing"),
+        ((1, 2, 3), 0, "00001.json is missing"),
+        ((2,), 1, "00002.json is missing"),
+        ((3,), 2, "00003.json is missing"),
+        ((4,), 3, "metadata/ ends with entry 3, and had entry 4"),
+        ((3, 4), 2, "metadata/ ends with entry 2, and had entry 4"),
+    ],
+)
+def test_deleted_metadata_are_told_and_what_is_before_them_may_be_had(
+    archive: Path,
+    capsys: pytest.CaptureFixture[str],
+    depth: Depth,
+    gone: tuple[int, ...],
+    entry: int,
+    what: str,
+) -> None:
+    delete(archive, *map(metadata_log_key, gone))
+    assert what in told_by_verify(archive, capsys, depth)
+    with pytest.raises(RestoreRefused, match=re.escape(what)):
+        restore(archive)
+    assert not (archive.parent / "data").exists()
+    summary = restore(archive, skip_damaged=True)
+    assert f"restored as they were after entry {entry}" in summary.problems[0]
+    topics = {row.topic_partition.topic for row in summary.partitions}
+    assert topics >= {TOPIC, UNKNOWN.topic}
+    has_groups = entry >= 2
+    assert (OFFSETS_TOPIC in topics, summary.offset_count == 1) == (has_groups, has_groups)
+    assert [GROUPS_PREFIX in text for text in summary.problems[1:]] == [True] * (not has_groups)
+
+
+@pytest.mark.parametrize("gone", [(1, 2, 3, 4), (1,), (2,), (3,), (4,), (1, 2), (2, 4), (1, 2, 3)])
+def test_what_was_restored_without_lost_metadata_owns_the_archive_and_makes_it_whole(
+    archive: Path, gone: tuple[int, ...]
+) -> None:
+    delete(archive, *map(metadata_log_key, gone))
+    restore(archive, skip_damaged=True)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    own = LocalDirectoryStore(archive.parent / "data" / METADATA_FOLDER)
+    metadata = MetadataLog(own, store, cluster_id=CLUSTER)
+    metadata.load()
+    metadata.append([BrokerStarted(node_id=1)])
+    metadata.claim_mirror()
+    assert metadata.mirror_once() == 0
+    assert MetadataLog(store, cluster_id=CLUSTER).load() == metadata.image
+    assert verify(store, VerifyOptions()) == 0
+    # Nobody who read the archive before takes what is new for what he has.
+    assert metadata.image.version > ENTRIES
+
+
+@pytest.mark.parametrize("damage", [spoil, empty])
+def test_damaged_metadata_are_told_as_lost_ones_are(
+    archive: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path, str], None]
+) -> None:
+    key = metadata_log_key(3)
+    damage(archive, key)
+    assert key in told_by_verify(archive, capsys, Depth.CHECKSUMS)
+    with pytest.raises(RestoreRefused, match=key):
+        restore(archive)
+    summary = restore(archive, skip_damaged=True)
+    assert "after entry 2" in summary.problems[0]
+    assert (summary.topic_count, summary.offset_count) == (3, 1)
+
+
+@pytest.mark.parametrize("damage", [delete, empty])
+def test_without_its_cluster_json_an_archive_is_that_of_its_metadata(
+    archive: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path, str], None]
+) -> None:
+    damage(archive, CLUSTER_KEY)
+    told = told_by_verify(archive, capsys, Depth.SIZES)
+    assert f"{CLUSTER_KEY}" in told
+    assert CLUSTER in told
+    assert "writes it again" in told
+    with pytest.raises(RestoreRefused, match=f"archive of cluster {CLUSTER}"):
+        restore(archive)
+    summary = restore(archive, skip_damaged=True)
+    assert summary.cluster_id == CLUSTER
+    assert (summary.topic_count, summary.offset_count) == (3, 1)
+
+
+def test_without_cluster_json_and_metadata_nobody_knows_whose_it_is(
+    archive: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delete(archive, CLUSTER_KEY, *map(metadata_log_key, range(1, ENTRIES + 1)))
+    assert f"{CLUSTER_KEY} is missing" in told_by_verify(archive, capsys, Depth.SIZES)
+    with pytest.raises(RestoreRefused, match=re.escape("no cluster.json, and no metadata")):
+        restore(archive, skip_damaged=True)
+
+
+def test_a_list_of_changes_that_tells_of_impossible_metadata_is_not_believed(
+    archive: Path,
+) -> None:
+    told = ChangeList(incarnation="one", sequence=1, complete_after=0, metadata_version=2**63 - 1)
+    store = LocalDirectoryStore(archive, clock=CLOCK)
+    store.put(CHANGES_KEY, told.encode())
+    assert verify(store, VerifyOptions()) == 0
+    assert restore(archive).problems == ()

@@ -13,6 +13,7 @@ import pytest
 
 from strandline.broker import archive_commands, archive_retention, archive_tables
 from strandline.broker.archive_commands import VerifyOptions
+from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.storage import files
 from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote import manifest_store
@@ -27,6 +28,7 @@ from strandline.storage.tiering.archive import list_partitions
 from strandline.storage.tiering.orphans import compare
 from strandline.storage.tiering.scrub import Depth
 
+CLUSTER = "cluster-of-many-parts0"
 TOPICS = [f"topic-{letter}" for letter in "abcdef"]
 PARTITIONS = 3
 LOG, META = b"the log", b"its indexes"
@@ -58,7 +60,8 @@ def entry_of(partition: TopicIdPartition, store: MemoryStore) -> SegmentEntry:
 def store() -> MemoryStore:
     """Each partition has a segment, and an object that nobody knows."""
     made = MemoryStore()
-    create_cluster_info(made, ClusterInfo(cluster_id="cluster-of-many-parts0"))
+    create_cluster_info(made, ClusterInfo(cluster_id=CLUSTER))
+    MetadataLog(made, cluster_id=CLUSTER).load()
     for topic in TOPICS:
         topic_id = uuid.uuid4()
         save_topic_info(
