@@ -367,11 +367,13 @@ class Broker:
             workers=self._workers,
             clock=self._clock,
             groups_interval_ms=self._config.remote_groups_upload_ms,
+            check_interval_ms=self._config.remote_check_interval_ms,
         )
         return {
             "metadata mirror": archive.mirror_forever,
             "tiering": archive.tier_forever,
             "groups archive": archive.archive_groups_forever,
+            "archive look": archive.look_forever,
         }
 
     def _listen(self, spawn: Spawn) -> None:
@@ -445,6 +447,7 @@ class Broker:
             cold_reader=self._cold_reader,
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
+            deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
             store_requests=lambda: store_requests(self._store),
             remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,

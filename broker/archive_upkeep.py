@@ -5,6 +5,8 @@
                         entries, that one owns the archive, and this one changes nothing any more
               groups    the groups' offsets, every strandline.remote.groups.upload.ms
               tiering   segments and manifests
+              look      every strandline.remote.check.interval.ms: what somebody deleted of
+                        cluster.json, the metadata and the groups is written again
 
     stop      1 what the groups committed is read       2 the logs are closed, and marked so
                                                           crash point stop.after-mark
@@ -28,11 +30,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.broker.archive_mark import ArchiveMark
+from strandline.broker.cluster.metadata_history import cluster_of, whose_is
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata_mirror import MirrorTaken
 from strandline.broker.cluster.replica_manager import ReplicaManager
@@ -98,6 +101,8 @@ class ArchiveClaim:
         self._workers = workers
         self._ours = ClusterInfo(cluster_id=cluster_id)
         self._is_ours = False
+        # How often cluster.json was gone, though it had been there.
+        self.deleted_count = 0
         # What the store was asked and has not answered yet, though nobody may wait for it.
         self._asking: asyncio.Future[ClusterInfo] | None = None
         # Why the archive could not be claimed so far, as far as it was logged.
@@ -137,6 +142,28 @@ class ArchiveClaim:
             # Whatever the answer was: who asks again is not given an old one.
             if asking.done():
                 self._asking = None
+        self._check_owner(theirs)
+        self._is_ours = True
+        return True
+
+    async def look(self) -> None:
+        """Whether it still is ours; a cluster.json that was deleted is written again.
+
+        Raises WrongArchive if it is another's by now, and StorageError if that cannot be known.
+        """
+        run = partial(asyncio.get_running_loop().run_in_executor, self._workers.manifests)
+        found = await run(load_cluster_info, self._store)
+        if found is None:
+            self.deleted_count += 1
+            log.warning(
+                "cluster.json was deleted in the bucket, it is written again",
+                extra={"fields": {"url": self._store.url}},
+            )
+            found = await run(_found_or_created, self._store, self._ours)
+        self._is_ours = found.cluster_id == self._ours.cluster_id
+        self._check_owner(found)
+
+    def _check_owner(self, theirs: ClusterInfo) -> None:
         if theirs.cluster_id != self._ours.cluster_id:
             raise WrongArchive(
                 f"{self._store.url} belongs to cluster {theirs.cluster_id}, the log folders to "
@@ -144,8 +171,6 @@ class ArchiveClaim:
                 f"log.dirs at the folders of {theirs.cluster_id}. If those are lost: "
                 "`strandline restore`"
             )
-        self._is_ours = True
-        return True
 
     async def wait(self) -> None:
         """Asks until the answer is known. Raises WrongArchive, InvalidConfig."""
@@ -185,7 +210,7 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> C
     Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked,
     DiskError if this disk cannot say what it remembers.
     """
-    if mark is not None and mark.is_set and load_cluster_info(store) is None:  # 1
+    if mark is not None and mark.is_set and not whose_is(store)[0]:  # 1
         raise TierUnavailable(
             CLUSTER_KEY,
             "get",
@@ -194,7 +219,7 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> C
         )
     try:
         check_conditional_writes(store)  # 2
-        found = create_cluster_info(store, ours)  # 3
+        found = _found_or_created(store, ours)  # 3
     except StoreFull:
         begun = load_cluster_info(store)
         if begun is None:
@@ -203,6 +228,16 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> C
     if mark is not None and found.cluster_id == ours.cluster_id:
         mark.set()  # 4
     return found
+
+
+def _found_or_created(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
+    """Where cluster.json is lost the metadata still say whose archive it is."""
+    if load_cluster_info(store) is None and (owner := cluster_of(store)) not in (
+        "",
+        ours.cluster_id,
+    ):
+        return ClusterInfo(cluster_id=owner)
+    return create_cluster_info(store, ours)
 
 
 async def start_tiering(
@@ -266,6 +301,7 @@ class ArchiveUpkeep:
         workers: Workers,
         clock: Clock,
         groups_interval_ms: int,
+        check_interval_ms: int,
     ) -> None:
         self._claim = claim
         self._store = store
@@ -275,6 +311,7 @@ class ArchiveUpkeep:
         self._workers = workers
         self._clock = clock
         self._groups_interval_ms = groups_interval_ms
+        self._check_interval_ms = check_interval_ms
         self._groups = GroupArchive(
             store,
             lambda: (
@@ -294,7 +331,9 @@ class ArchiveUpkeep:
         """
         mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
         while True:
-            if self._claim.is_ours and mirroring.may_try:
+            # Who has lost the archive does not take it back when its metadata are deleted.
+            is_lost = not (self._tiering.archive_is_ours or self._tiering.is_unclaimed)
+            if self._claim.is_ours and mirroring.may_try and not is_lost:
                 metadata_log = self._metadata_log
                 is_urgent = self._tiering.is_unclaimed
                 mirror: Callable[[], object] = (
@@ -315,6 +354,33 @@ class ArchiveUpkeep:
             await asyncio.sleep(self._groups_interval_ms / 1000)
             if self._claim.is_ours and self._is_mirrored:
                 await self._groups.run_once()
+
+    async def look_forever(self) -> None:
+        """Writes again what was deleted in the bucket beside the topics."""
+        looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
+        while True:
+            await asyncio.sleep(self._check_interval_ms / 1000)
+            if not self._may_tell:
+                continue
+            try:
+                await self._claim.look()
+                await _tell(self._metadata_log.mend_mirror, self._tiering, self._workers)
+                self._note_mirror()
+                await self._groups.look()
+            except WrongArchive as error:
+                self._tiering.lose(str(error))
+            except StorageError as error:
+                looking.failed(error)
+            else:
+                looking.succeeded()
+
+    def deleted_counts(self) -> Mapping[str, int]:
+        """How many objects somebody deleted beside the topics, by what they are."""
+        return {
+            "cluster": self._claim.deleted_count,
+            "metadata": self._metadata_log.statistics().mirror_deleted_count,
+            "groups": self._groups.deleted_count,
+        }
 
     @property
     def _is_mirrored(self) -> bool:

@@ -165,6 +165,7 @@ class BrokerConfig:
     remote_orphan_grace_ms: int
     remote_orphan_check_interval_ms: int
     remote_groups_upload_ms: int
+    remote_check_interval_ms: int
 
     given: Mapping[str, str]
     ignored: tuple[IgnoredKey, ...]

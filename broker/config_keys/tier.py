@@ -282,6 +282,15 @@ def _upkeep_keys() -> Iterator[BrokerConfigDef]:
     )
     yield key(
         TIER,
+        "strandline.remote.check.interval.ms",
+        ConfigType.LONG,
+        600_000,
+        "Ms between two looks whether cluster.json, the metadata and the groups' offsets still lie"
+        " in the bucket: three requests. What was deleted is written again.",
+        minimum=10,
+    )
+    yield key(
+        TIER,
         "strandline.remote.orphan.grace.ms",
         ConfigType.LONG,
         24 * HOUR_MS,

@@ -16,7 +16,8 @@ record is kept, whoever wrote it. Records of a transaction count once it is comm
 The first write of a process finds out what lies there and replaces exactly that. A request that was
 given up, this broker's or a dead one's, may be done in between: then it looks again. It cannot be
 done after a write of this process, for no content comes twice and so no etag does: if somebody else
-writes the same object then, this broker is not the only one, and stops.
+writes the same object then, this broker is not the only one, and stops. What somebody deleted is
+written again, with the next write or when a look finds it gone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -52,7 +53,7 @@ from strandline.storage.local.producer_state import MarkerType, read_marker
 from strandline.storage.model import Buffer, Isolation, Offset, TopicPartition
 from strandline.storage.records.batch import check_crc, iter_batches
 from strandline.storage.records.record import Record, encode_batch, iter_records
-from strandline.storage.remote.keys import group_state_key
+from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
 from strandline.storage.remote.object_store import IfAbsent, IfMatches, ObjectStore, PutCondition
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.unified_log import UnifiedLog
@@ -223,6 +224,11 @@ class _Shadow:
         # Whether what lies there is this process's last write.
         self.is_ours = False
 
+    def forget(self) -> None:
+        """The bucket has nothing of it any more."""
+        self.is_known = self.is_ours = False
+        self.written_offset = -1
+
 
 class GroupArchive:
     """Writes what has changed; see the top of this file. Used on the event loop only."""
@@ -243,6 +249,8 @@ class GroupArchive:
         self._shadows: dict[tuple[object, int], _Shadow] = {}
         self._state = RetryState("groups", "__consumer_offsets", policy=RetryPolicy(), clock=clock)
         self._is_fenced = False
+        # Objects that this process wrote, and that were gone.
+        self.deleted_count = 0
         # What a thread does for this, though nobody may wait for it any more.
         self._under_way: asyncio.Future[None] | None = None
         # Partitions for the last write, each read to its end: half of one would bury the rest.
@@ -267,6 +275,23 @@ class GroupArchive:
             else:
                 self._state.succeeded()
         return written
+
+    async def look(self) -> None:
+        """What was deleted in the bucket is written again by the next run. Raises StorageError."""
+        loop = asyncio.get_running_loop()
+        written = [(key[1], shadow) for key, shadow in self._shadows.items() if shadow.is_ours]
+        gone = await loop.run_in_executor(
+            self._executor, _gone, self._store, frozenset(number for number, _ in written)
+        )
+        for number, shadow in written:
+            if number in gone:
+                shadow.forget()
+        if gone:
+            self.deleted_count += len(gone)
+            log.warning(
+                "offsets of groups were deleted in the bucket, they are written again",
+                extra={"fields": {"objects": [group_state_key(number) for number in sorted(gone)]}},
+            )
 
     async def read_rest(self) -> None:
         """Before the logs are closed: reads what `write_rest` is to write, and asks no store.
@@ -377,13 +402,30 @@ def _write(store: ObjectStore, number: int, shadow: _Shadow) -> None:
     try:
         shadow.etag = store.put(key, content, condition=condition).etag
     except StorageError as error:
-        if shadow.is_ours and isinstance(error, PreconditionFailed):
+        is_changed = shadow.is_ours and isinstance(error, PreconditionFailed)
+        if is_changed and not _gone(store, {number}):
             raise _GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
         # It may be there or not: look again before the next attempt.
         shadow.is_known = shadow.is_ours = False
         raise
     shadow.is_ours = True
     shadow.written_offset = shadow.next_offset
+
+
+def _gone(store: ObjectStore, numbers: Collection[int]) -> frozenset[int]:
+    """Those of the objects that are not there. Blocks. Raises StorageError."""
+    listed = {info.key for info in store.list(GROUPS_PREFIX)} if numbers else set()
+    unlisted = [number for number in numbers if group_state_key(number) not in listed]
+    # A listing may lag; asked by its name it is there.
+    return frozenset(number for number in unlisted if not _is_there(store, group_state_key(number)))
+
+
+def _is_there(store: ObjectStore, key: str) -> bool:
+    try:
+        store.head(key)
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def _unlike_all_others() -> bytes:

@@ -181,6 +181,13 @@ TIERS = (
         "Changes of topics and configurations that are not in the bucket yet.",
     ),
     _family(
+        "strandline_remote_deleted_objects_total",
+        _C,
+        "Objects that somebody deleted in the bucket beside the topics, and that the broker writes"
+        " again: `cluster` is cluster.json, `metadata` and `groups` what lies in those folders.",
+        ("object",),
+    ),
+    _family(
         "strandline_remote_requests_total",
         _C,
         "Requests to the object store, attempts included.",

@@ -43,6 +43,7 @@ class Sources:
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
     mirror_lag: Callable[[], int] = lambda: 0
+    deleted_counts: Callable[[], Mapping[str, int]] = dict
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None

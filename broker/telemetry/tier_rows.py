@@ -85,6 +85,10 @@ def tier_rows(
     yield single("strandline_remote_up", int(sources.tiering.store_is_up))
     yield single("strandline_remote_archive_owned", int(sources.tiering.archive_is_ours))
     yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
+    yield row_of(
+        "strandline_remote_deleted_objects_total",
+        [Sample(count, (what,)) for what, count in sources.deleted_counts().items()],
+    )
     quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
     yield row_of(
         "strandline_remote_throttled_seconds_total",

@@ -188,6 +188,7 @@ def _archive(page: Page) -> Iterator[Check]:
         figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
         trouble="the log says why, if it stays so" if behind else "",
     )
+    yield _deleted(page)
     corrupt = sum(
         sample.value
         for sample in page.all("strandline_cold_failures_total")
@@ -198,6 +199,18 @@ def _archive(page: Page) -> Iterator[Check]:
         figure="damaged" if corrupt else "whole",
         trouble=f"{counted(int(corrupt), 'damaged download')} since the start" if corrupt else "",
     )
+
+
+def _deleted(page: Page) -> Check:
+    """What the broker writes again, and had not to: who deletes there may take more."""
+    found = [
+        f"{counted(int(sample.value), 'object')} of {sample.labels.get('object')}"
+        for sample in page.all("strandline_remote_deleted_objects_total")
+        if sample.value
+    ]
+    trouble = f"{', '.join(found)} deleted in the bucket since the start" if found else ""
+    figure = "deleted, written again" if found else "there"
+    return Check(what="what lies beside topics", figure=figure, trouble=trouble)
 
 
 def _stuck(page: Page) -> Check:

@@ -13,9 +13,11 @@ from typing import Any, cast
 import pytest
 
 from strandline.broker.archive_mark import FILE_NAME, ArchiveMark
-from strandline.broker.archive_upkeep import ArchiveClaim
+from strandline.broker.archive_upkeep import ArchiveClaim, WrongArchive
+from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.workers import Workers
 from strandline.storage.errors import CorruptFile, StoreFull, TierUnavailable
+from strandline.storage.remote.cluster_info import ClusterInfo, load_cluster_info
 from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.memory import Fault, MemoryStore
@@ -116,3 +118,62 @@ def test_a_claim_that_found_damage_asks_again(tmp_path: Path) -> None:
             return await claim.attempt()
 
     assert asyncio.run(claim_again())
+
+
+def of_cluster(cluster_id: str) -> MemoryStore:
+    """An archive with its metadata, and without cluster.json."""
+    store = MemoryStore()
+    MetadataLog(store, cluster_id=cluster_id).load()
+    return store
+
+
+def test_an_archive_that_lost_its_cluster_json_is_no_other_clusters() -> None:
+    """A start on new folders would have given it a cluster that nobody can restore."""
+    theirs, ours = of_cluster("another"), of_cluster("c")
+
+    async def claim() -> bool:
+        with ThreadPoolExecutor(1) as thread:
+            with pytest.raises(WrongArchive, match="belongs to cluster another"):
+                await claim_of(theirs, thread).attempt()
+            return await claim_of(ours, thread).attempt()
+
+    assert asyncio.run(claim())
+    assert load_cluster_info(theirs) is None
+    assert load_cluster_info(ours) == ClusterInfo(cluster_id="c")
+
+
+def test_a_mounted_archive_that_lost_its_cluster_json_is_not_taken_for_one_that_is_away(
+    tmp_path: Path,
+) -> None:
+    store = of_cluster("c")
+    mark = ArchiveMark(tmp_path, store.url, check_present=lambda: None)
+    mark.set()
+
+    async def claim() -> bool:
+        with ThreadPoolExecutor(1) as thread:
+            workers = cast(Workers, SimpleNamespace(manifests=thread))
+            return await ArchiveClaim(store, workers, cluster_id="c", mark=mark).attempt()
+
+    assert asyncio.run(claim())
+    assert load_cluster_info(store) == ClusterInfo(cluster_id="c")
+
+
+def test_a_cluster_json_that_is_another_ones_by_now_takes_the_archive_away() -> None:
+    store = MemoryStore()
+
+    async def look() -> ArchiveClaim:
+        with ThreadPoolExecutor(1) as thread:
+            claim = claim_of(store, thread)
+            assert await claim.attempt()
+            await claim.look()
+            assert (claim.is_ours, claim.deleted_count) == (True, 0)
+            store.delete([CLUSTER_KEY])
+            await claim.look()
+            assert (claim.is_ours, claim.deleted_count) == (True, 1)
+            assert load_cluster_info(store) == ClusterInfo(cluster_id="c")
+            store.put(CLUSTER_KEY, ClusterInfo(cluster_id="another").encode())
+            with pytest.raises(WrongArchive):
+                await claim.look()
+            return claim
+
+    assert not asyncio.run(look()).is_ours

@@ -267,3 +267,46 @@ def test_no_state_of_the_groups_comes_back_as_it_was(tmp_path: Path) -> None:
         assert len(set(etags)) == len(etags)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("then", ["a commit", "a look"])
+def test_what_was_deleted_of_the_groups_is_written_again(tmp_path: Path, then: str) -> None:
+    """And not taken for what another broker did, who would have written."""
+
+    async def run() -> None:
+        store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(
+                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+            )
+            groups = [commit("a", 1)]
+            append(local, groups)
+            assert await archive.run_once() == 1
+            await archive.look()
+            assert archive.deleted_count == 0
+            store.delete([group_state_key(0)])
+            if then == "a commit":
+                groups.append(commit("b", 2))
+                append(local, groups[1:])
+            else:
+                await archive.look()
+                assert archive.deleted_count == 1
+            for _ in range(2):
+                await archive.run_once()
+                clock.advance_ms(60_000)
+            found = read_group_state(store, 0)
+            assert found is not None
+            assert [(record.key, record.value) for record in found] == groups
+            # Another broker, who writes what this one wrote, still is one.
+            other = GroupArchive(store, lambda: [UnifiedLog(local)], executor=executor, clock=clock)
+            assert await other.run_once() == 1
+            append(local, [commit("c", 3)])
+            assert await archive.run_once() == 0
+
+    asyncio.run(run())
+
+
+def append(local: LocalLog, records: Sequence[tuple[bytes, bytes | None]]) -> None:
+    local.append(
+        memoryview(bytearray(batch(0, records))), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+    )

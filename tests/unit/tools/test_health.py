@@ -17,6 +17,7 @@ strandline_remote_archive_owned 1
 strandline_remote_copy_waiting_segments{topic="t",reason="queued"} 40
 strandline_remote_copy_waiting_segments{topic="t",reason="gap"} 0
 strandline_metadata_mirror_lag 0
+strandline_remote_deleted_objects_total{object="cluster"} 0
 strandline_cold_failures_total{reason="corrupt"} 0
 process_open_fds 26
 process_max_fds 20000
@@ -52,6 +53,11 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
             "waiting for the archive",
         ),
         ("strandline_metadata_mirror_lag", "2", "metadata in the bucket"),
+        (
+            'strandline_remote_deleted_objects_total{object="cluster"}',
+            "1",
+            "what lies beside topics",
+        ),
         ('strandline_cold_failures_total{reason="corrupt"}', "1", "reads of the archive"),
         ("process_open_fds", "16001", "open files"),
         (
