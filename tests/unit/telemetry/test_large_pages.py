@@ -84,6 +84,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         clock=clock,
         partitions_max=10,
         mirror_lag=lambda: 0,
+        deleted_counts=dict,
         requests=RequestTraffic(clock),
         store_requests=lambda: None,
         cold_reader=None,
