@@ -165,6 +165,11 @@ def test_only_the_composition_root_starts_tasks() -> None:
     assert callers_outside(("broker/app.py", "storage/side_by_side.py"), starts) == []
 
 
+def test_what_several_wait_for_is_waited_for_in_one_way() -> None:
+    """From Python 3.14 on `shield` logs what nobody is there to hear."""
+    assert callers_outside(("storage/shared_future.py",), r"(asyncio\.)?shield") == []
+
+
 def test_only_the_s3_store_knows_boto3() -> None:
     assert importers_outside(("storage/remote/s3",), r"(boto3|botocore|s3transfer)(\..*)?") == []
 
