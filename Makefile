@@ -1,5 +1,6 @@
 # Every target makes its own set-up, so that each works as the first command in a fresh clone.
-# Needed on the machine: make, bash, Python 3.11 with its venv module; Java 17 is seen to.
+# Needed on the machine: make, bash, and a Python from 3.11 to 3.14 (scripts/python says which it
+# takes, and sees to its venv module); Java is seen to.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,6 +19,8 @@ COMPAT_ARGS ?=
 MINUTES ?= 5
 FUZZ_ARGS ?=
 SEED ?=
+MACHINES ?=
+COMMANDS ?=
 
 PY := $(VENV)/bin/python
 # What needs nothing of each other; what each says comes in one piece.
@@ -78,6 +81,10 @@ test-faults: $(DEV) ## planted faults of the tiers, each searched for from the f
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
 	@trap localstack/down-host.sh EXIT; localstack/up-host.sh; \
 	STRANDLINE_TEST_S3_ENDPOINT=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract -k endpoint
+
+.PHONY: test-machines
+test-machines: ## demo and test in bare roots of Debian 12, 13 and testing, as root (MACHINES=debian-13 COMMANDS=demo)
+	@MACHINES="$(MACHINES)" COMMANDS="$(COMMANDS)" scripts/test-machines
 
 .PHONY: compat
 compat: $(DEV) ## the test suites of kafka-python and librdkafka against our broker; writes docs/compatibility.md

@@ -60,6 +60,7 @@ from strandline.storage.remote.cluster_info import (
 )
 from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.object_store import ObjectStore, check_conditional_writes
+from strandline.storage.shared_future import result_of
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 
@@ -131,7 +132,7 @@ class ArchiveClaim:
         asking = self._asking
         try:
             async with asyncio.timeout(wait_s):
-                theirs = await asyncio.shield(asking)
+                theirs = await result_of(asking)
         except TimeoutError:
             self._note_failure(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
             return False

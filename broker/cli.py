@@ -317,7 +317,8 @@ def _leave_if_hanging(code: int) -> None:
     """
     deadline_s = SystemClock().monotonic_s() + LEAVE_WAIT_S
     for thread in threading.enumerate():
-        if thread is not threading.current_thread():
+        # One that the system had no memory for never began, and cannot be waited for.
+        if thread is not threading.current_thread() and thread.ident is not None:
             thread.join(max(0.0, deadline_s - SystemClock().monotonic_s()))
     if threading.active_count() > 1:
         from strandline.broker.standard_streams import flush

@@ -1,23 +1,33 @@
 """A bounded pool of threads whose bound may change while it works, as Kafka's thread pools.
 
-    submit --> waiting ──► at most `size` drains, each a job of the pool beneath, which makes
-                           threads as they are needed and keeps them
+    submit ──► waiting ──► worker takes it ──► its future is done
+           └─► a token for each job, and one for each worker that is to look whether it may stay
 
-A pool that shrinks lets what runs end; no more than `size` jobs run from then on. Where the system
-gives no thread, the drains that there are do the work; where there is none, the job is refused.
+A worker begins when a job finds none that is free, and stays until the pool shrinks or ends. A pool
+that shrinks lets what runs end; no more than `size` jobs run from then on. Where the system gives
+no thread, the workers that there are do the work; where there is none, the job is refused.
+
+A job is taken under the lock, and never by a worker that is one too many. Workers wait for tokens
+in a SimpleQueue, because that needs no memory.
+
+`Thread.start` waits until the new thread says that it has begun. A thread that finds no memory for
+its first frame never says so, and the event loop, which submits, would stand still for good. So a
+thread of its own calls `start`, and `submit` waits for the worker's word for BEGIN_TURNS at most.
+A worker that begins later than that finds that it was given up, and ends.
 """
 
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
-from strandline.broker.threads import Threads
 from strandline.storage.errors import OutOfResources
 
 P = ParamSpec("P")
@@ -25,30 +35,75 @@ T = TypeVar("T")
 
 # The largest that any pool of threads may be configured to.
 SIZE_MAX = 1000
+# A thread begins within a ms. In turns, so that a process that stood still in between (a debugger,
+# a machine that slept) takes no thread for dead that had no time to begin.
+BEGIN_TURNS = 10
+BEGIN_TURN_S = 0.3
 
 
-class _Drain:
-    """One that was asked for."""
+class _Job:
+    __slots__ = ("call", "future")
 
-    __slots__ = ("is_given_up",)
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.call = call
+        self.future: Future[Any] = Future()
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            result = self.call()
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+class _Start:
+    """The start of one worker, which the pool waits for."""
+
+    __slots__ = ("_told", "is_given_up")
 
     def __init__(self) -> None:
         self.is_given_up = False
+        # Nothing once it has begun, else why it has not. No exception, which would keep its frames.
+        self._told: SimpleQueue[str | None] = SimpleQueue()
+
+    def begun(self) -> None:
+        self._told.put(None)
+
+    def start(self, worker: threading.Thread) -> str | None:
+        """Why the system has no thread for it, or None: the worker has begun."""
+        try:
+            start_new_thread(self._start, (worker,))
+        except (RuntimeError, MemoryError) as error:
+            return str(error)
+        for _ in range(BEGIN_TURNS):
+            with suppress(Empty):
+                return self._told.get(timeout=BEGIN_TURN_S)
+        return "can't start new thread: it finds no memory"
+
+    def _start(self, worker: threading.Thread) -> None:
+        try:
+            worker.start()
+        except (RuntimeError, MemoryError) as error:
+            self._told.put(str(error))
 
 
 class ResizablePool(Executor):
-    """See the top of this file. Thread-safe."""
+    """An executor whose number of threads may change. Thread-safe."""
 
     def __init__(self, size: int, name: str) -> None:
         assert 1 <= size <= SIZE_MAX, size
         self._name = name
-        self._threads = Threads(SIZE_MAX, name)
         self._size = size
-        self._drains = 0
-        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._workers = 0
+        self._running = 0
+        self._waiting: deque[_Job] = deque()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
         self._is_closed = False
         self._lock = threading.Lock()
-        # Told of each drain that ends.
+        # Told of each worker that ends.
         self._ended = threading.Condition(self._lock)
 
     @property
@@ -59,7 +114,7 @@ class ResizablePool(Executor):
     @property
     def idle_part(self) -> float:
         """The part of it that has no work just now, 0 to 1."""
-        return max(0.0, 1 - self._drains / self._size)
+        return max(0.0, 1 - self._running / self._size)
 
     @property
     def waiting_count(self) -> int:
@@ -71,71 +126,76 @@ class ResizablePool(Executor):
         assert 1 <= size <= SIZE_MAX, size
         with self._lock:
             self._size = size
-            if not self._is_closed:
-                # What waits has a drain already: it is only slower.
-                with suppress(OutOfResources):
-                    self._start_drains(len(self._waiting))
+            for _ in range(self._workers - size):
+                self._tokens.put(None)
+            # What waits has a worker already: it is only slower.
+            with suppress(OutOfResources):
+                self._start_workers()
 
     def submit(self, fn: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> Future[T]:
         """As `Executor.submit`. Raises RuntimeError after `shutdown`, OutOfResources where there is
         no thread for it.
         """
-        future: Future[T] = Future()
+        job = _Job(partial(fn, *arguments, **named))
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._waiting.append((future, partial(fn, *arguments, **named)))
+            self._waiting.append(job)
             try:
-                self._start_drains(1)
+                self._start_workers()
             except OutOfResources:
-                if self._drains == 0:
+                if self._workers == 0:
                     self._waiting.pop()
                     raise
-        return future
+            self._tokens.put(None)
+        return job.future
 
-    def _start_drains(self, count_max: int) -> None:
-        """With the lock held. One that finds nothing to do ends. Raises OutOfResources."""
-        for _ in range(min(count_max, self._size - self._drains)):
-            drain = _Drain()
-            try:
-                self._threads.submit(self._drain, drain)
-            except (RuntimeError, MemoryError) as error:
-                # It lies in the queue of the pool beneath nevertheless, until there is a thread.
-                drain.is_given_up = True
-                self._begin_anew()
-                raise OutOfResources(f"cannot begin another thread: {error}") from error
-            self._drains += 1
+    def _start_workers(self) -> None:
+        """With the lock held: one for each job that finds none free. Raises OutOfResources."""
+        wanted = min(self._size, self._running + len(self._waiting))
+        while self._workers < wanted:
+            start = _Start()
+            worker = threading.Thread(
+                target=self._work, args=(start,), name=f"{self._name}_{self._workers}", daemon=True
+            )
+            if (reason := start.start(worker)) is not None:
+                start.is_given_up = True
+                raise OutOfResources(f"cannot begin another thread: {reason}")
+            self._workers += 1
 
-    def _begin_anew(self) -> None:
-        """With the lock held.
+    def _work(self, start: _Start) -> None:
+        start.begun()
+        with self._lock:
+            if start.is_given_up:
+                return
+        while self._take_turn():
+            pass
 
-        The pool beneath counts each that it could not begin as a thread that has no work, and would
-        not begin others for so many. What runs in it goes on, and takes what waits.
-        """
-        # Nothing is cancelled: a drain that no thread has taken yet has one, and would be missed.
-        self._threads.shutdown(wait=False)
-        self._threads = Threads(SIZE_MAX, self._name)
-
-    def _drain(self, drain: _Drain) -> None:
-        while True:
+    def _take_turn(self) -> bool:
+        """Whether this worker stays."""
+        self._tokens.get()
+        with self._lock:
+            if self._workers > self._size or (self._is_closed and not self._waiting):
+                self._end_worker()
+                return False
+            if not self._waiting:
+                return True
+            job = self._waiting.popleft()
+            self._running += 1
+        try:
+            job.run()
+        finally:
             with self._lock:
-                if drain.is_given_up:
-                    return
-                if self._drains > self._size or not self._waiting:
-                    self._drains -= 1
-                    self._ended.notify_all()
-                    return
-                future, call = self._waiting.popleft()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                result = call()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-            # Neither is to live until the next job comes.
-            del future, call
+                self._running -= 1
+        return True
+
+    def _end_worker(self) -> None:
+        """With the lock held."""
+        self._workers -= 1
+        if self._waiting:
+            # The token that this worker took may have been that of a job.
+            self._tokens.put(None)
+        self._ended.notify_all()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """As `Executor.shutdown`."""
@@ -144,13 +204,29 @@ class ResizablePool(Executor):
             cancelled = list(self._waiting) if cancel_futures else []
             if cancel_futures:
                 self._waiting.clear()
-        for future, _ in cancelled:
-            future.cancel()
-        self._threads.shutdown(wait=wait)
+            for _ in range(self._workers):
+                self._tokens.put(None)
+        for job in cancelled:
+            job.future.cancel()
         if wait:
-            # Some may run in a pool that was given up.
             with self._ended:
-                self._ended.wait_for(lambda: self._drains == 0)
+                self._ended.wait_for(lambda: self._workers == 0)
 
     def __repr__(self) -> str:
-        return f"<ResizablePool {self._drains} of {self._size} run, {len(self._waiting)} wait>"
+        return f"<ResizablePool {self._running} of {self._size} run, {len(self._waiting)} wait>"
+
+
+class DefaultPool(ThreadPoolExecutor):
+    """A ResizablePool for the event loop's default, which takes a ThreadPoolExecutor alone."""
+
+    def __init__(self, size: int, name: str) -> None:
+        super().__init__(size, name)
+        self._pool = ResizablePool(size, name)
+
+    def submit(self, fn: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) -> Future[T]:
+        """As `ResizablePool.submit`."""
+        return self._pool.submit(fn, *arguments, **named)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `Executor.shutdown`."""
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)

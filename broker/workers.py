@@ -24,8 +24,7 @@ from __future__ import annotations
 from concurrent.futures import Executor
 
 from strandline.broker.config import BrokerConfig
-from strandline.broker.resizable_pool import ResizablePool
-from strandline.broker.threads import Threads
+from strandline.broker.resizable_pool import DefaultPool, ResizablePool
 from strandline.storage.values import dataclass
 
 # Manifests and topic.json are small: a few at a time, and never behind a copy.
@@ -58,7 +57,7 @@ class Workers:
     cleaner: ResizablePool
     decoding: ResizablePool
     moves: ResizablePool
-    default: Threads
+    default: DefaultPool
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
@@ -79,7 +78,7 @@ class Workers:
             cleaner=ResizablePool(max(1, config.log_cleaner_threads), "cleaner"),
             decoding=ResizablePool(1, "decoding"),
             moves=ResizablePool(1, "moves"),
-            default=Threads(2, "default"),
+            default=DefaultPool(2, "default"),
         )
 
     def resize(self, config: BrokerConfig) -> None:

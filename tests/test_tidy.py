@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
@@ -164,6 +165,11 @@ def test_only_the_composition_root_starts_tasks() -> None:
     assert callers_outside(("broker/app.py", "storage/side_by_side.py"), starts) == []
 
 
+def test_what_several_wait_for_is_waited_for_in_one_way() -> None:
+    """From Python 3.14 on `shield` logs what nobody is there to hear."""
+    assert callers_outside(("storage/shared_future.py",), r"(asyncio\.)?shield") == []
+
+
 def test_only_the_s3_store_knows_boto3() -> None:
     assert importers_outside(("storage/remote/s3",), r"(boto3|botocore|s3transfer)(\..*)?") == []
 
@@ -188,6 +194,44 @@ def test_no_file_names_a_package_registry() -> None:
         if path.is_file() and path != Path(__file__) and hosts.search(path.read_text("utf-8"))
     ]
     assert named == []
+
+
+def test_nothing_private_of_the_interpreter_is_used() -> None:
+    """The next Python has another. What is documented is not private, whatever its name is."""
+    documented = {"os._exit", "_thread.start_new_thread"}
+    # Types have no other name for it, and no code runs by it.
+    documented.add("argparse._SubParsersAction")
+    used = [
+        f"{name(path)}:{line} {full}"
+        for path in product_files()
+        for line, full in names_of_the_standard_library(path)
+        if re.search(r"(^|\.)_(?!_)", full) and full not in documented
+    ]
+    assert used == []
+
+
+def names_of_the_standard_library(path: Path) -> Iterator[tuple[int, str]]:
+    """What a file imports of it, and what it takes from that."""
+    imported: dict[str, str] = {}
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            imported |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {alias.asname or alias.name: alias.name for alias in node.names}
+            imported |= {here: f"{node.module}.{there}" for here, there in names.items()}
+        else:
+            continue
+        yield from ((node.lineno, full) for full in imported.values() if is_standard(full))
+    for node in nodes(path):
+        if isinstance(node, ast.Attribute):
+            first, _, rest = dotted(node).partition(".")
+            full = f"{imported.get(first, '')}.{rest}"
+            if is_standard(full):
+                yield node.lineno, full
+
+
+def is_standard(full: str) -> bool:
+    return full.partition(".")[0] in sys.stdlib_module_names
 
 
 def test_compiled_kernels_are_imported_lazily() -> None:

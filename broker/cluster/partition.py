@@ -23,6 +23,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.log import AppendInfo, AppendOrigin
 from strandline.storage.model import NO_EPOCH, EpochStart, TopicId, TopicPartition
+from strandline.storage.shared_future import result_of
 from strandline.storage.tiering.unified_log import UnifiedLog
 
 
@@ -178,7 +179,7 @@ class Partition:
         try:
             records = await preparing
             if before is not None and not before.done():
-                await asyncio.shield(before)
+                await result_of(before)
             if self._is_gone:
                 raise PartitionGone(f"{self.topic_partition} was deleted")
             return self.append(records, records_checked=True)
@@ -217,7 +218,7 @@ class Partition:
                 loop = asyncio.get_running_loop()
                 self._flushing = loop.run_in_executor(self._syncs, local.flush)
             try:
-                await asyncio.shield(self._flushing)
+                await result_of(self._flushing)
             except DiskError:
                 # A move took the folder away under the flush: its copy was synced before.
                 if self.log.local is local:

@@ -55,6 +55,7 @@ from strandline.storage.records.batch import check_crc, iter_batches
 from strandline.storage.records.record import Record, encode_batch, iter_records
 from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
 from strandline.storage.remote.object_store import IfAbsent, IfMatches, ObjectStore, PutCondition
+from strandline.storage.shared_future import result_of
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 from strandline.storage.tiering.unified_log import UnifiedLog
 from strandline.storage.values import dataclass
@@ -340,7 +341,7 @@ class GroupArchive:
         under_way = asyncio.get_running_loop().run_in_executor(self._executor, call)
         under_way.add_done_callback(_look_at_failure)
         self._under_way = under_way
-        await asyncio.shield(under_way)
+        await result_of(under_way)
 
     async def _follow(self, unified_log: UnifiedLog) -> bool:
         shadow = await self._read_on(unified_log)

@@ -55,6 +55,7 @@ from strandline.storage.remote.reader_statistics import (
 )
 from strandline.storage.remote.segment_index import ChunkKey, SegmentIndex
 from strandline.storage.remote.time_search import find_in_segment
+from strandline.storage.shared_future import result_of
 from strandline.storage.values import dataclass
 
 CHUNK_BYTES = 8 * 1024 * 1024
@@ -200,14 +201,14 @@ class ColdReader:
         # The wanted chunk is asked for first, or the guesses would have its place in the queue.
         wanted = self._request(index, number)
         self._ahead.read(going_on.reader, index, number + 1, going_on.depth, next_entries)
-        chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
+        chunk = wanted if isinstance(wanted, Chunk) else await result_of(wanted)
         # A chunk may end before `offset` where compaction left a gap at its end.
         while chunk.end_offset <= offset:
             number += 1
             if number >= index.chunk_count:
                 return ColdRead(next_offset=entry.end_offset)
             wanted = self._request(index, number)
-            chunk = wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
+            chunk = wanted if isinstance(wanted, Chunk) else await result_of(wanted)
         followers = self._chunks_in_memory((entry, *next_entries), number + 1)
         result = self._collect(chunk, followers, offset, bytes_max=bytes_max, end_offset=end_offset)
         self._remember_stream(going_on, result, chunk, number)
@@ -383,7 +384,7 @@ class ColdReader:
 
     async def _index(self, entry: SegmentEntry) -> SegmentIndex:
         known = self._indexes.find(entry.meta_key)
-        return await asyncio.shield(self._start_index(entry)) if known is None else known
+        return await result_of(self._start_index(entry)) if known is None else known
 
     def _start_index(self, entry: SegmentEntry) -> asyncio.Future[SegmentIndex]:
         return self._indexes.start(
@@ -418,7 +419,7 @@ class ColdReader:
             loading = self._txn_indexes.start(
                 entry.meta_key, lambda: load_txn_index(self._ranges, entry)
             )
-            known = await asyncio.shield(loading)
+            known = await result_of(loading)
         return [
             aborted
             for aborted in known

@@ -23,6 +23,7 @@ from strandline.storage.records.record_times import iter_times
 from strandline.storage.remote.chunk_cache import Chunk
 from strandline.storage.remote.downloads import ChunkDownloads
 from strandline.storage.remote.segment_index import ChunkKey, SegmentIndex
+from strandline.storage.shared_future import result_of
 
 
 async def find_in_segment(
@@ -64,7 +65,7 @@ async def _chunk_with(index: SegmentIndex, piece: int, downloads: ChunkDownloads
         base_offset=index.piece_base_offset(piece),
         end_offset=index.piece_end_offset(piece),
     )
-    return wanted if isinstance(wanted, Chunk) else await asyncio.shield(wanted)
+    return wanted if isinstance(wanted, Chunk) else await result_of(wanted)
 
 
 def _search(

@@ -65,6 +65,7 @@ from strandline.storage.remote.keys import SegmentKeys, new_unique, segment_keys
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.object_store import FileBody, ObjectOptions, ObjectStore
 from strandline.storage.remote.segment_meta import Section
+from strandline.storage.shared_future import result_of
 from strandline.storage.tiering.inspection import Offsets, SegmentFacts
 from strandline.storage.tiering.inspector import InspectionRequest, SegmentInspector
 from strandline.storage.tiering.lifecycle import SegmentVerdict
@@ -207,7 +208,7 @@ class SegmentCopier:
         try:
             async with asyncio.timeout(self._timeout_s):
                 # A copy that is given up goes on to its end, and is waited for by who purges.
-                entry = await asyncio.shield(copying.outcome)
+                entry = await result_of(copying.outcome)
         except TimeoutError:
             raise self._too_late(copying.log_key) from None
         return CopiedSegment(entry=entry, deadline_s=copying.deadline_s)

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError, Future
 
 import pytest
 
-from strandline.broker import threads
+from strandline.broker import resizable_pool
 from strandline.broker.config import BrokerConfig
 from strandline.broker.resizable_pool import ResizablePool
 from strandline.broker.workers import LOOKUP_THREADS, RECORD_THREADS, SYNC_THREADS, Workers
@@ -92,28 +92,31 @@ def test_a_pool_that_was_refused_its_threads_works_on_as_soon_as_it_gets_one(
 def test_a_thread_that_finds_no_memory_to_begin_with_is_one_that_was_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`Thread.start` waits for it for ever, and the event loop with it."""
+    """`Thread.start` waits for it for ever; here until it begins after all, which is too late."""
     pool = ResizablePool(1, "memory")
-    refused: queue.SimpleQueue[str] = queue.SimpleQueue()
+    start, found, began = threading.Thread.start, threading.Event(), threading.Event()
 
-    def submit() -> None:
-        with pytest.raises(OutOfResources, match="no memory") as caught:
-            pool.submit(int)
-        refused.put(str(caught.value))
+    def wait(thread: threading.Thread) -> None:
+        assert found.wait(WAIT_S)
+        start(thread)
+        began.set()
 
-    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-
-    def die(thread: threading.Thread) -> None:
-        if thread.name.startswith("memory"):
-            raise MemoryError
-        begin(thread)
-
+    ran: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr(threads, "BEGIN_TURN_S", 0.01)
-        patch.setattr(threading.Thread, "_bootstrap_inner", die)
-        threading.Thread(target=submit, daemon=True).start()
-        assert "cannot begin another thread" in refused.get(timeout=WAIT_S)
-    assert pool.submit(int).result(WAIT_S) == 0
+        patch.setattr(resizable_pool, "BEGIN_TURN_S", 0.01)
+        patch.setattr(threading.Thread, "start", wait)
+        with pytest.raises(OutOfResources, match=r"cannot begin another thread: .* no memory"):
+            pool.submit(ran.append, 1)
+    found.set()
+    assert began.wait(WAIT_S)
+    pool.submit(ran.append, 2).result(WAIT_S)
+    jobs = Jobs(pool)
+    futures = jobs.start(2)
+    jobs.await_running(1)
+    jobs.end(2)
+    for future in futures:
+        future.result(WAIT_S)
+    assert (ran, jobs.most) == ([2], 1)
     pool.shutdown()
 
 
@@ -147,6 +150,7 @@ LATER = {
     "cleaner": 3,
     "decoding": 1,
     "moves": 1,
+    "default": 2,
 }
 
 
@@ -200,7 +204,7 @@ def test_what_no_thread_has_taken_yet_is_done_though_another_thread_is_refused(
         raise RuntimeError("can't start new thread")
 
     gate = threading.Event()
-    monkeypatch.setattr(pool._threads, "_work_queue", GatedQueue(gate))
+    monkeypatch.setattr(pool, "_tokens", GatedQueue(gate))
     done: list[int] = []
     futures = [pool.submit(done.append, 1)]
     with monkeypatch.context() as patch:
