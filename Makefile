@@ -15,6 +15,7 @@ TEST_WORKERS ?= 3
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 COMPAT_ARGS ?=
+SUITES ?=
 MINUTES ?= 5
 FUZZ_ARGS ?=
 SEED ?=
@@ -80,8 +81,8 @@ test-localstack: $(DEV) ## the object store's contract over LocalStack (no docke
 	STRANDLINE_TEST_S3_ENDPOINT=http://127.0.0.1:$${PORT:-4566} $(PYTEST) tests/contract -k endpoint
 
 .PHONY: compat
-compat: $(DEV) ## the test suites of kafka-python and librdkafka against our broker; writes docs/compatibility.md
-	@$(PY) -m tests.compat.suites --write-page $(COMPAT_ARGS)
+compat: $(DEV) ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/compatibility.md
+	@$(PY) -m tests.compat.suites --write-page $(if $(SUITES),--sources $(SUITES)) $(COMPAT_ARGS)
 
 .PHONY: interop
 interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by step
