@@ -125,8 +125,8 @@ def kgo_outcomes(lines: Sequence[str]) -> Iterator[Outcome]:
 # --- KafkaJS ---------------------------------------------------------------------------------
 
 
-def kafkajs_listeners() -> Mapping[str, str]:
-    """Settings of the broker that takes the place of the three."""
+def kafkajs_broker() -> Mapping[str, str]:
+    """Settings of the broker that takes the place of the three, as theirs are."""
     names = [f"PLAINTEXT{number or ''}" for number in range(len(KAFKAJS_PORTS))]
     addresses = ",".join(
         f"{name}://localhost:{port}" for name, port in zip(names, KAFKAJS_PORTS, strict=True)
@@ -135,6 +135,8 @@ def kafkajs_listeners() -> Mapping[str, str]:
         "listeners": addresses,
         "advertised.listeners": addresses,
         "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+        "num.partitions": "2",
+        "group.initial.rebalance.delay.ms": "0",
     }
 
 
@@ -150,7 +152,7 @@ def run_kafkajs(broker: BrokerProcess, folder: Path, left_out: Sequence[str]) ->
     ]
     report = broker.folder / "kafkajs.json"
     unwanted = re.compile("|".join(left_out)) if left_out else re.compile(r"(?!)")
-    command: list[str | Path] = [jest, "--ci", "--forceExit", "--runInBand", "--no-watchman"]
+    command: list[str | Path] = [jest, "--ci", "--forceExit", "--maxWorkers=4", "--no-watchman"]
     command += ["--json", f"--outputFile={report}", "--reporters=default"]
     command += ["--testNamePattern", f"^(?!.*({unwanted.pattern})).*$"]
     said = _run(
@@ -205,5 +207,5 @@ class SourceSuite:
 
 SOURCE_SUITES: Mapping[str, SourceSuite] = {
     "kgo": SourceSuite(folder="franz-go", run=run_kgo, settings={}),
-    "kafkajs": SourceSuite(folder="kafkajs", run=run_kafkajs, settings=kafkajs_listeners()),
+    "kafkajs": SourceSuite(folder="kafkajs", run=run_kafkajs, settings=kafkajs_broker()),
 }
