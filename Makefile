@@ -16,6 +16,7 @@ TEST_WORKERS ?= 3
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 COMPAT_ARGS ?=
+SUITES ?=
 MINUTES ?= 5
 FUZZ_ARGS ?=
 SEED ?=
@@ -87,8 +88,8 @@ test-machines: ## demo and test in bare roots of Debian 12, 13 and testing, as r
 	@MACHINES="$(MACHINES)" COMMANDS="$(COMMANDS)" scripts/test-machines
 
 .PHONY: compat
-compat: $(DEV) ## the test suites of kafka-python and librdkafka against our broker; writes docs/compatibility.md
-	@$(PY) -m tests.compat.suites --write-page $(COMPAT_ARGS)
+compat: $(DEV) ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/compatibility.md
+	@$(PY) -m tests.compat.suites --write-page $(if $(SUITES),--sources $(SUITES)) $(COMPAT_ARGS)
 
 .PHONY: interop
 interop: $(DEV) java ## Apache Kafka's Java tools against our broker, step by step

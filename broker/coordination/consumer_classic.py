@@ -26,6 +26,7 @@ from strandline.broker.coordination.consumer_values import (
     CurrentAssignment,
     MemberState,
     MemberSubscription,
+    without_epochs,
 )
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group_values import (
@@ -133,7 +134,8 @@ def sync(roster: Roster, request: SyncRequest, image: MetadataImage) -> bytes:
     # A member that gives partitions back has joined already; it is told to join again afterwards.
     if roster.epoch > current.epoch and current.state is not MemberState.UNREVOKED:
         raise CoordinatorFault(ErrorCode.REBALANCE_IN_PROGRESS)
-    return encode_partitions(current.assigned, membership.protocols[0].metadata, image)
+    assigned = without_epochs(current.assigned)
+    return encode_partitions(assigned, membership.protocols[0].metadata, image)
 
 
 def must_join_again(roster: Roster, member_id: str) -> bool:

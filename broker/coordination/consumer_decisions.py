@@ -33,8 +33,8 @@ from strandline.broker.coordination.consumer_values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
-    NO_PARTITIONS,
     NO_TIMEOUT,
+    NOTHING_HELD,
     ConsumerRules,
     CurrentAssignment,
     CurrentRecord,
@@ -49,6 +49,8 @@ from strandline.broker.coordination.consumer_values import (
     TargetEpochRecord,
     TargetRecord,
     TopicMetadataRecord,
+    held_since,
+    without_epochs,
 )
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.topic_regex import check_regex
@@ -177,7 +179,7 @@ def _check_epoch(current: CurrentAssignment, request: HeartbeatRequest) -> None:
         and epoch == current.previous_epoch
         and request.owned is not None
         and all(
-            found <= current.assigned.get(topic_id, frozenset())
+            found <= current.assigned.get(topic_id, {}).keys()
             for topic_id, found in request.owned.items()
         )
     ):
@@ -365,7 +367,7 @@ def heartbeat(draft: Draft, request: HeartbeatRequest, occasion: Occasion) -> He
         member_id=member_id,
         member_epoch=current.epoch,
         heartbeat_interval_ms=rules.times_of(request.group_id).heartbeat_interval_ms,
-        assignment=current.assigned if must_tell else None,
+        assignment=without_epochs(current.assigned) if must_tell else None,
     )
 
 
@@ -373,15 +375,18 @@ def heartbeat(draft: Draft, request: HeartbeatRequest, occasion: Occasion) -> He
 
 
 def leave_for_a_while(draft: Draft, member_id: str) -> None:
-    """A static member goes and will be back: it keeps its target until its session ends."""
+    """A static member goes and will be back: it keeps its target until its session ends.
+
+    Whoever comes back has another id and begins with epoch 0, and has had all of it since then.
+    """
     current = draft.roster.current_of(member_id)
-    draft.emit(
-        CurrentRecord(
-            draft.roster.group_id,
-            member_id,
-            replace(current, epoch=LEAVE_FOR_A_WHILE_EPOCH, revoking=NO_PARTITIONS),
-        )
+    gone = replace(
+        current,
+        epoch=LEAVE_FOR_A_WHILE_EPOCH,
+        assigned=held_since(without_epochs(current.assigned), JOIN_EPOCH),
+        revoking=NOTHING_HELD,
     )
+    draft.emit(CurrentRecord(draft.roster.group_id, member_id, gone))
 
 
 def fence(draft: Draft, member_ids: Iterable[str], image: MetadataImage) -> None:

@@ -25,6 +25,7 @@ from strandline.broker.coordination.consumer_values import (
     MemberRecord,
     MemberState,
     RegexRecord,
+    without_epochs,
 )
 from strandline.broker.coordination.group_offsets import NO_STATE_TIMESTAMP
 from strandline.broker.coordination.group_values import GroupState, Moment
@@ -135,7 +136,7 @@ class ConsumerGroup:
                     member_id=member_id,
                     epoch=roster.current_of(member_id).epoch,
                     subscription=subscription,
-                    assigned=roster.current_of(member_id).assigned,
+                    assigned=without_epochs(roster.current_of(member_id).assigned),
                     target=roster.target_of(member_id),
                 )
                 for member_id, subscription in roster.subscriptions.items()

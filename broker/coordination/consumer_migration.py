@@ -26,6 +26,7 @@ from strandline.broker.coordination.consumer_values import (
     Partitions,
     TargetEpochRecord,
     TargetRecord,
+    held_since,
 )
 from strandline.broker.coordination.faults import CoordinatorFault
 from strandline.broker.coordination.group import Group
@@ -79,7 +80,9 @@ def upgrade(draft: Draft, group: Group, image: MetadataImage) -> None:
         draft.emit(TargetRecord(group_id, member_id, held))
     draft.emit(TargetEpochRecord(group_id, epoch))
     for member_id, _, held in members:
-        current = CurrentAssignment(epoch=epoch, previous_epoch=epoch, assigned=held)
+        current = CurrentAssignment(
+            epoch=epoch, previous_epoch=epoch, assigned=held_since(held, epoch)
+        )
         draft.emit(CurrentRecord(group_id, member_id, current))
 
 

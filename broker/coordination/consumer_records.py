@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strandline.broker.coordination.consumer_values import (
+    JOIN_EPOCH,
     ClassicMembership,
     ConsumerRecord,
     CurrentAssignment,
     CurrentRecord,
     EpochRecord,
+    HeldPartitions,
     MemberRecord,
     MemberState,
     MemberSubscription,
@@ -35,6 +37,7 @@ from strandline.broker.protocol.consumer_group_records import (
     ConsumerGroupKey,
     ConsumerGroupValue,
     CurrentAssignmentValue,
+    CurrentPartitions,
     GroupEpochValue,
     MemberMetadataValue,
     ResolvedRegexValue,
@@ -48,6 +51,7 @@ from strandline.broker.protocol.consumer_group_records import (
 )
 from strandline.broker.protocol.errors import MalformedRequest
 from strandline.broker.protocol.schema import Buffer
+from strandline.storage.model import TopicId
 
 # --- to the log ------------------------------------------------------------------------------
 
@@ -130,9 +134,20 @@ def _current_value(current: CurrentAssignment) -> CurrentAssignmentValue:
         epoch=current.epoch,
         previous_epoch=current.previous_epoch,
         state=current.state,
-        assigned=_assigned(current.assigned),
-        revoking=_assigned(current.revoking),
+        assigned=_held(current.assigned),
+        revoking=_held(current.revoking),
     )
+
+
+def _held(held: HeldPartitions) -> list[CurrentPartitions]:
+    return [
+        CurrentPartitions(
+            topic_id=topic_id,
+            partitions=sorted(epochs),
+            assignment_epochs=[epochs[partition] for partition in sorted(epochs)],
+        )
+        for topic_id, epochs in held.items()
+    ]
 
 
 def _regex_value(resolved: ResolvedRegex) -> ResolvedRegexValue:
@@ -214,9 +229,24 @@ def _current(value: CurrentAssignmentValue) -> CurrentAssignment:
         epoch=value.epoch,
         previous_epoch=value.previous_epoch,
         state=state,
-        assigned=_partitions(value.assigned),
-        revoking=_partitions(value.revoking),
+        assigned=_held_partitions(value.assigned, value.epoch),
+        revoking=_held_partitions(value.revoking, value.epoch),
     )
+
+
+def _held_partitions(rows: Iterable[CurrentPartitions], epoch: int) -> HeldPartitions:
+    """As in Kafka, partitions that come without their epochs were given in the member's.
+
+    That of a static member that is away is none that anything was given in.
+    """
+    held: dict[TopicId, dict[int, int]] = {}
+    for row in rows:
+        epochs = row.assignment_epochs or ()
+        if len(epochs) != len(row.partitions):
+            epochs = (max(epoch, JOIN_EPOCH),) * len(row.partitions)
+        if row.partitions:
+            held[row.topic_id] = dict(zip(row.partitions, epochs, strict=True))
+    return held
 
 
 def _resolved(value: ResolvedRegexValue) -> ResolvedRegex:

@@ -148,7 +148,7 @@ class Roster:
         return any(
             (topic_id, partition) in self._owners
             for topic_id, partitions in self.target_of(member_id).items()
-            for partition in partitions - assigned.get(topic_id, frozenset())
+            for partition in partitions - assigned.get(topic_id, {}).keys()
         )
 
     # --- changing ----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ those of both kinds, and the caller looks after whoever still waits in the class
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from strandline.broker.cluster.image import MetadataImage
@@ -30,6 +30,7 @@ from strandline.broker.coordination.consumer_values import (
     LEAVE_FOR_A_WHILE_EPOCH,
     ConsumerRecord,
     ConsumerRules,
+    CurrentAssignment,
     EpochRecord,
     HeartbeatAnswer,
     HeartbeatRequest,
@@ -46,7 +47,12 @@ from strandline.broker.coordination.group_values import (
     Moment,
     Ticket,
 )
-from strandline.broker.coordination.shard_values import CoordinatorRecord, GroupRecord
+from strandline.broker.coordination.shard_values import (
+    CommitRequest,
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetToCommit,
+)
 from strandline.broker.protocol.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.values import dataclass
@@ -298,23 +304,26 @@ class ConsumerGroups:
     # --- offsets -----------------------------------------------------------------------------
 
     def check_commit(
-        self,
-        group: ConsumerGroup,
-        *,
-        member_id: str,
-        member_epoch: int,
-        knows_member_epochs: bool,
+        self, group: ConsumerGroup, request: CommitRequest, offsets: Iterable[OffsetToCommit]
     ) -> ErrorCode:
-        """Whether this member may commit offsets now."""
-        if member_epoch < 0 and group.is_empty:
+        """Whether this member may commit these offsets of its request now: all of them or none.
+
+        A member whose epoch went up may not have heard of it. So it may commit in an older epoch
+        what it has had since then (KIP-1251).
+        """
+        epoch, member_id = request.generation, request.member_id
+        if epoch < 0 and group.is_empty:
             return ErrorCode.NONE
         member = group.roster.subscriptions.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if member.classic is None and not knows_member_epochs:
+        if member.classic is None and not request.knows_member_epochs:
             # Such a request means a generation; a member of the new protocol never sends it.
             return ErrorCode.UNSUPPORTED_VERSION
-        return _epoch_code(group.roster, member_id, member_epoch)
+        current = group.roster.current_of(member_id)
+        if epoch < current.epoch and all(_has_had(current, offset, epoch) for offset in offsets):
+            return ErrorCode.NONE
+        return _epoch_code(group.roster, member_id, epoch)
 
     def check_fetch(
         self, group: ConsumerGroup, *, member_id: str | None, member_epoch: int
@@ -325,6 +334,14 @@ class ConsumerGroups:
         if member_id is None or member_id not in group.roster.subscriptions:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return _epoch_code(group.roster, member_id, member_epoch)
+
+
+def _has_had(current: CurrentAssignment, offset: OffsetToCommit, epoch: int) -> bool:
+    """Whether the partition has been the member's since this epoch."""
+    if offset.topic_id is None:
+        return False
+    since = current.assignment_epoch(offset.topic_id, offset.partition)
+    return since is not None and since <= epoch
 
 
 def _epoch_code(roster: Roster, member_id: str, epoch: int) -> ErrorCode:

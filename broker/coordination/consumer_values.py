@@ -28,6 +28,9 @@ from strandline.storage.values import dataclass
 # Partitions by topic. Topics without partitions are left out, so equal assignments are equal.
 Partitions: TypeAlias = Mapping[TopicId, frozenset[int]]
 NO_PARTITIONS: Partitions = MappingProxyType({})
+# What a member has: its partitions, each with the member's epoch when it was given to it.
+HeldPartitions: TypeAlias = Mapping[TopicId, Mapping[int, int]]
+NOTHING_HELD: HeldPartitions = MappingProxyType({})
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
@@ -75,13 +78,32 @@ class CurrentAssignment:
     """Where a member is on its way to the target.
 
     `previous_epoch` is accepted in place of `epoch` from a member that missed its last answer.
+    A commit may be older than both: see `assignment_epoch`.
     """
 
     epoch: int = JOIN_EPOCH
     previous_epoch: int = LEAVE_EPOCH
     state: MemberState = MemberState.STABLE
-    assigned: Partitions = field(default_factory=lambda: NO_PARTITIONS)
-    revoking: Partitions = field(default_factory=lambda: NO_PARTITIONS)
+    assigned: HeldPartitions = field(default_factory=lambda: NOTHING_HELD)
+    revoking: HeldPartitions = field(default_factory=lambda: NOTHING_HELD)
+
+    def assignment_epoch(self, topic_id: TopicId, partition: int) -> int | None:
+        """Since when the member has had the partition without a break; None if it has not."""
+        for held in (self.assigned, self.revoking):
+            epoch = held.get(topic_id, {}).get(partition)
+            if epoch is not None:
+                return epoch
+        return None
+
+
+def held_since(partitions: Partitions, epoch: int) -> HeldPartitions:
+    """These partitions, all of them given in this epoch."""
+    return {topic_id: dict.fromkeys(found, epoch) for topic_id, found in partitions.items()}
+
+
+def without_epochs(held: HeldPartitions) -> Partitions:
+    """What a member is told that it has."""
+    return {topic_id: frozenset(epochs) for topic_id, epochs in held.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

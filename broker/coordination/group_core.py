@@ -31,7 +31,7 @@ from strandline.broker.coordination.group_values import (
 )
 from strandline.broker.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL_TYPE,
-    decode_subscription,
+    decode_subscribed_topics,
 )
 from strandline.broker.protocol.errors import ErrorCode, MalformedRequest
 
@@ -244,10 +244,9 @@ class GroupCore:
         topics: set[str] = set()
         for member in self._members:
             try:
-                found = decode_subscription(member.metadata_for(self.protocol_name))
+                topics.update(decode_subscribed_topics(member.metadata_for(self.protocol_name)))
             except MalformedRequest:
                 return None
-            topics.update(found.topics)
         return frozenset(topics)
 
     def _snapshot(self, assignments: dict[str, bytes]) -> GroupSnapshot:

@@ -206,12 +206,9 @@ class GroupShard:
         """Whether the sender may commit for this group now."""
         consumers = self.consumers.get(group_id)
         if consumers is not None:
-            return self.consumers.check_commit(
-                consumers,
-                member_id=request.member_id,
-                member_epoch=request.generation,
-                knows_member_epochs=request.knows_member_epochs,
-            )
+            # What is too large has its own fault, and is not looked at for another one.
+            offsets = (offset for offset in request.offsets if self._has_room_for(offset))
+            return self.consumers.check_commit(consumers, request, offsets)
         group = self._groups.get(group_id)
         if group is not None:
             return group.check_commit(
@@ -238,12 +235,15 @@ class GroupShard:
         records = []
         codes = []
         for wanted in request.offsets:
-            if len(wanted.metadata or "") > self._offset_metadata_length_max:
+            if not self._has_room_for(wanted):
                 codes.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
                 continue
             codes.append(ErrorCode.NONE)
             records.append(_commit_record(group_id, wanted, now.wall_ms, expires_ms))
         return CommitDecision(records=tuple(records), error_codes=tuple(codes))
+
+    def _has_room_for(self, offset: OffsetToCommit) -> bool:
+        return len(offset.metadata or "") <= self._offset_metadata_length_max
 
     def delete_offsets(self, group_id: str, wanted: Sequence[OffsetToDelete]) -> OffsetDeletion:
         """Records that forget offsets, except of topics that members read."""

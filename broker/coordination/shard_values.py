@@ -12,6 +12,7 @@ from strandline.broker.coordination.consumer_values import ConsumerRecord
 from strandline.broker.coordination.group_offsets import CommittedOffset
 from strandline.broker.coordination.group_values import GroupSnapshot
 from strandline.broker.protocol.errors import ErrorCode
+from strandline.storage.model import TopicId
 from strandline.storage.values import dataclass
 
 NO_RETENTION = -1
@@ -40,13 +41,17 @@ CoordinatorRecord: TypeAlias = GroupRecord | OffsetRecord | ConsumerRecord
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
-    """One partition of a commit; the client's metadata may be null."""
+    """One partition of a commit; the client's metadata may be null.
+
+    `topic_id` is that of the topic which has the name now.
+    """
 
     topic: str
     partition: int
     offset: int
     leader_epoch: int = -1
     metadata: str | None = None
+    topic_id: TopicId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,6 +124,7 @@ class GroupOffsetHandlers:
                         partition.committed_offset,
                         partition.committed_leader_epoch,
                         partition.committed_metadata,
+                        topic.topic_id,
                     )
                 )
         if offsets:

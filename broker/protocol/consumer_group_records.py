@@ -130,6 +130,14 @@ class AssignedPartitions(Struct):
     partitions: Sequence[int] = wire(array(int32))
 
 
+class CurrentPartitions(Struct):
+    """`assignment_epochs` has one for each partition; up to Kafka 4.2 there were none."""
+
+    topic_id: uuid.UUID = wire(uuid_)
+    partitions: Sequence[int] = wire(array(int32))
+    assignment_epochs: Sequence[int] | None = wire(array(int32), nullable="0+", tag=0, default=())
+
+
 class TargetAssignmentValue(Struct):
     topic_partitions: Sequence[AssignedPartitions] = wire(array(AssignedPartitions))
 
@@ -140,8 +148,8 @@ class CurrentAssignmentValue(Struct):
     epoch: int = wire(int32)
     previous_epoch: int = wire(int32)
     state: int = wire(int8)
-    assigned: Sequence[AssignedPartitions] = wire(array(AssignedPartitions))
-    revoking: Sequence[AssignedPartitions] = wire(array(AssignedPartitions))
+    assigned: Sequence[CurrentPartitions] = wire(array(CurrentPartitions))
+    revoking: Sequence[CurrentPartitions] = wire(array(CurrentPartitions))
 
 
 class ResolvedRegexValue(Struct):

@@ -9,7 +9,8 @@
 For a broker these bytes are opaque, except to describe a group. They mean this only where the
 protocol type is `consumer`: Connect and others put in their own. Every version begins like those
 before it. So, as in Kafka, what is newer than we know is read as the newest that we know, and what
-is left behind it is not looked at.
+is left behind it is not looked at. Which topics a member reads stands in version 0, and is read as
+such: some clients announce a version and leave out what it brought.
 """
 
 from __future__ import annotations
@@ -60,6 +61,16 @@ class ConsumerProtocolAssignment(Struct):
 def decode_subscription(metadata: Buffer) -> ConsumerProtocolSubscription:
     """What a member subscribes to. Raises MalformedRequest."""
     return _decode(ConsumerProtocolSubscription, metadata)
+
+
+def decode_subscribed_topics(metadata: Buffer) -> Sequence[str]:
+    """The topics that a member subscribes to, whatever version it announces, as in Kafka.
+
+    Raises MalformedRequest.
+    """
+    encoded = memoryview(metadata)
+    read_version(encoded)
+    return read_struct(ConsumerProtocolSubscription, 0, encoded)[0].topics
 
 
 def encode_subscription(

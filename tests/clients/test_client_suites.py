@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.compat.judging import surprises
 from tests.compat.suites import (
     SLOW_KAFKA_PYTHON,
-    left_out,
-    reasons,
     run_kafka_python,
     run_librdkafka_quickly,
     start_broker,
-    surprises,
 )
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -36,8 +34,3 @@ def test_quick_tests_of_librdkafka_pass(tmp_path: Path) -> None:
         outcome.test: outcome.detail for outcome in outcomes if outcome.result != "passed"
     } == {}
     assert len(outcomes) >= 20
-
-
-def test_no_test_is_both_left_out_and_known_to_fail() -> None:
-    for suite in ("kafka-python", "librdkafka"):
-        assert left_out(suite).keys().isdisjoint(reasons(suite)), suite

@@ -1,11 +1,9 @@
 """`make compat`: kafka-python's integration tests and librdkafka's C tests against our broker.
 
-    python -m tests.compat.suites [--suite NAME] [--write-page] [--fast]
+    python -m tests.compat.suites [--suite NAME] [--sources FOLDER] [--write-page] [--fast]
 
-Every test has a result: passed, skipped by itself, or failed. `tests/compat/known.toml` says why
-those that do not pass do not. A failure without a reason there fails the run, and so does a reason
-for a test that passes: what works is taken off the list. With `--write-page` the results become
-docs/compatibility.md.
+With `--sources` also franz-go's and KafkaJS's: see `source_suites`. What the results mean, and the
+page that they become: see `judging`.
 
 librdkafka's tests run in processes of their own, one for each number, as one failed assertion ends
 the runner; a few at once, and one that fails beside others once more alone.
@@ -22,20 +20,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from tests.compat.judging import PAGE, Outcome, left_out, page, surprises
+from tests.compat.source_suites import SOURCE_SUITES
 from tests.support.broker import REPOSITORY, BrokerProcess
 
 SOURCES = Path(os.environ.get("STRANDLINE_COMPAT_FOLDER", REPOSITORY / "bench-data" / "compat"))
-KNOWN = Path(__file__).with_name("known.toml")
-PAGE = REPOSITORY / "docs" / "compatibility.md"
 SUITES = ("kafka-python", "librdkafka")
 # The release whose API versions we advertise; kafka-python's tests ask for it.
 KAFKA_VERSION = "4.3.0"
@@ -91,19 +87,6 @@ SETTINGS = {
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "5",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of one test."""
-
-    suite: str
-    test: str
-    # passed, skipped or failed
-    result: str
-    # The last words of a failed one.
-    detail: str = ""
-    seconds: float = 0.0
 
 
 def sources(suite: str, *files: str) -> Path:
@@ -315,87 +298,6 @@ def _last_words(said: str, result: str) -> str:
     return words[0].strip()[:200] if words else "it did not end in time, or crashed"
 
 
-# --- judging -----------------------------------------------------------------------------------
-
-
-def reasons(suite: str) -> dict[str, str]:
-    """Why tests of a suite do not pass."""
-    known = tomllib.loads(KNOWN.read_text())
-    return dict(known[suite].get("reasons", {}))
-
-
-def left_out(suite: str) -> dict[str, str]:
-    """Tests that are not run, and why."""
-    known = tomllib.loads(KNOWN.read_text())
-    return dict(known[suite].get("left_out", {}))
-
-
-def surprises(outcomes: Sequence[Outcome]) -> list[str]:
-    """What `known.toml` does not say, or says wrongly."""
-    found = []
-    for outcome in outcomes:
-        reason = reasons(outcome.suite).get(outcome.test)
-        name = f"{outcome.suite}: {outcome.test}"
-        if outcome.result == "failed" and reason is None:
-            found.append(f"{name} failed: {outcome.detail}")
-        elif outcome.result == "passed" and reason is not None:
-            found.append(f"{name} passes now; take it off tests/compat/known.toml")
-    return found
-
-
-def page(outcomes: Sequence[Outcome]) -> str:
-    """docs/compatibility.md."""
-    lines = [
-        "# Compatibility",
-        "",
-        "<!-- Made by `make compat`. Do not edit. -->",
-        "",
-        "What the test suites of Kafka clients say about the broker: kafka-python's integration",
-        "tests and librdkafka's C tests, run by `make compat` against a fresh broker with two log",
-        "folders and " + ", ".join(f"`{key}={value}`" for key, value in SETTINGS.items()) + ".",
-        "A test that fails without a reason here fails the target, and so does a reason for a test",
-        "that passes. aiokafka's source package holds no tests.",
-        "",
-        "| suite | passed | skipped by itself | failed |",
-        "| --- | --- | --- | --- |",
-    ]
-    for suite in SUITES:
-        mine = [outcome for outcome in outcomes if outcome.suite == suite]
-        counts = [sum(o.result == r for o in mine) for r in ("passed", "skipped", "failed")]
-        lines.append(f"| {suite} | " + " | ".join(map(str, counts)) + " |")
-    for suite in SUITES:
-        why = reasons(suite)
-        mine = [o for o in outcomes if o.suite == suite and o.result != "passed"]
-        lines += ["", f"## {suite}", "", "| test | result | reason |", "| --- | --- | --- |"]
-        lines += [
-            f"| {o.test} | {o.result} | {why.get(o.test, o.detail or 'says nothing')} |"
-            for o in mine
-        ]
-        unrun = left_out(suite)
-        if unrun:
-            lines += ["", "Not run:", "", "| test | reason |", "| --- | --- |"]
-            lines += [f"| {test} | {reason} |" for test, reason in unrun.items()]
-    return "\n".join((*lines, *by_hand())) + "\n"
-
-
-def by_hand() -> Sequence[str]:
-    """The part of the page on clients that nobody runs again by themselves."""
-    rows: Mapping[str, str] = tomllib.loads(KNOWN.read_text())["by_hand"]
-    return (
-        "",
-        "## By hand",
-        "",
-        "Run once against a broker with `num.partitions=2` and"
-        " `group.initial.rebalance.delay.ms=0`,",
-        "and found to work. A topic is cold when its local copies are gone, and S3 or a folder has",
-        "its segments.",
-        "",
-        "| client | what it did |",
-        "| --- | --- |",
-        *(f"| {client} | {did} |" for client, did in rows.items()),
-    )
-
-
 def start_broker(folder: Path, scenario: str = DEFAULT_SCENARIO) -> BrokerProcess:
     """A broker as the suites want it, not started yet."""
     settings = {
@@ -417,41 +319,74 @@ def _print(console: Console, outcome: Outcome) -> None:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--suite", choices=SUITES, action="append", help="[both]")
-    parser.add_argument("--only", action="append", default=[], help="a test of librdkafka's")
-    parser.add_argument("--fast", action="store_true", help="without tests that wait for time-outs")
-    parser.add_argument("--write-page", action="store_true", help="write docs/compatibility.md")
-    options = parser.parse_args(arguments)
-    console = Console(highlight=False, soft_wrap=True)
-    outcomes: list[Outcome] = []
-    for suite in options.suite or SUITES:
+def _runs(broker: BrokerProcess, suite: str, scenario: str, options: Options) -> Iterator[Outcome]:
+    if suite == "kafka-python":
+        return run_kafka_python(broker, without=SLOW_KAFKA_PYTHON if options.fast else ())
+    unwanted = list(left_out(suite))
+    if suite == "librdkafka":
+        return run_librdkafka(broker, scenario=scenario, left_out=unwanted, only=options.only)
+    assert options.sources is not None, suite
+    found = SOURCE_SUITES[suite]
+    return found.run(broker, (options.sources / found.folder).absolute(), unwanted)
+
+
+def _outcomes_of(suite: str, options: Options, console: Console) -> Iterator[Outcome]:
+    """Of every scenario of the suite, each with a fresh broker."""
+    if suite in SUITES:
         sources(suite)
-        for scenario in SCENARIOS if suite == "librdkafka" else (DEFAULT_SCENARIO,):
-            with (
-                tempfile.TemporaryDirectory(prefix="strandline-compat-") as name,
-                start_broker(Path(name), scenario) as broker,
-            ):
-                runs = (
-                    run_kafka_python(broker, without=SLOW_KAFKA_PYTHON if options.fast else ())
-                    if suite == "kafka-python"
-                    else run_librdkafka(
-                        broker,
-                        scenario=scenario,
-                        left_out=list(left_out(suite)),
-                        only=options.only,
-                    )
-                )
-                for outcome in runs:
-                    outcomes.append(outcome)
+    for scenario in SCENARIOS if suite == "librdkafka" else (DEFAULT_SCENARIO,):
+        with tempfile.TemporaryDirectory(prefix="strandline-compat-") as name:
+            broker = start_broker(Path(name), scenario)
+            if suite in SOURCE_SUITES:
+                broker.settings.update(SOURCE_SUITES[suite].settings)
+            with broker:
+                for outcome in _runs(broker, suite, scenario, options):
                     _print(console, outcome)
+                    yield outcome
                 assert broker.running, broker.log_text()[-4000:]
                 if "Traceback" in broker.log_text():
                     console.print(broker.log_text()[-6000:], markup=False)
                     raise AssertionError("the broker logged a traceback")
-    if options.write_page and not options.only and not options.fast and not options.suite:
-        PAGE.write_text(page(outcomes))
+
+
+def wanted_suites(options: Options) -> list[str]:
+    """Those that are named, or ours and those that the folder has."""
+    if options.suite:
+        return list(options.suite)
+    if options.sources is None:
+        return list(SUITES)
+    found = [name for name, s in SOURCE_SUITES.items() if (options.sources / s.folder).is_dir()]
+    if not found:
+        folders = " or ".join(s.folder for s in SOURCE_SUITES.values())
+        raise SystemExit(f"{options.sources} has no folder {folders}")
+    return [*SUITES, *found]
+
+
+class Options(argparse.Namespace):
+    """What the command line says."""
+
+    suite: list[str] | None
+    only: list[str]
+    fast: bool
+    sources: Path | None
+    write_page: bool
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    names = [*SUITES, *SOURCE_SUITES]
+    parser.add_argument("--suite", choices=names, action="append", help="[all that there are]")
+    parser.add_argument("--only", action="append", default=[], help="a test of librdkafka's")
+    parser.add_argument("--fast", action="store_true", help="without tests that wait for time-outs")
+    parser.add_argument("--sources", type=Path, help="a folder with franz-go, kafkajs or both")
+    parser.add_argument("--write-page", action="store_true", help="write docs/compatibility.md")
+    options = parser.parse_args(arguments, namespace=Options())
+    console = Console(highlight=False, soft_wrap=True)
+    outcomes: list[Outcome] = []
+    for suite in wanted_suites(options):
+        outcomes += _outcomes_of(suite, options, console)
+    if options.write_page and not options.only and not options.fast:
+        PAGE.write_text(page(outcomes, SETTINGS, PAGE.read_text()))
     found = surprises(outcomes)
     for surprise in found:
         console.print(f"[red]{surprise}")

@@ -9,11 +9,10 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import ClassVar, Protocol
 
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
@@ -81,19 +80,11 @@ class _ThreadMember:
         assert self.failure is None, self.failure
 
 
-def has_committed(consumer: Consumer, offsets: list[TopicPartition]) -> bool:
-    """False if its epoch is another by now, of which the broker's answer is still on its way."""
-    try:
-        consumer.commit(offsets=offsets, asynchronous=False)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.STALE_MEMBER_EPOCH:
-            raise
-        return False
-    return True
-
-
 class LibrdkafkaMember(_ThreadMember):
-    """Commits what it delivered before it gives a partition away."""
+    """Commits what it delivered before it gives a partition away.
+
+    No commit fails: the answer with its next epoch may still be on its way.
+    """
 
     settings: ClassVar[dict[str, str | int]] = {
         "heartbeat.interval.ms": 300,
@@ -120,7 +111,7 @@ class LibrdkafkaMember(_ThreadMember):
                 if gone.partition in next_offsets
             ]
             if offsets:
-                eventually(partial(has_committed, consumer, offsets), timeout_s=PATIENCE_S)
+                consumer.commit(offsets=offsets, asynchronous=False)
 
         consumer.subscribe([self.topic], on_revoke=on_revoke)
         while not self.stopping.is_set():
@@ -128,7 +119,11 @@ class LibrdkafkaMember(_ThreadMember):
             if message is not None and message.error() is None:
                 self.delivered.append((message.partition(), message.offset()))
                 next_offsets[message.partition()] = message.offset() + 1
+            self.after_poll(consumer, next_offsets)
         consumer.close()
+
+    def after_poll(self, consumer: Consumer, next_offsets: dict[int, int]) -> None:
+        """What a member does besides."""
 
 
 class CooperativeMember(LibrdkafkaMember):
@@ -142,6 +137,18 @@ class NewProtocolMember(LibrdkafkaMember):
     """Speaks KIP-848; the broker says how often it beats and who reads what."""
 
     settings: ClassVar[dict[str, str | int]] = {"group.protocol": "consumer"}
+
+
+class CommittingMember(NewProtocolMember):
+    """Commits all that it has, again and again, and waits for each answer."""
+
+    commits = 0
+
+    def after_poll(self, consumer: Consumer, next_offsets: dict[int, int]) -> None:
+        offsets = [TopicPartition(self.topic, *found) for found in next_offsets.items()]
+        if offsets:
+            consumer.commit(offsets=offsets, asynchronous=False)
+            self.commits += 1
 
 
 class KafkaPythonMember(_ThreadMember):

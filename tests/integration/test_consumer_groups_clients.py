@@ -16,6 +16,7 @@ from tests.integration.group_members import (
     PATIENCE_S,
     RECORDS,
     SESSION_MS,
+    CommittingMember,
     CooperativeMember,
     LibrdkafkaMember,
     NewProtocolMember,
@@ -31,6 +32,8 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 # Members learn of a rebalance within their short heartbeats; so less data will do.
 PRODUCE_S = 3.0
+# Each comes and goes again: two rebalances.
+GUESTS = 8
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "300",
     "group.consumer.heartbeat.interval.ms": "200",
@@ -81,6 +84,33 @@ def test_members_come_and_go_and_each_record_is_delivered_once(
     for member in crew[1:]:
         member.stop()
     assert_each_record_was_delivered_once(crew)
+
+
+def test_no_commit_of_those_who_stay_fails_while_others_come_and_go(
+    group_broker: BrokerProcess, topic: str, crew: list[RunningMember]
+) -> None:
+    group_id = new_group()
+    producer = SteadyProducer(group_broker, topic, seconds=PRODUCE_S)
+    staying = [CommittingMember(group_broker, topic, group_id) for _ in range(2)]
+    crew += staying
+    assert eventually(lambda: all(m.commits for m in staying), timeout_s=PATIENCE_S)
+    commits = [member.commits for member in staying]
+    for _ in range(GUESTS):
+        guest = NewProtocolMember(group_broker, topic, group_id)
+        crew.append(guest)
+        assert eventually(
+            lambda guest=guest: guest.delivered or any(member.failure for member in staying),
+            timeout_s=PATIENCE_S,
+        )
+        assert [member.failure for member in staying] == [None, None]
+        guest.stop()
+    assert eventually(
+        lambda: all(m.commits > n for m, n in zip(staying, commits, strict=True)),
+        timeout_s=PATIENCE_S,
+    )
+    producer.finish()
+    for member in staying:
+        member.stop()
 
 
 @pytest.mark.parametrize("start", [LibrdkafkaMember, CooperativeMember])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from strandline.broker.protocol.messages.consumer_group_describe import (
 from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    HeartbeatTopicPartitions,
 )
 from strandline.broker.protocol.messages.leave_group import (
     LeaveGroupRequest,
@@ -29,7 +31,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
 )
 from tests.integration.calls import create_topic
 from tests.integration.group_calls import GroupMember, commit, describe, listed
-from tests.support.broker import BrokerProcess, faultless_broker
+from tests.support.broker import BrokerProcess, eventually, faultless_broker
 from tests.support.wire import WireClient
 
 UNKNOWN_MEMBER_ID = 25
@@ -177,6 +179,35 @@ def test_offsets_are_committed_and_fetched_in_the_members_epoch(
     assert fetch(None, -1) == (0, [7])
     assert fetch("m", 2) == (STALE_MEMBER_EPOCH, [])
     assert fetch("x", 1) == (UNKNOWN_MEMBER_ID, [])
+
+
+def test_a_member_that_missed_an_answer_commits_what_it_kept_also_after_a_kill(
+    tmp_path: Path, topic_name: str
+) -> None:
+    def codes(client: WireClient, partition: int, member_id: str, epoch: int) -> Sequence[int]:
+        offsets = {(topic_name, partition): 7}
+        return commit(client, "g", offsets, member_id=member_id, generation=epoch)
+
+    with BrokerProcess(tmp_path) as broker:
+        with WireClient(broker.port) as client:
+            topic_id = create_topic(client, topic_name, 2)
+            assert join(client, "g", [topic_name], member_id="m").member_epoch == 1
+            join(client, "g", [topic_name], member_id="n")
+            asked = ConsumerGroupHeartbeatRequest(
+                group_id="g",
+                member_id="m",
+                member_epoch=1,
+                topic_partitions=[HeartbeatTopicPartitions(topic_id=topic_id, partitions=[0])],
+            )
+            assert client.ask(asked, ConsumerGroupHeartbeatResponse, 1).member_epoch == 2
+            assert codes(client, 0, "m", 1) == [0]
+            assert codes(client, 1, "m", 1) == [STALE_MEMBER_EPOCH]
+        broker.kill()
+        broker.start()
+        with WireClient(broker.port) as client:
+            # Until the coordinator has read its log.
+            assert eventually(lambda: codes(client, 0, "m", 1) == [0])
+            assert codes(client, 1, "m", 1) == [STALE_MEMBER_EPOCH]
 
 
 def test_groups_of_both_kinds_are_listed_by_type_and_state(

@@ -52,7 +52,12 @@ from strandline.broker.coordination.group_values import (
 )
 from strandline.broker.coordination.offset_records import decode_record, encode_records
 from strandline.broker.coordination.shard import GroupShard
-from strandline.broker.coordination.shard_values import CoordinatorRecord, GroupRecord
+from strandline.broker.coordination.shard_values import (
+    CommitRequest,
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetToCommit,
+)
 from strandline.broker.coordination.topic_regex import find_topics
 from strandline.broker.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -418,6 +423,26 @@ class ConsumerTrace:
         )
         self._carry_out(decision)
         self._note(f"classic leave {who} {decision.leave[0].error_code.name}")
+
+    # --- offsets -----------------------------------------------------------------------------
+
+    def commit(self, who: str, wanted: str, *, epoch: int | None = None) -> None:
+        """What became of a commit of all these, such as `t:0,1`; in the epoch it knows, or another.
+
+        Also of a member that the coordinator does not know any more.
+        """
+        name, _, numbers = wanted.partition(":")
+        topic = self.image.topics.get(name)
+        offsets = tuple(
+            OffsetToCommit(name, int(number), 5, topic_id=None if topic is None else topic.topic_id)
+            for number in numbers.split(",")
+        )
+        known = self.clients[who].epoch if epoch is None else epoch
+        request = CommitRequest(member_id=who, generation=known, offsets=offsets)
+        decision = self.shard.commit("g", request, self.now)
+        self.write(decision.records)
+        shown = " ".join(code.name for code in dict.fromkeys(decision.error_codes))
+        self._note(f"commit {who} {wanted} in {known} {shown}")
 
     # --- time --------------------------------------------------------------------------------
 

@@ -45,6 +45,12 @@ def subscription(*topics: str) -> bytes:
     return encode_subscription(ConsumerProtocolSubscription(topics=list(topics)))
 
 
+def short_subscription(*topics: str, version: int) -> bytes:
+    """Ends after the user data, as @platformatic/kafka writes it under version 1."""
+    whole = encode_subscription(ConsumerProtocolSubscription(topics=list(topics)), 0)
+    return version.to_bytes(2, signed=True) + whole[2:]
+
+
 class GroupTrace:
     """See the top of this file."""
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
+from strandline.broker.coordination.group_offsets import (
+    CommittedOffset,
+    GroupOffsets,
+    find_expired,
+)
 from strandline.broker.coordination.group_values import GroupState
 from strandline.broker.protocol.errors import ErrorCode
-from tests.unit.coordination.group_trace import GroupTrace, subscription
+from tests.unit.coordination.group_trace import GroupTrace, short_subscription, subscription
 
 
 def test_a_new_member_is_told_its_id_first_and_leads_the_group_it_is_alone_in() -> None:
@@ -303,6 +310,21 @@ def test_members_that_are_no_consumers_may_send_any_bytes() -> None:
     trace.stabilise("a", protocol_type="connect", metadata=b"\xff")
     assert trace.group.subscribed_topics is None
     assert not trace.group.is_subscribed_to("t")
+
+
+@pytest.mark.parametrize("version", [-1, 0, 1, 2, 3, 9])
+def test_topics_are_known_of_metadata_that_ends_before_what_its_version_brought(
+    version: int,
+) -> None:
+    trace = GroupTrace()
+    trace.stabilise("a", metadata=short_subscription("t", version=version))
+    assert trace.group.subscribed_topics == {"t"}
+    offsets = GroupOffsets()
+    for topic in ("t", "u"):
+        committed = CommittedOffset(offset=5, leader_epoch=-1, metadata="", committed_ms=0)
+        offsets.put(topic, 0, committed)
+    expiry = find_expired(trace.group, offsets, now_ms=10_000, retention_ms=1_000)
+    assert [offset.topic for offset in expiry.offsets] == ["u"]
 
 
 def test_consumers_that_cannot_be_read_are_taken_to_read_everything() -> None:

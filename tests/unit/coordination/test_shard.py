@@ -28,7 +28,7 @@ from strandline.broker.coordination.shard_values import (
 from strandline.broker.protocol.errors import ErrorCode
 from strandline.storage.records.batch import iter_batches
 from strandline.storage.records.record import iter_records
-from tests.unit.coordination.group_trace import subscription
+from tests.unit.coordination.group_trace import short_subscription, subscription
 
 NOW = Moment(1_700_000_000_000, 0)
 LATER = Moment(NOW.wall_ms + 10_000, 10_000)
@@ -77,9 +77,9 @@ def join_request(
     )
 
 
-def join(shard: GroupShard, group_id: str, *, topics: Sequence[str] = ("t",)) -> str:
+def join(shard: GroupShard, group_id: str, *, metadata: bytes | None = None) -> str:
     """A member joins and its group waits for others; returns the member's id."""
-    protocol = MemberProtocol("range", subscription(*topics))
+    protocol = MemberProtocol("range", subscription("t") if metadata is None else metadata)
     request = join_request(protocols=(protocol,), needs_member_id=False)
     step = shard.join(group_id, request, 1, NOW)
     assert step.group is not None
@@ -219,10 +219,11 @@ def test_a_group_with_members_cannot_be_deleted() -> None:
     assert shard.delete_group("h").error_code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_offsets_of_topics_that_members_read_cannot_be_deleted() -> None:
+@pytest.mark.parametrize("metadata", [subscription("t"), short_subscription("t", version=1)])
+def test_offsets_of_topics_that_members_read_cannot_be_deleted(metadata: bytes) -> None:
     shard = make_shard()
     commit(shard, "g", offset("t"), offset("u"))
-    join(shard, "g", topics=("t",))
+    join(shard, "g", metadata=metadata)
     group = shard.group("g")
     assert group is not None
     group.tick(Moment(NOW.wall_ms, 3000))

@@ -13,6 +13,7 @@ from strandline.broker.protocol.consumer_group_records import (
     ConsumerGroupKey,
     ConsumerGroupValue,
     CurrentAssignmentValue,
+    CurrentPartitions,
     GroupEpochValue,
     MemberMetadataValue,
     ResolvedRegexValue,
@@ -44,7 +45,7 @@ def member(classic: ClassicMemberMetadata | None) -> MemberMetadataValue:
     )
 
 
-# Written by the classes of Apache Kafka 4.1 from the values beside them.
+# Written by the classes of Apache Kafka 4.1 (where not said otherwise) from the values beside them.
 KEYS = [
     ("0003000167", ConsumerGroupKey(record_type=3, group="g")),
     ("0004000167", ConsumerGroupKey(record_type=4, group="g")),
@@ -96,8 +97,24 @@ VALUES: list[tuple[int, str, ConsumerGroupValue]] = [
             epoch=9,
             previous_epoch=8,
             state=1,
-            assigned=[AssignedPartitions(topic_id=TOPIC_ID, partitions=[0, 2])],
-            revoking=[AssignedPartitions(topic_id=TOPIC_ID, partitions=[1])],
+            assigned=[CurrentPartitions(topic_id=TOPIC_ID, partitions=[0, 2])],
+            revoking=[CurrentPartitions(topic_id=TOPIC_ID, partitions=[1])],
+        ),
+    ),
+    # By Kafka 4.3, which writes since when the member has had each partition.
+    (
+        8,
+        "000000000009000000080102000102030405060708090a0b0c0d0e0f030000000000000002"
+        "01000903000000050000000902000102030405060708090a0b0c0d0e0f020000000101000502"
+        "0000000700",
+        CurrentAssignmentValue(
+            epoch=9,
+            previous_epoch=8,
+            state=1,
+            assigned=[
+                CurrentPartitions(topic_id=TOPIC_ID, partitions=[0, 2], assignment_epochs=[5, 9])
+            ],
+            revoking=[CurrentPartitions(topic_id=TOPIC_ID, partitions=[1], assignment_epochs=[7])],
         ),
     ),
     (
@@ -120,6 +137,20 @@ def test_values_are_those_of_kafka(
 ) -> None:
     assert encode_consumer_value(value).hex() == golden
     assert decode_consumer_value(record_type, bytes.fromhex(golden)) == value
+
+
+def test_partitions_may_say_that_their_epochs_are_null() -> None:
+    raw = (
+        "000000000009000000080102000102030405060708090a0b0c0d0e0f030000000000000002"
+        "0100010002000102030405060708090a0b0c0d0e0f02000000010100010000"
+    )
+    value = decode_consumer_value(8, bytes.fromhex(raw))
+    assert isinstance(value, CurrentAssignmentValue)
+    rows = (*value.assigned, *value.revoking)
+    assert [(row.partitions, row.assignment_epochs) for row in rows] == [
+        ([0, 2], None),
+        ([1], None),
+    ]
 
 
 def test_a_value_of_a_newer_version_is_refused() -> None:

@@ -19,6 +19,7 @@ from strandline.broker.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
     ConsumerTopicPartitions,
     decode_assignment,
+    decode_subscribed_topics,
     decode_subscription,
     encode_assignment,
     encode_subscription,
@@ -106,6 +107,13 @@ def test_a_newer_version_is_read_as_the_newest_we_know() -> None:
     assert decode_assignment(encode_assignment(ASSIGNMENT) + b"more") == ASSIGNMENT
 
 
+@pytest.mark.parametrize("version", [-1, *VERSIONS, 9])
+def test_the_topics_are_read_as_version_0_whatever_is_announced(version: int) -> None:
+    announced = version.to_bytes(2, signed=True)
+    for golden in KAFKA_SUBSCRIPTIONS:
+        assert decode_subscribed_topics(announced + bytes.fromhex(golden)[2:]) == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     "raw", [b"", b"\x00", b"\xff\xff" + bytes(20), b"\x00\x00\x7f\xff\xff\xff"]
 )
@@ -124,7 +132,7 @@ def test_damaged_bytes_raise_one_exception_only(seed: int) -> None:
     for _ in range(rng.randint(1, 3)):
         raw[rng.randrange(len(raw))] = rng.randrange(256)
     for attempt in (raw, raw[: rng.randrange(len(raw))], rng.randbytes(rng.randrange(40))):
-        for decode in (decode_subscription, decode_assignment):
+        for decode in (decode_subscription, decode_subscribed_topics, decode_assignment):
             try:
                 decode(attempt)
             except MalformedRequest:

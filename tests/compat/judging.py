@@ -1,0 +1,147 @@
+"""What becomes of tests that others wrote, and why some do not pass: docs/compatibility.md.
+
+Every test has a result: passed, skipped by itself, or failed. `known.toml` says why those that do
+not pass do not. A failure without a reason there fails the run, and so does a reason for a test
+that passes: what works is taken off the list.
+
+A run need not be of every suite. The page keeps what it says of the others.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.broker import REPOSITORY
+
+KNOWN = Path(__file__).with_name("known.toml")
+PAGE = REPOSITORY / "docs" / "compatibility.md"
+# As the page tells of them.
+SUITES = ("kafka-python", "librdkafka", "kgo", "kafkajs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one test."""
+
+    suite: str
+    test: str
+    # passed, skipped or failed
+    result: str
+    # The last words of a failed one.
+    detail: str = ""
+    seconds: float = 0.0
+
+
+def reasons(suite: str) -> dict[str, str]:
+    """Why tests of a suite do not pass."""
+    known = tomllib.loads(KNOWN.read_text())
+    return dict(known[suite].get("reasons", {}))
+
+
+def left_out(suite: str) -> dict[str, str]:
+    """Tests that are not run, and why."""
+    known = tomllib.loads(KNOWN.read_text())
+    return dict(known[suite].get("left_out", {}))
+
+
+def surprises(outcomes: Sequence[Outcome]) -> list[str]:
+    """What `known.toml` does not say, or says wrongly."""
+    found = []
+    for outcome in outcomes:
+        reason = reasons(outcome.suite).get(outcome.test)
+        name = f"{outcome.suite}: {outcome.test}"
+        if outcome.result == "failed" and reason is None:
+            found.append(f"{name} failed: {outcome.detail}")
+        elif outcome.result == "passed" and reason is not None:
+            found.append(f"{name} passes now; take it off tests/compat/known.toml")
+    return found
+
+
+def page(outcomes: Sequence[Outcome], settings: Mapping[str, str], before: str) -> str:
+    """docs/compatibility.md; `before` is what it said."""
+    by_suite = {
+        suite: [outcome for outcome in outcomes if outcome.suite == suite] for suite in SUITES
+    }
+    rows = [
+        _row(suite, mine) if mine else _row_before(before, suite)
+        for suite, mine in by_suite.items()
+    ]
+    lines = [
+        "# Compatibility",
+        "",
+        "<!-- Made by `make compat`. Do not edit. -->",
+        "",
+        "What the test suites of Kafka clients say about the broker: kafka-python's integration",
+        "tests and librdkafka's C tests, run by `make compat` against a fresh broker with two log",
+        "folders and " + ", ".join(f"`{key}={value}`" for key, value in settings.items()) + ".",
+        "With `SUITES=folder` it also runs franz-go's tests of kgo and KafkaJS's suites, from",
+        "source trees in that folder. A test that fails without a reason here fails the target,",
+        "and so does a reason for a test that passes. aiokafka's source package holds no tests.",
+        "",
+        "| suite | passed | skipped by itself | failed |",
+        "| --- | --- | --- | --- |",
+        *(row for row in rows if row),
+    ]
+    for suite, mine in by_suite.items():
+        lines += _section(suite, mine) if mine else _section_before(before, suite)
+    return "\n".join((*lines, *notes(), *by_hand())) + "\n"
+
+
+def _row(suite: str, mine: Sequence[Outcome]) -> str:
+    counts = [sum(o.result == r for o in mine) for r in ("passed", "skipped", "failed")]
+    return f"| {suite} | " + " | ".join(map(str, counts)) + " |"
+
+
+def _row_before(page_before: str, suite: str) -> str:
+    found = re.search(rf"^\| {re.escape(suite)} \|.*$", page_before, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def _section(suite: str, mine: Sequence[Outcome]) -> list[str]:
+    why, unrun = reasons(suite), left_out(suite)
+    lines = ["", f"## {suite}", "", "| test | result | reason |", "| --- | --- | --- |"]
+    lines += [
+        f"| {o.test} | {o.result} | {why.get(o.test, o.detail or 'says nothing')} |"
+        for o in mine
+        if o.result != "passed"
+    ]
+    if unrun:
+        lines += ["", "Not run:", "", "| test | reason |", "| --- | --- |"]
+        lines += [f"| {test} | {reason} |" for test, reason in unrun.items()]
+    return lines
+
+
+def _section_before(page_before: str, suite: str) -> list[str]:
+    for section in page_before.split("\n## ")[1:]:
+        if section.partition("\n")[0] == suite:
+            return ["", *f"## {section}".rstrip("\n").split("\n")]
+    return []
+
+
+def notes() -> Sequence[str]:
+    """What strikes those who run more than this, and is no fault."""
+    rows: Mapping[str, str] = tomllib.loads(KNOWN.read_text())["notes"]
+    lines = (f"* {what} {why}." for what, why in rows.items())
+    return ("", "## Not faults", "", *lines)
+
+
+def by_hand() -> Sequence[str]:
+    """The part of the page on clients that nobody runs again by themselves."""
+    rows: Mapping[str, str] = tomllib.loads(KNOWN.read_text())["by_hand"]
+    return (
+        "",
+        "## By hand",
+        "",
+        "Run once against a broker with `num.partitions=2` and"
+        " `group.initial.rebalance.delay.ms=0`,",
+        "and found to work. A topic is cold when its local copies are gone, and S3 or a folder has",
+        "its segments.",
+        "",
+        "| client | what it did |",
+        "| --- | --- |",
+        *(f"| {client} | {did} |" for client, did in rows.items()),
+    )

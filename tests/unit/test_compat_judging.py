@@ -1,0 +1,107 @@
+"""What is made of the results of test suites that others wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.compat.judging import SUITES, Outcome, left_out, page, reasons, surprises
+from tests.compat.source_suites import kafkajs_outcomes, kgo_outcomes
+from tests.compat.suites import Options, wanted_suites
+
+
+def kgo(test: str, result: str = "passed", detail: str = "") -> Outcome:
+    return Outcome(suite="kgo", test=test, result=result, detail=detail)
+
+
+def test_no_test_is_both_left_out_and_known_to_fail() -> None:
+    for suite in SUITES:
+        assert left_out(suite).keys().isdisjoint(reasons(suite)), suite
+
+
+def test_a_failure_without_a_reason_is_a_surprise_and_so_is_a_reason_for_what_passes() -> None:
+    known = next(iter(reasons("librdkafka")))
+    passes = Outcome(suite="librdkafka", test=known, result="passed")
+    assert surprises([kgo("TestNew", "failed", "why")]) == ["kgo: TestNew failed: why"]
+    assert surprises([passes]) == [
+        f"librdkafka: {known} passes now; take it off tests/compat/known.toml"
+    ]
+
+
+def test_the_page_keeps_what_it_says_of_suites_that_did_not_run() -> None:
+    first = page([kgo("TestA"), kgo("TestB", "skipped", "by itself")], {}, "")
+    assert "| kgo | 1 | 1 | 0 |" in first
+    assert "| TestB | skipped | by itself |" in first
+    other = Outcome(suite="kafkajs", test="admin: x", result="passed")
+    second = page([other], {}, first)
+    assert "| kgo | 1 | 1 | 0 |" in second
+    assert "| TestB | skipped | by itself |" in second
+    assert "| kafkajs | 1 | 0 | 0 |" in second
+    assert page([other], {}, second) == second
+    assert second.count("## kgo") == second.count("## By hand") == 1
+
+
+def test_a_go_test_is_told_by_its_parts_or_by_itself_where_it_failed_outside_of_them() -> None:
+    events = [
+        ("output", "TestA", "    a_test.go:7: said | so\n"),
+        ("fail", "TestA", ""),
+        ("skip", "TestB", ""),
+        ("pass", "TestC/one", ""),
+        ("output", "TestC/two", "    c_test.go:9: no\n"),
+        ("fail", "TestC/two", ""),
+        ("fail", "TestC", ""),
+        ("pass", "TestD/one", ""),
+        ("pass", "TestD", ""),
+    ]
+    lines = ["not json"]
+    lines += [json.dumps({"Action": a, "Test": t, "Output": o}) for a, t, o in events]
+    lines.append(json.dumps({"Action": "fail"}))
+    found = {outcome.test: (outcome.result, outcome.detail) for outcome in kgo_outcomes(lines)}
+    assert found == {
+        "TestA": ("failed", "a_test.go:7: said so"),
+        "TestB": ("skipped", ""),
+        "TestC/one": ("passed", ""),
+        "TestC/two": ("failed", "c_test.go:9: no"),
+        "TestD/one": ("passed", ""),
+    }
+
+
+def test_a_kafkajs_test_is_named_by_its_file_and_a_file_that_cannot_be_read_fails() -> None:
+    def row(title: str, status: str, *messages: str) -> dict[str, object]:
+        return {
+            "ancestorTitles": ["Admin"],
+            "title": title,
+            "status": status,
+            "failureMessages": messages,
+        }
+
+    report = {
+        "testResults": [
+            {
+                "name": "/k/src/admin/__tests__/a.spec.js",
+                "assertionResults": [
+                    row("works", "passed"),
+                    row("fails", "failed", "\x1b[1mwhy\n so"),
+                    row("is for TLS", "pending"),
+                ],
+            },
+            {"name": "/k/src/b.spec.js", "assertionResults": [], "message": "no such module"},
+        ]
+    }
+    found = [
+        (outcome.test, outcome.result, outcome.detail)
+        for outcome in kafkajs_outcomes(report, Path("/k"), lambda name: "TLS" in name)
+    ]
+    assert found == [
+        ("admin/a: Admin works", "passed", ""),
+        ("admin/a: Admin fails", "failed", "why so"),
+        ("b", "failed", "no such module"),
+    ]
+
+
+def test_only_the_source_trees_that_the_folder_has_are_run(tmp_path: Path) -> None:
+    (tmp_path / "kafkajs").mkdir()
+    ours = ["kafka-python", "librdkafka"]
+    assert wanted_suites(Options(suite=None, sources=None)) == ours
+    assert wanted_suites(Options(suite=None, sources=tmp_path)) == [*ours, "kafkajs"]
+    assert wanted_suites(Options(suite=["kgo"], sources=tmp_path)) == ["kgo"]
