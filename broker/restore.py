@@ -65,6 +65,7 @@ from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_folder import LOCK_FILE, lock_directory
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
+from strandline.storage.remote import change_list
 from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.keys import group_state_key
@@ -144,8 +145,9 @@ class Restore:
         skip_damaged: bool = False,
     ) -> None:
         """With `skip_damaged` what is damaged is left out, and the rest restored: partitions whose
-        manifest or open segment is, which stay unavailable; descriptions of topics that the mirror
-        does not know; groups' offsets.
+        manifest or open segment is, or whose manifest is an older one, which stay unavailable; what
+        a lost page of a manifest names; descriptions of topics that the mirror does not know;
+        groups' offsets.
         """
         self._config = config
         self._store = store
@@ -267,10 +269,13 @@ class Restore:
             for partition in topic.partitions
         ]
         self._progress.begin("manifests", len(wanted))
+        # Before the manifests: what it tells of, they have.
+        newest = change_list.newest_orders(self._store)
 
         def read(partition: TopicIdPartition) -> ArchivedState | StorageError:
+            known = newest.get((partition.topic_id, partition.partition))
             try:
-                return read_partition(self._store, partition)
+                return read_partition(self._store, partition, newest=known)
             except (CorruptFile, UnsupportedFormat) as error:
                 return error
             finally:
@@ -285,6 +290,7 @@ class Restore:
                 damaged.append(f"{key}: damaged, not restored: {found}")
             else:
                 states[key] = found
+                damaged += [f"{key}: {text}" for text in found.lost_pages]
         return states, damaged
 
     def _read_groups(
