@@ -24,6 +24,7 @@ from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.coordination.group_archive import read_group_state
 from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.progress import BarProgress, Counting, working
+from strandline.broker.tools.confirmation import confirm
 from strandline.broker.tools.printing import human_bytes, plain
 from strandline.storage import files
 from strandline.storage.ahead import map_ahead
@@ -58,6 +59,7 @@ from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.topic_info import DamagedTopic, list_topics, load_topic_info
 from strandline.storage.tiering.findings import Damage, Finding, PartitionReport
 from strandline.storage.tiering.orphans import (
+    OWNED_REASONS,
     SAFE_REASONS,
     Orphan,
     compare,
@@ -89,6 +91,7 @@ class VerifyOptions:
     depth: Depth = Depth.CHECKSUMS
     repair: bool = False
     drop_pieces: bool = False
+    yes: bool = False
     state: Path | None = None
 
 
@@ -271,7 +274,7 @@ def _tell(
     for text in (*troubles, *(f"not looked at: {text}" for text in unread)):
         print(f"strandline: {text}", file=sys.stderr)
     repaired = _repair(store, findings) if options.repair else 0
-    dropped = _drop_pieces(store, findings) if options.drop_pieces else 0
+    dropped = _drop_pieces(store, findings, yes=options.yes) if options.drop_pieces else 0
     return len(findings) + len(troubles) + len(unread) - repaired - dropped
 
 
@@ -333,11 +336,16 @@ def _repair(store: ObjectStore, findings: Sequence[Finding]) -> int:
     return repaired
 
 
-def _drop_pieces(store: ObjectStore, findings: Sequence[Finding]) -> int:
+def _drop_pieces(store: ObjectStore, findings: Sequence[Finding], *, yes: bool) -> int:
     dropped = 0
-    for finding in findings:
-        if finding.damage is not Damage.TAIL:
-            continue
+    pieces = [finding for finding in findings if finding.damage is Damage.TAIL]
+    if pieces:
+        confirm(
+            f"{counted(len(pieces), 'piece')} of open segments, and what came after them, to be"
+            " given up: without the broker's disk those records are lost",
+            yes=yes,
+        )
+    for finding in pieces:
         try:
             is_done = drop_pieces(
                 store, finding.partition, damaged_key=finding.key, clock=SystemClock()
@@ -420,11 +428,13 @@ def _name(partition: TopicIdPartition) -> str:
 # --- orphans ---------------------------------------------------------------------------------
 
 
-def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: float) -> int:
+def orphans(
+    store: ObjectStore, *, delete: bool, delete_all: bool, yes: bool, grace_hours: float
+) -> int:
     """Lists objects that nothing refers to, and deletes them if asked to; the exit code.
 
-    `delete` takes those that a readable manifest does not name; `delete_all` also those of folders
-    without a manifest or topic.json, or with a manifest that may be an older one.
+    `delete` takes those that a readable manifest does not name; `delete_all` also those that a lost
+    or newer manifest may own, or a lost topic.json. Without `yes` it asks first.
     """
     store.check()
     grace_ms = int(grace_hours * 3_600_000)
@@ -443,12 +453,17 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
     for row in found.unreadable:
         print(f"strandline: {row.partition} not looked at: {row.reason}", file=sys.stderr)
     chosen = [o for o in found.orphans if delete_all or (delete and o.reason in SAFE_REASONS)]
+    if chosen:
+        _print_doubtful(chosen)
+        confirm(
+            f"{counted(len(chosen), 'object')} ({_total(chosen)}) to be deleted for good", yes=yes
+        )
     with working("deleting"):
         delete_orphans(store, chosen)
-    total = human_bytes(sum(orphan.size_bytes for orphan in found.orphans))
     print(
         f"older than {grace_hours:g} h and nobody's: {len(found.orphans):,} of"
-        f" {counted(found.object_count, 'object')} ({total}), {len(chosen):,} deleted"
+        f" {counted(found.object_count, 'object')} ({_total(found.orphans)}),"
+        f" {len(chosen):,} deleted"
     )
     if found.missing_keys:
         print(
@@ -457,6 +472,27 @@ def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: 
             file=sys.stderr,
         )
     return DAMAGED if found.unreadable or found.missing_keys else 0
+
+
+def _print_doubtful(chosen: Sequence[Orphan]) -> None:
+    """What may be the only copy of records, by partition."""
+    owned = [orphan for orphan in chosen if orphan.reason in OWNED_REASONS]
+    for folder, group in itertools.groupby(owned, key=lambda orphan: _partition_folder(orphan.key)):
+        of_folder = list(group)
+        print(
+            f"strandline: {folder}: {counted(len(of_folder), 'object')} ({_total(of_folder)}) that"
+            " a lost manifest or topic.json may own: their records may be nowhere else",
+            file=sys.stderr,
+        )
+
+
+def _partition_folder(key: str) -> str:
+    """`topics/<topic>-<id>/<partition>/`, or what there is of it."""
+    return "/".join(key.split("/")[:3])
+
+
+def _total(found: Sequence[Orphan]) -> str:
+    return human_bytes(sum(orphan.size_bytes for orphan in found))
 
 
 def _print_orphans(store: ObjectStore, found: Sequence[Orphan]) -> None:

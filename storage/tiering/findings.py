@@ -38,8 +38,8 @@ _ADVICE = {
     Damage.MANIFEST: "bring back an older version of this object (bucket versioning)",
     Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
     " this object; what copies that failed have left is archived again by itself",
-    Damage.OTHER_RECORDS: "the archive went on from an older manifest. They are whole, and stay until"
-    " `strandline archive orphans --delete-all`; docs/operations.md, a doubtful partition",
+    Damage.OTHER_RECORDS: "the archive went on from an older manifest. They stay until `strandline"
+    " archive orphans --delete-all`; docs/operations.md, a doubtful partition",
     Damage.PAGE: "bring back this object from a version of the bucket",
     Damage.GAP: "records are lost; DeleteRecords up to the next segment makes the log whole again",
     Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",

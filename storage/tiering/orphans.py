@@ -84,6 +84,15 @@ class OrphanReason(Enum):
 # does not name the object; or nothing ever names it. The others may be all that is left after a
 # manifest or a topic.json was lost.
 SAFE_REASONS = frozenset({OrphanReason.NOT_IN_MANIFEST, OrphanReason.PROBE})
+# What a manifest or a topic.json may own that was lost, or that an older one lies in the place of.
+OWNED_REASONS = frozenset(
+    {
+        OrphanReason.OLDER_MANIFEST,
+        OrphanReason.OTHER_RECORDS,
+        OrphanReason.NO_MANIFEST,
+        OrphanReason.NO_TOPIC,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
