@@ -429,7 +429,13 @@ def _name(partition: TopicIdPartition) -> str:
 
 
 def orphans(
-    store: ObjectStore, *, delete: bool, delete_all: bool, yes: bool, grace_hours: float
+    store: ObjectStore,
+    *,
+    topic: str | None,
+    delete: bool,
+    delete_all: bool,
+    yes: bool,
+    grace_hours: float,
 ) -> int:
     """Lists objects that nothing refers to, and deletes them if asked to; the exit code.
 
@@ -444,10 +450,17 @@ def orphans(
         ThreadPoolExecutor(PARALLEL_MAX, "orphans") as executor,
     ):
         found = compare(
-            store, now_ms=now_ms, grace_ms=grace_ms, executor=executor, on_objects=counting.advance
+            store,
+            now_ms=now_ms,
+            grace_ms=grace_ms,
+            topic=topic,
+            executor=executor,
+            on_objects=counting.advance,
         )
     if not found.object_count and load_cluster_info(store) is None:
         raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
+    if topic is not None and not found.object_count:
+        raise UnknownTopic(f"no topic {topic!r} is archived at {store.url}")
     if found.orphans:
         _print_orphans(store, found.orphans)
     for row in found.unreadable:

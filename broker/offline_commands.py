@@ -231,6 +231,7 @@ def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_remote(orphans)
+    orphans.add_argument("--topic", help="one topic only")
     orphans.add_argument(
         "--delete", action="store_true", help="delete what a readable manifest does not name"
     )
@@ -441,6 +442,7 @@ def _archive_orphans(options: argparse.Namespace) -> int:
 
     return orphans(
         open_remote(options.remote, options.endpoint_url, options.region),
+        topic=options.topic,
         delete=options.delete,
         delete_all=options.delete_all,
         yes=options.yes,

@@ -152,6 +152,12 @@ def delete_safe_orphans(store: ObjectStore, *, clock: Clock, grace_ms: int) -> i
     found = find_orphans(store, now_ms=time_of_both(store, clock), grace_ms=grace_ms)
     safe = [orphan for orphan in found if orphan.reason in SAFE_REASONS]
     delete_orphans(store, safe)
+    others = [orphan.key for orphan in found if orphan.reason is OrphanReason.OTHER_RECORDS]
+    if others:
+        log.warning(
+            "objects with other records than the archive stay until somebody says otherwise",
+            extra={"fields": {"objects": len(others), "first_key": others[0]}},
+        )
     return len(safe)
 
 
@@ -160,10 +166,13 @@ def compare(
     *,
     now_ms: TimestampMs,
     grace_ms: int = GRACE_MS_DEFAULT,
+    topic: str | None = None,
     executor: Executor | None = None,
     on_objects: Callable[[int], None] = lambda _count: None,
 ) -> BucketComparison:
-    """Compares every partition's folder with its manifest; blocks. Raises what the store raises.
+    """Compares every partition's folder with its manifest, of all topics or of those of one name.
+
+    Blocks. Raises what the store raises.
 
     With an `executor` manifests are read while the listing goes on, some at a time: for who waits
     for it, and has no clients whom that would hold up. `on_objects` is told how many more were
@@ -172,11 +181,14 @@ def compare(
     comparison = _Comparison(
         store, oldest_fresh_ms=now_ms - grace_ms, executor=executor, on_objects=on_objects
     )
-    listed = store.list(TOPICS_PREFIX)
+    listed = store.list(TOPICS_PREFIX if topic is None else f"{TOPICS_PREFIX}{topic}-")
     for folder_name, objects in itertools.groupby(listed, key=_topic_folder_name):
-        comparison.compare_topic(folder_name, objects)
+        folder = parse_topic_folder(folder_name)
+        if topic is None or (folder is not None and folder.topic == topic):
+            comparison.compare_topic(folder_name, objects)
     comparison.finish()
-    comparison.add_probes(store.list(PROBE_PREFIX))
+    if topic is None:
+        comparison.add_probes(store.list(PROBE_PREFIX))
     return BucketComparison(
         object_count=comparison.object_count,
         orphans=tuple(comparison.orphans),

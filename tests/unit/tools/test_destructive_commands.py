@@ -83,6 +83,7 @@ def test_what_a_lost_manifest_owns_is_named_and_stays_until_somebody_says_otherw
 ) -> None:
     archive.store.delete([archive.manifest_key])
     words = ["archive", "orphans", *archive.options, "--grace-hours", "-1", "--delete-all"]
+    words += ["--topic", ID_PARTITION.topic]
     assert main(words) == 2
     told = capsys.readouterr()
     assert all(key in told.out for key in archive.named)
