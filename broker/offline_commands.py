@@ -438,7 +438,8 @@ def _archive_retention(options: argparse.Namespace) -> int:
 
 
 def _archive_orphans(options: argparse.Namespace) -> int:
-    from strandline.broker.archive_commands import open_remote, orphans
+    from strandline.broker.archive_commands import open_remote
+    from strandline.broker.archive_orphans import orphans
 
     return orphans(
         open_remote(options.remote, options.endpoint_url, options.region),

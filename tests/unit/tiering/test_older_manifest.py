@@ -37,6 +37,12 @@ async def archive_segments(rig: Rig, count: int, record_count: int = 10) -> None
     await rig.settle()
 
 
+async def upload_open_segment(rig: Rig) -> None:
+    for _ in range(4):
+        rig.pass_ms(1000)
+        await rig.settle()
+
+
 async def put_older_manifest_back(rig: Rig) -> dict[str, bytes]:
     """The objects that only the newer manifest named."""
     await archive_segments(rig, 2)
@@ -116,37 +122,44 @@ async def test_a_lost_disk_does_not_go_on_behind_an_older_manifest(tmp_path: Pat
         await rig.assert_everything_is_readable()
 
 
+@pytest.mark.parametrize("newest", ["segment", "piece"])
 @asynchronous
 async def test_what_begins_like_the_archive_and_goes_on_with_other_records_stays(
-    tmp_path: Path,
+    tmp_path: Path, newest: str
 ) -> None:
-    """The older manifest has the beginning of a segment that a newer one has whole."""
+    """The older manifest has the beginning of the open segment, a newer one has more of it."""
     config = replace(
         CONFIG, strandline_remote_active_segment_upload_ms=1000, local_retention_ms=10**9
     )
     async with Rig(tmp_path, config=config) as rig:
         await archive_segments(rig, 2)
         rig.produce()
-        for _ in range(4):
-            rig.pass_ms(1000)
-            await rig.settle()
-        older = rig.store.get(rig.manifest_key)
+        await upload_open_segment(rig)
+        older, known = rig.store.get(rig.manifest_key), set(rig.data_keys())
         rig.produce()
-        rig.roll()
-        await rig.settle()
-        assert rig.archived[-1] == (20, 40)
-        assert rig.manifest is not None
-        newer = {rig.manifest.segments[-1].log_key, rig.manifest.segments[-1].meta_key}
+        if newest == "segment":
+            rig.roll()
+        await upload_open_segment(rig)
+        newer = keys_of(rig.manifest) - known
+        assert newer
         rig.store.put(rig.manifest_key, older)
         await rig.lose_disk()
         assert rig.log.end_offset == 30
         rig.produce(25)
+        await upload_open_segment(rig)
+        await sweep(rig)
+        assert left_of(rig, newer) == newer, "beside the open segment"
         rig.roll()
         await rig.settle()
         assert rig.archived[-1] == (20, 55)
         await sweep(rig)
         assert left_of(rig, newer) == newer
         assert doubtful(rig) == newer
+        if newest == "segment":
+            # What cannot be read is no reason to let it go.
+            damaged = next(key for key in newer if key.endswith(".meta"))
+            rig.memory.damage(damaged, lambda content: content[:-9])
+            assert doubtful(rig) == newer
 
 
 @pytest.mark.parametrize(
