@@ -1,4 +1,4 @@
-"""`strandline archive verify`, `orphans` and `lifecycle`: is a bucket whole, and is it tidy.
+"""`strandline archive verify` and `lifecycle`: is a bucket whole, and does it stay tidy.
 
     exit code   0  whole (or everything was repaired)
                 1  could not look: bucket away, access denied, no such topic
@@ -22,8 +22,9 @@ from pathlib import Path
 from strandline.broker.archive_tables import WHERE_IT_IS, make_console, make_table
 from strandline.broker.cluster.metadata_history import salvage_history, whose_is
 from strandline.broker.coordination.group_archive import read_group_state
-from strandline.broker.plain_rows import Column, RowPrinter, terminal_columns, widest
-from strandline.broker.progress import BarProgress, Counting, working
+from strandline.broker.plain_rows import Column, RowPrinter, widest
+from strandline.broker.progress import BarProgress
+from strandline.broker.tools.confirmation import confirm
 from strandline.broker.tools.printing import human_bytes, plain
 from strandline.storage import files
 from strandline.storage.ahead import map_ahead
@@ -57,13 +58,6 @@ from strandline.storage.remote.object_store import ObjectStore, open_store
 from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.topic_info import DamagedTopic, list_topics, load_topic_info
 from strandline.storage.tiering.findings import Damage, Finding, PartitionReport
-from strandline.storage.tiering.orphans import (
-    SAFE_REASONS,
-    Orphan,
-    compare,
-    delete_orphans,
-    time_of_both,
-)
 from strandline.storage.tiering.repair import drop_pieces, repair_meta
 from strandline.storage.tiering.scrub import BATCH_SEGMENTS, PARALLEL_MAX, Depth, Scrub
 from strandline.storage.values import dataclass
@@ -89,6 +83,7 @@ class VerifyOptions:
     depth: Depth = Depth.CHECKSUMS
     repair: bool = False
     drop_pieces: bool = False
+    yes: bool = False
     state: Path | None = None
 
 
@@ -280,7 +275,7 @@ def _tell(
     for text in (*troubles, *(f"not looked at: {text}" for text in unread)):
         print(f"strandline: {text}", file=sys.stderr)
     repaired = _repair(store, findings) if options.repair else 0
-    dropped = _drop_pieces(store, findings) if options.drop_pieces else 0
+    dropped = _drop_pieces(store, findings, yes=options.yes) if options.drop_pieces else 0
     return len(findings) + len(troubles) + len(unread) - repaired - dropped
 
 
@@ -342,11 +337,16 @@ def _repair(store: ObjectStore, findings: Sequence[Finding]) -> int:
     return repaired
 
 
-def _drop_pieces(store: ObjectStore, findings: Sequence[Finding]) -> int:
+def _drop_pieces(store: ObjectStore, findings: Sequence[Finding], *, yes: bool) -> int:
     dropped = 0
-    for finding in findings:
-        if finding.damage is not Damage.TAIL:
-            continue
+    pieces = [finding for finding in findings if finding.damage is Damage.TAIL]
+    if pieces:
+        confirm(
+            f"{counted(len(pieces), 'piece')} of open segments, and what came after them, to be"
+            " given up: without the broker's disk those records are lost",
+            yes=yes,
+        )
+    for finding in pieces:
         try:
             is_done = drop_pieces(
                 store, finding.partition, damaged_key=finding.key, clock=SystemClock()
@@ -424,63 +424,6 @@ class _State:
 
 def _name(partition: TopicIdPartition) -> str:
     return f"{partition.topic}-{partition.topic_id}-{partition.partition}"
-
-
-# --- orphans ---------------------------------------------------------------------------------
-
-
-def orphans(store: ObjectStore, *, delete: bool, delete_all: bool, grace_hours: float) -> int:
-    """Lists objects that nothing refers to, and deletes them if asked to; the exit code.
-
-    `delete` takes those that a readable manifest does not name; `delete_all` also those of folders
-    without a manifest or topic.json, or with a manifest that may be an older one.
-    """
-    store.check()
-    grace_ms = int(grace_hours * 3_600_000)
-    now_ms = time_of_both(store, SystemClock())
-    with (
-        Counting("objects compared with their manifests") as counting,
-        ThreadPoolExecutor(PARALLEL_MAX, "orphans") as executor,
-    ):
-        found = compare(
-            store, now_ms=now_ms, grace_ms=grace_ms, executor=executor, on_objects=counting.advance
-        )
-    if not found.object_count and load_cluster_info(store) is None:
-        raise InvalidConfig(f"nothing is archived at {store.url}: {WHERE_IT_IS}")
-    if found.orphans:
-        _print_orphans(store, found.orphans)
-    for row in found.unreadable:
-        print(f"strandline: {row.partition} not looked at: {row.reason}", file=sys.stderr)
-    chosen = [o for o in found.orphans if delete_all or (delete and o.reason in SAFE_REASONS)]
-    with working("deleting"):
-        delete_orphans(store, chosen)
-    total = human_bytes(sum(orphan.size_bytes for orphan in found.orphans))
-    print(
-        f"older than {grace_hours:g} h and nobody's: {len(found.orphans):,} of"
-        f" {counted(found.object_count, 'object')} ({total}), {len(chosen):,} deleted"
-    )
-    if found.missing_keys:
-        print(
-            f"strandline: {counted(len(found.missing_keys), 'object')} missing that manifests"
-            " name: `strandline archive verify` says which, and what to do",
-            file=sys.stderr,
-        )
-    return DAMAGED if found.unreadable or found.missing_keys else 0
-
-
-def _print_orphans(store: ObjectStore, found: Sequence[Orphan]) -> None:
-    printer = RowPrinter(
-        f"objects that nothing refers to, {store.url}",
-        [
-            Column(name="size", width=len("1023.9 MiB"), is_right=True),
-            Column(name="why", width=widest(orphan.reason.value for orphan in found), rank=1),
-            Column(name="object", width=widest(orphan.key for orphan in found)),
-        ],
-        columns_max=terminal_columns(),
-    )
-    for orphan in found:
-        printer.row([human_bytes(orphan.size_bytes), orphan.reason.value, orphan.key])
-    print()
 
 
 # --- lifecycle -------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ def _add_restore(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     restore.add_argument(
         "--skip-damaged",
         action="store_true",
-        help="leave out what is damaged or missing, and restore the rest",
+        help="leave out what is damaged, missing or has an older manifest; restore the rest",
     )
     _add_configuration(restore, log_level="WARNING")
     restore.set_defaults(run=_restore)

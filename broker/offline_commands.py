@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from strandline.broker.tools.confirmation import add_yes
 from strandline.broker.tools.failures import WrongUse
 
 _ARCHIVE_EXAMPLES = {
@@ -42,7 +43,8 @@ _ARCHIVE_EXAMPLES = {
 """,
     "orphans": """
   strandline archive orphans --remote s3://my-bucket/prefix          # prints them
-  strandline archive orphans --remote s3://my-bucket/prefix --delete
+  strandline archive orphans --remote s3://my-bucket/prefix --delete        # asks
+  strandline archive orphans --remote s3://my-bucket/prefix --delete --yes  # does not
 """,
     "lifecycle": """
   strandline archive lifecycle --remote s3://my-bucket/prefix        # prints it
@@ -53,7 +55,9 @@ _ARCHIVE_EXAMPLES = {
 _ARCHIVE_NOTES = """
 Works on the bucket alone: no broker has to run, and one that runs is not
 disturbed. Nothing is changed there but by verify --repair and --drop-pieces,
-orphans --delete and lifecycle --apply. Credentials come from the usual AWS chain.
+orphans --delete and --delete-all, and lifecycle --apply. What cannot be undone
+is shown first and asked for, or wants --yes. Credentials come from the usual AWS
+chain.
 """
 
 _VERIFY_EXAMPLES = """
@@ -165,6 +169,7 @@ def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="give damaged pieces of open segments up, and what came after them",
     )
+    add_yes(verify)
     verify.add_argument(
         "--state",
         type=Path,
@@ -226,14 +231,17 @@ def _add_orphans(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_remote(orphans)
+    orphans.add_argument("--topic", help="one topic only")
     orphans.add_argument(
         "--delete", action="store_true", help="delete what a readable manifest does not name"
     )
     orphans.add_argument(
         "--delete-all",
         action="store_true",
-        help="also what lies in folders without a manifest or topic.json: look before you do",
+        help="that, and what a lost or newer manifest, or a lost topic.json, may own: these may be"
+        " the only copies of records; look before you do",
     )
+    add_yes(orphans)
     orphans.add_argument(
         "--grace-hours",
         type=float,
@@ -390,6 +398,7 @@ def _archive_verify(options: argparse.Namespace) -> int:
             depth=Depth.SIZES if options.quick else depth,
             repair=options.repair,
             drop_pieces=options.drop_pieces,
+            yes=options.yes,
             state=options.state,
         ),
     )
@@ -429,12 +438,15 @@ def _archive_retention(options: argparse.Namespace) -> int:
 
 
 def _archive_orphans(options: argparse.Namespace) -> int:
-    from strandline.broker.archive_commands import open_remote, orphans
+    from strandline.broker.archive_commands import open_remote
+    from strandline.broker.archive_orphans import orphans
 
     return orphans(
         open_remote(options.remote, options.endpoint_url, options.region),
+        topic=options.topic,
         delete=options.delete,
         delete_all=options.delete_all,
+        yes=options.yes,
         grace_hours=options.grace_hours,
     )
 

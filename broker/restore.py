@@ -67,6 +67,7 @@ from strandline.storage.local.log_dir import LogDirs
 from strandline.storage.local.log_folder import LOCK_FILE, lock_directory
 from strandline.storage.log_config import LogConfig
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
+from strandline.storage.remote import change_list
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.keys import GROUPS_PREFIX, group_state_key
 from strandline.storage.remote.local_directory import LocalDirectoryStore
@@ -145,8 +146,9 @@ class Restore:
         skip_damaged: bool = False,
     ) -> None:
         """With `skip_damaged` what is damaged is left out, and the rest restored: partitions whose
-        manifest or open segment is, which stay unavailable; descriptions of topics that the mirror
-        does not know; groups' offsets; metadata behind the first that are lost.
+        manifest or open segment is, or whose manifest is an older one, which stay unavailable; what
+        a lost page of a manifest names; descriptions of topics that the mirror does not know;
+        groups' offsets; metadata behind the first that are lost.
         """
         self._config = config
         self._store = store
@@ -270,10 +272,13 @@ class Restore:
             for partition in topic.partitions
         ]
         self._progress.begin("manifests", len(wanted))
+        # Before the manifests: what it tells of, they have.
+        newest = change_list.newest_orders(self._store)
 
         def read(partition: TopicIdPartition) -> ArchivedState | StorageError:
+            known = newest.get((partition.topic_id, partition.partition))
             try:
-                return read_partition(self._store, partition)
+                return read_partition(self._store, partition, newest=known)
             except (CorruptFile, UnsupportedFormat) as error:
                 return error
             finally:
@@ -288,6 +293,7 @@ class Restore:
                 damaged.append(f"{key}: damaged, not restored: {found}")
             else:
                 states[key] = found
+                damaged += [f"{key}: {text}" for text in found.lost_pages]
         return states, damaged
 
     def _read_groups(

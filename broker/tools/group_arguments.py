@@ -10,6 +10,7 @@ from strandline.broker.tools.command_parser import (
     chosen_connection,
     command_parser,
 )
+from strandline.broker.tools.confirmation import add_yes
 from strandline.broker.tools.moments import moment_ago_ms, moment_ms
 from strandline.storage.clock import SystemClock
 
@@ -27,7 +28,7 @@ examples:
   strandline group reset-offsets billing --all-topics --to-datetime 2026-11-20T18:00:00Z
   strandline group reset-offsets billing --all-topics --by-duration 2h      # what came 2 hours ago
   strandline group reset-offsets billing --all-topics --shift-by -100       # the last 100 again
-  strandline group delete billing
+  strandline group delete billing             # says what it has committed, and asks
 """
 
 
@@ -81,6 +82,7 @@ def add_group(commands: Commands) -> None:
         actions, "delete", "forget groups and their offsets", _EXAMPLES, _group_delete
     )
     delete.add_argument("groups", nargs="+", metavar="GROUP", help="one group or several")
+    add_yes(delete)
 
 
 def _group_list(options: argparse.Namespace) -> int:
@@ -136,4 +138,4 @@ def _reset(options: argparse.Namespace) -> Reset:
 def _group_delete(options: argparse.Namespace) -> int:
     from strandline.broker.tools import group_commands
 
-    return group_commands.delete(chosen_connection(options), options.groups)
+    return group_commands.delete(chosen_connection(options), options.groups, yes=options.yes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strandline.broker.tools.cluster import Cluster, GroupView, Key, MemberView
+from strandline.broker.tools.confirmation import confirm
 from strandline.broker.tools.connection import Connection
 from strandline.broker.tools.failures import ToolFailure, WrongUse
 from strandline.broker.tools.printing import Json, print_json, print_table, remark, say
@@ -135,9 +136,20 @@ def reset_offsets(
     return 0
 
 
-def delete(connection: Connection, names: Sequence[str]) -> int:
+def delete(connection: Connection, names: Sequence[str], *, yes: bool) -> int:
     """Forgets the groups and their offsets; the exit code."""
     cluster = Cluster(connection)
+    if not yes:
+        groups = [_known(cluster, name) for name in names]
+        print_table(
+            "",
+            ("group", "state", "members", "committed"),
+            [
+                (g.group, g.state.lower(), len(g.members), len(cluster.committed(g.group)))
+                for g in groups
+            ],
+        )
+    confirm(f"{counted(len(names), 'group')} to be forgotten, with their offsets", yes=yes)
     cluster.delete_groups(names)
     for name in names:
         say(f"deleted group {name}")

@@ -10,6 +10,7 @@ from strandline.broker.tools.command_parser import (
     chosen_connection,
     command_parser,
 )
+from strandline.broker.tools.confirmation import add_yes
 from strandline.broker.tools.connection import pair
 from strandline.broker.tools.failures import WrongUse
 
@@ -30,7 +31,8 @@ examples:
   strandline topic describe orders
   strandline topic alter orders --config retention.ms=86400000 --delete-config segment.bytes
   strandline topic alter orders --partitions 12
-  strandline topic delete orders
+  strandline topic delete orders             # says what it is, and asks
+  strandline topic delete orders --yes
 """
 
 
@@ -89,6 +91,7 @@ def add_topic(commands: Commands) -> None:
         help="back to the broker's default; may be repeated",
     )
     alter.add_argument("--partitions", type=int, metavar="N", help="the new number, a larger one")
+    add_yes(alter)
 
     delete = action_parser(
         actions,
@@ -99,6 +102,7 @@ def add_topic(commands: Commands) -> None:
     )
     delete.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
     delete.add_argument("--if-exists", action="store_true", help="pass over those that are gone")
+    add_yes(delete)
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +167,7 @@ def _topic_alter(options: argparse.Namespace) -> int:
         partition_count=options.partitions,
         changed=dict(pair(text) for text in options.config),
         removed=options.delete_config,
+        yes=options.yes,
     )
 
 
@@ -170,5 +175,8 @@ def _topic_delete(options: argparse.Namespace) -> int:
     from strandline.broker.tools import topic_commands
 
     return topic_commands.delete(
-        chosen_connection(options), options.topics, only_if_there=options.if_exists
+        chosen_connection(options),
+        options.topics,
+        only_if_there=options.if_exists,
+        yes=options.yes,
     )

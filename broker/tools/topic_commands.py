@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strandline.broker.tools.cluster import Cluster, TopicView
+from strandline.broker.tools.confirmation import confirm
 from strandline.broker.tools.connection import Connection
 from strandline.broker.tools.failures import ToolFailure, WrongUse
 from strandline.broker.tools.printing import Json, print_json, print_table, remark, say
 from strandline.storage.counted import counted
+
+_TIERED = "remote.storage.enable"
+_DELETED_ON_DISABLE = "remote.log.delete.on.disable"
 
 
 def create(
@@ -63,12 +67,16 @@ def list_topics(connection: Connection, *, with_internal: bool, as_json: bool) -
     elif not topics:
         remark("no topics yet; create one with: strandline topic create NAME")
     else:
-        print_table(
-            "",
-            ("topic", "partitions", "replicas"),
-            [(topic.name, len(topic.partitions), _replication(topic)) for topic in topics],
-        )
+        _show(topics)
     return 0
+
+
+def _show(topics: Sequence[TopicView]) -> None:
+    print_table(
+        "",
+        ("topic", "partitions", "replicas"),
+        [(topic.name, len(topic.partitions), _replication(topic)) for topic in topics],
+    )
 
 
 def describe(
@@ -136,6 +144,7 @@ def alter(
     partition_count: int | None,
     changed: Mapping[str, str],
     removed: Sequence[str],
+    yes: bool,
 ) -> int:
     """Changes properties first: a wrong one must not leave new partitions behind."""
     if partition_count is None and not changed and not removed:
@@ -147,6 +156,8 @@ def alter(
     if both:
         raise WrongUse(f"{both[0]} is to be both set and removed")
     cluster = Cluster(connection)
+    if not yes and _deletes_archive(cluster, name, changed, removed):
+        confirm(f"the archive of topic {name} to be deleted, with all records in it", yes=yes)
     if changed or removed:
         cluster.alter_topic_config(name, changed=changed, removed=removed)
         for key, value in changed.items():
@@ -160,7 +171,19 @@ def alter(
     return 0
 
 
-def delete(connection: Connection, names: Sequence[str], *, only_if_there: bool) -> int:
+def _deletes_archive(
+    cluster: Cluster, name: str, changed: Mapping[str, str], removed: Sequence[str]
+) -> bool:
+    """Whether the topic is in the archive, and would be taken out of it with all that is there."""
+    if not {_TIERED, _DELETED_ON_DISABLE} & {*changed, *removed}:
+        return False
+    before = {row.name: row.value for row in cluster.topic_config(name)}
+    after = {**before, **dict.fromkeys(removed, "false"), **changed}
+    is_disabled = before.get(_TIERED) == "true" != after.get(_TIERED)
+    return is_disabled and after.get(_DELETED_ON_DISABLE) == "true"
+
+
+def delete(connection: Connection, names: Sequence[str], *, only_if_there: bool, yes: bool) -> int:
     """Deletes the topics with everything in them, in the archive too; the exit code."""
     cluster = Cluster(connection)
     there = set(cluster.topic_names())
@@ -172,6 +195,12 @@ def delete(connection: Connection, names: Sequence[str], *, only_if_there: bool)
         )
     present = [name for name in names if name in there]
     if present:
+        if not yes:
+            _show(cluster.topics(present))
+        what = (
+            f"{counted(len(present), 'topic')} to be deleted, with all records, archived ones too"
+        )
+        confirm(what, yes=yes)
         cluster.delete_topics(present)
     for name in present:
         say(f"deleted topic {name}")

@@ -144,6 +144,18 @@ def load(store: ObjectStore, known: StoredChanges | None = None) -> StoredChange
     return StoredChanges(changes=ChangeList.decode(stored.body), etag=stored.info.etag)
 
 
+def newest_orders(store: ObjectStore) -> dict[tuple[TopicId, int], ManifestOrder]:
+    """Of each partition in the list, the order of its manifest then; a later one may lie there.
+
+    Without a list that can be read nothing is known. Raises as the store does.
+    """
+    try:
+        changes = load(store).changes.changes
+    except (CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
+        return {}
+    return {(change.topic_id, change.partition): change.order for change in changes}
+
+
 def find_damage(store: ObjectStore) -> list[str]:
     """What is wrong with the list, and what to do; none is no damage, nor is a later release's."""
     try:

@@ -18,6 +18,7 @@ class Damage(Enum):
 
     MANIFEST = "the manifest cannot be read"
     OLDER = "later segments lie beyond the end of the archive"
+    OTHER_RECORDS = "segments that it does not name hold other records under its offsets"
     PAGE = "a page of the manifest cannot be read"
     GAP = "offsets are missing between two segments"
     OVERLAP = "two segments hold the same offsets"
@@ -37,6 +38,8 @@ _ADVICE = {
     Damage.MANIFEST: "bring back an older version of this object (bucket versioning)",
     Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
     " this object; what copies that failed have left is archived again by itself",
+    Damage.OTHER_RECORDS: "the archive went on from an older manifest. They stay until `strandline"
+    " archive orphans --delete-all`; docs/operations.md, a doubtful partition",
     Damage.PAGE: "bring back this object from a version of the bucket",
     Damage.GAP: "records are lost; DeleteRecords up to the next segment makes the log whole again",
     Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import partial
 
 from strandline.storage.crash_points import GIVE_BACK_AFTER_RESTART, crash_point
+from strandline.storage.errors import CorruptFile
 from strandline.storage.local import set_aside, unknown_past
 from strandline.storage.model import Epoch, TopicIdPartition
 from strandline.storage.remote import manifest_store
@@ -38,6 +39,7 @@ from strandline.storage.tiering.giving_back import (
     take_away_own,
 )
 from strandline.storage.tiering.local_restart import restart_behind
+from strandline.storage.tiering.older_manifest import compare_folder
 from strandline.storage.tiering.remote_log import RemoteLog
 from strandline.storage.tiering.tiering_tools import TieringTools
 from strandline.storage.tiering.topic_registration import TopicRegistration
@@ -105,15 +107,17 @@ class ManifestOwner:
     async def load_if_needed(self) -> None:
         """Reads the manifest if it is not known, or in doubt; takes it over, or only reads by it.
 
-            1 read it   2 no further while it is not known to be ours   3 set aside what this disk
-            took under its offsets   4 claim it   5 adopt it   6 go on behind it   7 the archive
-            has said what it has: the mark that asks for that goes
+            1 read it, and the folder, if this disk is behind it   2 no further while it is not
+            known to be ours   3 set aside what this disk took under its offsets   4 claim it
+            5 adopt it   6 go on behind it   7 the archive has said what it has: the mark that asks
+            for that goes
 
         Raises StorageError: then nothing was taken over that is not durable.
         """
         if self.remote.known and not self.in_doubt:
             return
-        stored = await self._read()  # 1
+        stored = await self._read()
+        await self._refuse_older(stored)  # 1
         if stored is not None and self._must_hold_off(stored):  # 2
             return
         await self._set_own_aside(stored)  # 3
@@ -151,6 +155,19 @@ class ManifestOwner:
             )
         self.remote.refuse_regress(stored)
         return stored
+
+    async def _refuse_older(self, stored: StoredManifest | None) -> None:
+        """A disk that goes on behind its archive goes on behind the newest manifest.
+
+        Until it lies there nobody appends. Raises CorruptFile.
+        """
+        if stored is None or self._tools.follows or not self._is_behind(stored.manifest):
+            return
+        try:
+            await self._tools.run(partial(compare_folder, self._tools.store, stored.manifest))
+        except CorruptFile:
+            self.log.is_restarting = True
+            raise
 
     def _must_hold_off(self, stored: StoredManifest) -> bool:
         """Whether this disk may not go on by this manifest, which may be another broker's.

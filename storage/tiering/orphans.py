@@ -20,6 +20,8 @@ nobody knows what belongs to it.
 A manifest that can be read may be an older one, which somebody put over a newer one by mistake. It
 shows in segments beyond its end, which a copy leaves too until it is made again, and in objects
 that it names and that are gone. Nothing of such a partition is deleted without anybody's looking.
+If the archive has gone on from there, what holds other records than the archive stays
+(`older_manifest.py`), and the other orphans of the partition go.
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ from strandline.storage.remote.keys import (
     PROBE_PREFIX,
     TOPIC_FILE,
     TOPICS_PREFIX,
-    ObjectKind,
     TopicFolder,
     manifest_key,
     parse_partition_object,
@@ -48,6 +49,11 @@ from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_store import ManifestPages, load
 from strandline.storage.remote.object_store import ObjectInfo, ObjectStore
 from strandline.storage.remote.topic_info import load_topic_info
+from strandline.storage.tiering.older_manifest import (
+    ArchivedEpochs,
+    is_beyond,
+    with_other_records,
+)
 from strandline.storage.values import dataclass
 
 log = logging.getLogger(__name__)
@@ -67,8 +73,9 @@ class OrphanReason(Enum):
 
     NOT_IN_MANIFEST = "the manifest of its partition does not name it"
     OLDER_MANIFEST = "the manifest of its partition does not name it, and may be an older one"
-    NO_MANIFEST = "its partition has no manifest"
-    NO_TOPIC = "its topic has no topic.json"
+    OTHER_RECORDS = "it has other records than the archive has there: a lost manifest may own it"
+    NO_MANIFEST = "its partition has no manifest: the one that was lost may own it"
+    NO_TOPIC = "its topic has no topic.json: the one that was lost may own it"
     UNKNOWN_NAME = "it has no name of ours"
     PROBE = "it tried the store out, and is not needed"
 
@@ -77,6 +84,15 @@ class OrphanReason(Enum):
 # does not name the object; or nothing ever names it. The others may be all that is left after a
 # manifest or a topic.json was lost.
 SAFE_REASONS = frozenset({OrphanReason.NOT_IN_MANIFEST, OrphanReason.PROBE})
+# What a manifest or a topic.json may own that was lost, or that an older one lies in the place of.
+OWNED_REASONS = frozenset(
+    {
+        OrphanReason.OLDER_MANIFEST,
+        OrphanReason.OTHER_RECORDS,
+        OrphanReason.NO_MANIFEST,
+        OrphanReason.NO_TOPIC,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +152,12 @@ def delete_safe_orphans(store: ObjectStore, *, clock: Clock, grace_ms: int) -> i
     found = find_orphans(store, now_ms=time_of_both(store, clock), grace_ms=grace_ms)
     safe = [orphan for orphan in found if orphan.reason in SAFE_REASONS]
     delete_orphans(store, safe)
+    others = [orphan.key for orphan in found if orphan.reason is OrphanReason.OTHER_RECORDS]
+    if others:
+        log.warning(
+            "objects with other records than the archive stay until somebody says otherwise",
+            extra={"fields": {"objects": len(others), "first_key": others[0]}},
+        )
     return len(safe)
 
 
@@ -144,10 +166,13 @@ def compare(
     *,
     now_ms: TimestampMs,
     grace_ms: int = GRACE_MS_DEFAULT,
+    topic: str | None = None,
     executor: Executor | None = None,
     on_objects: Callable[[int], None] = lambda _count: None,
 ) -> BucketComparison:
-    """Compares every partition's folder with its manifest; blocks. Raises what the store raises.
+    """Compares every partition's folder with its manifest, of all topics or of those of one name.
+
+    Blocks. Raises what the store raises.
 
     With an `executor` manifests are read while the listing goes on, some at a time: for who waits
     for it, and has no clients whom that would hold up. `on_objects` is told how many more were
@@ -156,11 +181,14 @@ def compare(
     comparison = _Comparison(
         store, oldest_fresh_ms=now_ms - grace_ms, executor=executor, on_objects=on_objects
     )
-    listed = store.list(TOPICS_PREFIX)
+    listed = store.list(TOPICS_PREFIX if topic is None else f"{TOPICS_PREFIX}{topic}-")
     for folder_name, objects in itertools.groupby(listed, key=_topic_folder_name):
-        comparison.compare_topic(folder_name, objects)
+        folder = parse_topic_folder(folder_name)
+        if topic is None or (folder is not None and folder.topic == topic):
+            comparison.compare_topic(folder_name, objects)
     comparison.finish()
-    comparison.add_probes(store.list(PROBE_PREFIX))
+    if topic is None:
+        comparison.add_probes(store.list(PROBE_PREFIX))
     return BucketComparison(
         object_count=comparison.object_count,
         orphans=tuple(comparison.orphans),
@@ -265,9 +293,19 @@ class _Comparison:
         spare = [info for info in listed if not referred.names(info.key)]
         unseen = referred.needed.difference(info.key for info in listed)
         missing = [key for key in sorted(unseen) if not self._exists(key)]
-        is_doubtful = missing or any(is_beyond(info.key, referred.manifest) for info in spare)
-        reason = OrphanReason.OLDER_MANIFEST if is_doubtful else OrphanReason.NOT_IN_MANIFEST
-        return _Compared(spare=spare, reason=reason, missing_keys=missing)
+        if missing or any(is_beyond(info.key, referred.manifest) for info in spare):
+            reason = OrphanReason.OLDER_MANIFEST
+            return _Compared(spare=spare, reason=reason, missing_keys=missing)
+        try:
+            other = with_other_records(
+                self._store,
+                [info for info in spare if self._is_old(info)],
+                referred.manifest,
+                referred.epochs,
+            )
+        except StorageError as error:
+            return _Compared(unreadable=UnreadablePartition(partition=partition, reason=str(error)))
+        return _Compared(spare=spare, of_other_records=other)
 
     def _referred_keys(self, partition: TopicIdPartition) -> _ReferredKeys | None:
         """Every key that the manifest stands for; None if there is none."""
@@ -275,13 +313,14 @@ class _Comparison:
         if stored is None:
             return None
         manifest = stored.manifest
-        needed = {manifest_key(partition)}
+        needed, epochs = {manifest_key(partition)}, ArchivedEpochs()
         needed.update(page.key for page in manifest.pages)
         needed.update(part.key for part in manifest.tail)
         for entry in self._pages.iter_segments(manifest):
             needed.update((entry.log_key, entry.meta_key))
+            epochs.add(entry)
         marked = {key for mark in manifest.deleting for key in mark.keys}
-        return _ReferredKeys(manifest=manifest, needed=needed, marked=marked)
+        return _ReferredKeys(manifest=manifest, needed=needed, marked=marked, epochs=epochs)
 
     def _exists(self, key: str) -> bool:
         """Asked by name: committed a moment ago, it may not have been in the listing."""
@@ -300,12 +339,17 @@ class _Comparison:
                 key=info.key,
                 size_bytes=info.size_bytes,
                 modified_ms=info.modified_ms,
-                reason=found.reason,
+                reason=OrphanReason.OTHER_RECORDS
+                if info.key in found.of_other_records
+                else found.reason,
             )
             for info in found.spare
-            # An object without a time may be a second old.
-            if 0 <= info.modified_ms <= self._oldest_fresh_ms
+            if self._is_old(info)
         )
+
+    def _is_old(self, info: ObjectInfo) -> bool:
+        # An object without a time may be a second old.
+        return 0 <= info.modified_ms <= self._oldest_fresh_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,6 +358,8 @@ class _Compared:
 
     spare: Sequence[ObjectInfo] = ()
     reason: OrphanReason = OrphanReason.NOT_IN_MANIFEST
+    # Keys of those in `spare` that stay whatever the reason is for the others.
+    of_other_records: frozenset[str] = frozenset()
     missing_keys: Sequence[str] = ()
     unreadable: UnreadablePartition | None = None
 
@@ -325,21 +371,11 @@ class _ReferredKeys:
     manifest: Manifest
     needed: set[str]
     marked: set[str]
+    epochs: ArchivedEpochs
 
     def names(self, key: str) -> bool:
         """Whether it needs the object, or lets it go."""
         return key in self.needed or key in self.marked
-
-
-def is_beyond(key: str, manifest: Manifest) -> bool:
-    """Whether the object holds records that `manifest` cannot know: they come after its end."""
-    found = parse_partition_object(key)
-    if found is None:
-        return False
-    if found.kind is ObjectKind.TAIL:
-        return found.base_offset >= max(manifest.tail_end_offset, manifest.log_start_offset)
-    is_segment = found.kind in (ObjectKind.LOG, ObjectKind.META)
-    return is_segment and found.base_offset >= max(manifest.end_offset, manifest.log_start_offset)
 
 
 class _TopicVerdict(Enum):

@@ -1,6 +1,8 @@
 """One partition, from what the bucket says of it to a log folder that a broker can open.
 
     manifest.json   log start, end of the archive, leader epoch      one GET
+    its pages       are they there                                   one HEAD per page
+    the folder      is the manifest the newest one                   one LIST
     last .meta      producers and lineage at that end                one GET
     .tail           what there is of the open segment                one HEAD, one GET per part
 
@@ -15,6 +17,10 @@ Blocking throughout.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
+from strandline.storage.counted import counted
 from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
@@ -25,12 +31,14 @@ from strandline.storage.local.log import LocalLog
 from strandline.storage.local.producer_state import iter_snapshot
 from strandline.storage.model import NO_EPOCH, Epoch, EpochStart, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store, segment_meta
+from strandline.storage.remote.change_list import ManifestOrder
 from strandline.storage.remote.manifest import Manifest
-from strandline.storage.remote.manifest_entries import SegmentEntry
+from strandline.storage.remote.manifest_entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
 from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.remote.segment_meta import Section
 from strandline.storage.remote.tail import TailPart
+from strandline.storage.tiering.older_manifest import FolderState, compare_folder
 from strandline.storage.tiering.tail_copy import (
     append_part,
     fault_of_part,
@@ -54,6 +62,10 @@ class ArchivedState:
     leader_epochs: tuple[EpochStart, ...] = ()
     producer_id_max: int = -1
     problem: str = ""
+    # Pages of the manifest that are lost, each with what that means.
+    lost_pages: tuple[str, ...] = ()
+    # The highest that an object of the partition has in its name.
+    folder_epoch: Epoch = NO_EPOCH
 
     @property
     def log_start_offset(self) -> Offset:
@@ -83,26 +95,79 @@ class ArchivedState:
     def leader_epoch(self) -> Epoch:
         """The highest epoch that left a trace in the archive; -1 if there is none."""
         lineage = self.leader_epochs[-1].epoch if self.leader_epochs else NO_EPOCH
-        return max(lineage, NO_EPOCH if self.manifest is None else self.manifest.leader_epoch)
+        manifests = NO_EPOCH if self.manifest is None else self.manifest.leader_epoch
+        return max(lineage, manifests, self.folder_epoch)
 
 
-def read_partition(store: ObjectStore, partition: TopicIdPartition) -> ArchivedState:
-    """Reads manifest and last `.meta`, and asks for the parts of the open segment.
+def read_partition(
+    store: ObjectStore, partition: TopicIdPartition, *, newest: ManifestOrder | None = None
+) -> ArchivedState:
+    """Reads manifest and last `.meta`, and asks for pages and for the parts of the open segment.
 
-    Raises CorruptFile or UnsupportedFormat if manifest or parts are damaged or lost, and what the
-    store raises. Only a plain 404, and an empty folder, mean that nothing was archived.
+    Raises CorruptFile or UnsupportedFormat if manifest or parts are damaged or lost, or if the
+    manifest is an older one than lay there, `newest` or another, and what the store raises. Only a
+    plain 404, and an empty folder, mean that nothing was archived.
     """
     stored = manifest_store.load_or_refuse(store, partition)
     if stored is None:
         return ArchivedState(partition=partition, manifest=None)
     manifest = stored.manifest
+    folder = compare_folder(store, manifest, newest=newest)
     _check_tail(store, manifest)
+    lost_pages = tuple(_lost_pages(store, manifest))
     if manifest.is_empty:
-        return ArchivedState(partition=partition, manifest=manifest)
-    last = ManifestPages(store, pages_max=1).find(manifest, manifest.end_offset - 1)
+        state = ArchivedState(partition=partition, manifest=manifest)
+    else:
+        state = _with_state_at_end(store, manifest, _last_entry(store, manifest))
+    return replace(
+        state,
+        problem="; ".join(filter(None, (state.problem, _beyond_text(folder)))),
+        lost_pages=lost_pages,
+        folder_epoch=folder.leader_epoch,
+    )
+
+
+def _last_entry(store: ObjectStore, manifest: Manifest) -> SegmentEntry:
+    try:
+        last = ManifestPages(store, pages_max=1).find(manifest, manifest.end_offset - 1)
+    except (ObjectCorrupt, ObjectNotFound) as error:
+        raise CorruptFile(f"the last page of the manifest cannot be read: {error}") from error
     if last is None:
-        raise CorruptFile(f"{partition}: no entry ends at {manifest.end_offset}")
-    return _with_state_at_end(store, manifest, last)
+        raise CorruptFile(f"{manifest.topic_id_partition}: no entry ends at {manifest.end_offset}")
+    return last
+
+
+def _beyond_text(folder: FolderState) -> str:
+    if not folder.beyond:
+        return ""
+    return (
+        f"{counted(len(folder.beyond), 'segment')} from {min(folder.beyond)} on, beyond the end,"
+        " that no manifest names: of copies under way, or the manifest is an older one"
+    )
+
+
+def _lost_pages(store: ObjectStore, manifest: Manifest) -> Iterator[str]:
+    for page in manifest.pages:
+        fault = _fault_of_page(store, page)
+        # Nobody may read what lies below the log start.
+        if fault and page.end_offset > manifest.log_start_offset:
+            yield (
+                f"{page.key}: {fault}: without this page of the manifest records from"
+                f" {page.base_offset} to {page.end_offset - 1} cannot be read, and consumers stand"
+                " there. Bring it back (a bucket with versioning still has it); or, to give them"
+                f" up: DeleteRecords up to {page.end_offset}"
+            )
+
+
+def _fault_of_page(store: ObjectStore, page: PageRef) -> str:
+    """What a HEAD tells; what a store keeps no checksum of only reading finds."""
+    try:
+        info = store.head(page.key)
+    except ObjectNotFound:
+        return "is missing"
+    except ObjectCorrupt as error:
+        return str(error)
+    return "" if info.crc32c in (None, page.crc32c) else "is not what the manifest says"
 
 
 def _check_tail(store: ObjectStore, manifest: Manifest) -> None:

@@ -40,12 +40,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import NO_EPOCH, Offset, TopicIdPartition
 from strandline.storage.remote import manifest_store
-from strandline.storage.remote.keys import (
-    ObjectKind,
-    manifest_key,
-    parse_partition_object,
-    partition_folder,
-)
+from strandline.storage.remote.keys import manifest_key, partition_folder
 from strandline.storage.remote.manifest import Manifest
 from strandline.storage.remote.manifest_entries import SegmentEntry
 from strandline.storage.remote.manifest_store import ManifestPages
@@ -55,7 +50,12 @@ from strandline.storage.remote.topic_info import load_topic_info
 from strandline.storage.tiering.copy_pipeline import COPIES_PER_PARTITION
 from strandline.storage.tiering.findings import Damage, Finding, PartitionReport, of_segment
 from strandline.storage.tiering.inspection import Offsets, SegmentFacts, inspect_segment
-from strandline.storage.tiering.orphans import is_beyond
+from strandline.storage.tiering.older_manifest import (
+    ArchivedEpochs,
+    is_beyond,
+    segments_beyond,
+    segments_of_others,
+)
 from strandline.storage.tiering.segment_download import SegmentDownloads
 from strandline.storage.tiering.segment_sections import check_offset_index, statistics_of
 from strandline.storage.tiering.segment_walk import AdaptiveWalk
@@ -149,12 +149,7 @@ class Scrub:
         newest = manifest_store.load(self._store, partition)
         if newest is None:
             return
-        found = (
-            parse_partition_object(info.key)
-            for info in listed
-            if is_beyond(info.key, newest.manifest)
-        )
-        bases = {o.base_offset for o in found if o is not None and o.kind is ObjectKind.LOG}
+        bases = segments_beyond((info.key for info in listed), newest.manifest)
         if len(bases) > COPIES_PER_PARTITION:
             detail = f"{len(bases)} or more from {min(bases)} on, it ends at {manifest.end_offset}"
             yield Finding(partition=partition, damage=Damage.OLDER, key=key, detail=detail)
@@ -164,7 +159,7 @@ class Scrub:
         findings: list[Finding] = []
         unread: list[str] = []
         sizes = self._listed_sizes(partition) if self._depth is Depth.SIZES else None
-        lineage = _Lineage(manifest)
+        lineage, epochs = _Lineage(manifest), ArchivedEpochs()
         entries = self._entries(manifest, findings)
         while batch := list(itertools.islice(entries, BATCH_SEGMENTS)):
             findings += lineage.check(batch)
@@ -175,7 +170,10 @@ class Scrub:
                 findings += found.findings
                 unread += found.unread
             self._on_segments(len(batch))
+            for entry in batch:
+                epochs.add(entry)
         findings += self._check_tail(manifest)
+        findings += self._check_folder(manifest, epochs)
         return PartitionReport(
             partition=partition,
             segment_count=manifest.segment_count,
@@ -183,6 +181,20 @@ class Scrub:
             findings=tuple(findings),
             unread=tuple(unread),
         )
+
+    def _check_folder(self, manifest: Manifest, epochs: ArchivedEpochs) -> Iterator[Finding]:
+        """Whether more segments of another history lie beside the archive than copies leave."""
+        partition = manifest.topic_id_partition
+        keys = (info.key for info in self._store.list(partition_folder(partition)))
+        bases = segments_of_others(keys, manifest, epochs)
+        if len(bases) > COPIES_PER_PARTITION:
+            yield Finding(
+                partition=partition,
+                damage=Damage.OTHER_RECORDS,
+                key=manifest_key(partition),
+                base_offset=min(bases),
+                detail=f"{len(bases)} segments from {min(bases)} on",
+            )
 
     def _check_tail(self, manifest: Manifest) -> Iterator[Finding]:
         for part in manifest.tail:

@@ -84,11 +84,33 @@ def test_a_topic_from_its_creation_to_its_end(shell: Shell, name: str) -> None:
     assert described["config"] == {"segment.bytes": "2000000"}
     assert [place["end_offset"] for place in described["partitions"]] == [0, 0, 0]
     assert "segment.bytes" in shell.run("topic", "describe", name)
-    shell.run("topic", "delete", name)
+    assert name in shell.run("topic", "delete", name, code=2)
+    assert "add --yes" in shell.complaint
+    assert name in shell.run("topic", "list")
+    shell.run("topic", "delete", name, "--yes")
     assert name not in shell.run("topic", "list")
     shell.run("topic", "delete", name, code=1)
     assert "nothing was deleted" in shell.complaint
     shell.run("topic", "delete", name, "--if-exists")
+
+
+def test_an_archive_is_not_deleted_by_a_property_before_somebody_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tier = {
+        "remote.log.storage.system.enable": "true",
+        "strandline.remote.url": f"file://{tmp_path}/archive",
+    }
+    off = ("--config", "remote.storage.enable=false", "--config", "retention.ms=-1")
+    with BrokerProcess(tmp_path / "broker", settings=tier) as broker:
+        shell = Shell(broker.bootstrap, capsys, monkeypatch)
+        shell.run("topic", "create", name, "--config", "remote.storage.enable=true")
+        shell.run("topic", "alter", name, "--config", "remote.log.delete.on.disable=true")
+        shell.run("topic", "alter", name, *off, code=2)
+        assert f"the archive of topic {name} to be deleted" in shell.complaint
+        (described,) = shell.json("topic", "describe", name)
+        assert described["config"]["remote.storage.enable"] == "true"
+        shell.run("topic", "alter", name, *off, "--yes")
 
 
 def test_creating_can_be_tried_and_repeated(shell: Shell, name: str) -> None:
@@ -202,7 +224,9 @@ def test_a_group_goes_on_where_it_stopped_and_is_moved_by_hand(shell: Shell, nam
     assert len(shell.records(name, *as_group)) == 0
     shell.run(*reset, "--topic", name, "--to-earliest", "--execute")
     assert len(shell.records(name, *as_group)) == 101
-    shell.run("group", "delete", group)
+    assert group in shell.run("group", "delete", group, code=2)
+    assert "add --yes" in shell.complaint
+    shell.run("group", "delete", group, "--yes")
     shell.run("group", "describe", group, code=1)
     assert "no group" in shell.complaint
 
@@ -222,7 +246,7 @@ def test_the_offsets_of_a_group_with_members_are_left_alone(
     eventually(joined)
     shell.run("group", "reset-offsets", name, "--topic", name, "--to-earliest", code=1)
     assert "stop them first" in shell.complaint
-    shell.run("group", "delete", name, code=1)
+    shell.run("group", "delete", name, "--yes", code=1)
     assert "stop the group's consumers first" in shell.complaint
     (described,) = shell.json("group", "describe", name)
     assert described["members"][0]["partitions"] == [{"topic": name, "partition": 0}]

@@ -212,7 +212,7 @@ def test_nothing_that_a_later_manifest_may_name_is_changed_or_deleted(
         stray.write_bytes(b"named by nobody, or by a later field")
         os.utime(stray, (0, 0))
     before = {path: path.read_bytes() for path in later.rglob("*") if path.is_file()}
-    main(["archive", "orphans", "--delete", "--remote", f"file://{folder}/bucket"])
+    main(["archive", "orphans", "--delete", "--yes", "--remote", f"file://{folder}/bucket"])
     assert not (known / "0" / stray.name).exists(), capsys.readouterr()
     with BrokerProcess(folder, settings=settings_of(folder)) as broker:
         eventually(lambda: "strandline-manifest version 2, this release" in broker.log_text())

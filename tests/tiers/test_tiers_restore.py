@@ -201,6 +201,46 @@ def test_a_damaged_manifest_stops_a_restore_before_anything_is_written(
     assert archive.store.get(key) != content
 
 
+def test_nobody_goes_on_behind_an_older_manifest_and_the_newest_one_brings_everything_back(
+    make_broker: MakeBroker, archive: Archive
+) -> None:
+    first = make_broker(name="first", settings=SETTINGS)
+    first.start()
+    with first.client(TOPIC) as client:
+        topic_id = client.create_topic({**TIERED, **FREE_LOCALLY})
+        key = f"topics/{TOPIC}-{topic_id}/0/manifest.json"
+        client.produce(BATCHES)
+        end = first.wait_until_archived(client)
+        older = archive.store.get(key)
+        more = make_batches(base_offset=end_of(BATCHES), size_bytes=5 * SEGMENT_BYTES)
+        client.produce(more)
+        border = first.wait_until_archived(client)
+    eventually(lambda: mirrors_topic(archive, TOPIC), timeout_s=WAIT_S)
+    first.kill()
+    newest = archive.store.get(key)
+    # No list of changes tells of it either.
+    archive.store.put(key, older)
+    archive.store.delete(["changes.json"])
+    broker = make_broker(settings=SETTINGS)
+    ended = run_restore(broker)
+    assert ended.returncode == 1, ended.stdout
+    assert f"{key}: ends at {end} and is an older one" in ended.stderr
+    assert "Bring back the newest version" in ended.stderr
+    assert not list(broker.data.glob("*"))
+    ended = run_restore(broker, "--skip-damaged")
+    assert ended.returncode == 1, ended.stdout
+    assert f"{TOPIC}-0: damaged, not restored" in ended.stderr
+    broker.start()
+    with broker.client(TOPIC) as client:
+        eventually(lambda: broker.warnings("is an older one"), timeout_s=WAIT_S)
+        assert client.list_offset(LATEST).error_code == KAFKA_STORAGE_ERROR
+        archive.store.put(key, newest)
+        eventually(lambda: client.list_offset(LATEST).offset == border, timeout_s=WAIT_S)
+        archived = [batch for batch in [*BATCHES, *more] if end_of([batch]) <= border]
+        assert client.read(0, border) == archived
+    assert archive.findings() == []
+
+
 def test_a_bucket_without_an_archive_is_refused(make_broker: MakeBroker) -> None:
     ended = run_restore(make_broker())
     assert ended.returncode == 1

@@ -407,6 +407,10 @@ def test_archive_orphans_deletes_what_no_manifest_names_and_nothing_else(
     assert orphan in ended.stdout
     assert strange in ended.stdout
     ended = strandline("archive", "orphans", *options, "--delete")
+    assert ended.returncode == 2, ended
+    assert "add --yes" in ended.stderr
+    assert {found.key for found in copy.orphans()} == {orphan, strange}
+    ended = strandline("archive", "orphans", *options, "--delete", "--yes")
     assert ended.returncode == 0, ended
     assert {orphan.key for orphan in copy.orphans()} == {strange}
 

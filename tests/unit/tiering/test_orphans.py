@@ -77,11 +77,11 @@ async def test_a_clock_that_is_days_ahead_makes_no_upload_an_orphan(
         true_ms = rig.clock.now_ms()
         if wrong == "the store's":
             # It jumps while the upload is under way.
-            rig.store.put(f"topics/{TOPIC}-{TOPIC_ID}/0/{0:020d}-0-{'a' * 32}.log", b"x")
+            rig.store.put(f"topics/{TOPIC}-{TOPIC_ID}/0/{0:020d}-1-{'a' * 32}.log", b"x")
             rig.pass_ms(3 * GRACE_MS_DEFAULT)
             ours = ManualClock(true_ms + 60_000)
         else:
-            rig.store.put(f"topics/{TOPIC}-{TOPIC_ID}/0/{0:020d}-0-{'a' * 32}.log", b"x")
+            rig.store.put(f"topics/{TOPIC}-{TOPIC_ID}/0/{0:020d}-1-{'a' * 32}.log", b"x")
             ours = ManualClock(true_ms + 3 * GRACE_MS_DEFAULT)
         assert delete_safe_orphans(rig.store, clock=ours, grace_ms=GRACE_MS_DEFAULT) == 0
         # By both it is old now.

@@ -208,4 +208,4 @@ async def test_a_commit_that_comes_after_its_brokers_disk_was_lost_takes_no_new_
         rig.memory.deliver_late()
         await heal(rig)
         await rig.assert_everything_is_readable()
-        check_bucket(rig)
+        check_bucket(rig, is_disk_lost=True)

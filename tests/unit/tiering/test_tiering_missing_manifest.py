@@ -141,7 +141,7 @@ async def test_the_manifest_comes_before_every_other_object(tmp_path: Path, fail
         rig.produce()
         await heal(rig)
         await rig.assert_everything_is_readable()
-        check_bucket(rig)
+        check_bucket(rig, is_disk_lost=True)
 
 
 def test_a_partition_is_empty_only_if_its_folder_is() -> None:

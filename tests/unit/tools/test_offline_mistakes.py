@@ -79,6 +79,7 @@ def test_an_archive_that_has_nothing_yet_says_when_it_will(
         ("archive", "ls"),
         ("archive", "show"),
         ("archive", "verify"),
+        ("archive", "orphans"),
         ("archive", "retention"),
         ("lake", "plan"),
     ],
