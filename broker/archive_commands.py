@@ -41,7 +41,6 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import TopicId, TopicIdPartition
 from strandline.storage.remote import change_list, manifest_store
-from strandline.storage.remote.cluster_info import load_cluster_info
 from strandline.storage.remote.json_document import decode_document, encode_document
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
