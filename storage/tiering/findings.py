@@ -79,6 +79,8 @@ class PartitionReport:
     findings: tuple[Finding, ...] = ()
     # Not looked at closely, with the reason: cannot be read now, in an archive class.
     unread: tuple[str, ...] = ()
+    # Objects whose bytes nobody compared with anything: the store keeps no checksum of them.
+    by_size_count: int = 0
 
 
 def of_segment(

@@ -6,8 +6,9 @@
     pieces       of the open segment: the same
     DEEP         every byte: batches' CRCs, offsets, counts, times; indexes true to the log
 
-Nothing is changed here: each finding says what could be done about it (findings.py). What a store
-does not know (the checksum of an object that others wrote) is only looked at in a deep run.
+Nothing is changed here: each finding says what could be done about it (findings.py). Where a store
+keeps no checksum of its own (of what others copied there, or of anything), sizes alone are compared
+unless the run is a deep one; how many objects that were is counted.
 
 An object that is gone may have been let go meanwhile by a running broker, so a partition with
 findings is looked at again from its newest manifest, and only what is found twice is told; of a
@@ -163,6 +164,7 @@ class Scrub:
         partition = manifest.topic_id_partition
         findings: list[Finding] = []
         unread: list[str] = []
+        by_size_count = 0
         sizes = self._listed_sizes(partition) if self._depth is Depth.SIZES else None
         lineage = _Lineage(manifest)
         entries = self._entries(manifest, findings)
@@ -174,6 +176,7 @@ class Scrub:
             for found in self._executor.map(check, batch):
                 findings += found.findings
                 unread += found.unread
+                by_size_count += found.by_size_count
             self._on_segments(len(batch))
         findings += self._check_tail(manifest)
         return PartitionReport(
@@ -182,6 +185,7 @@ class Scrub:
             size_bytes=manifest.size_bytes,
             findings=tuple(findings),
             unread=tuple(unread),
+            by_size_count=by_size_count,
         )
 
     def _check_tail(self, manifest: Manifest) -> Iterator[Finding]:
@@ -268,9 +272,11 @@ class Scrub:
             if info.size_bytes != part.size_bytes:
                 detail = _sizes(info.size_bytes, part)
                 found.findings.append(of_segment(partition, entry, part.corrupt, detail))
-            elif info.crc32c is not None and info.crc32c != part.crc32c:
-                detail = f"crc32c {info.crc32c:08x}, the manifest says {part.crc32c:08x}"
+            elif info.stated_crc32c not in (None, part.crc32c):
+                detail = f"crc32c {info.stated_crc32c:08x}, the manifest says {part.crc32c:08x}"
                 found.findings.append(of_segment(partition, entry, part.corrupt, detail))
+            elif info.crc32c is None and self._depth is Depth.CHECKSUMS:
+                found.by_size_count += 1
         if self._depth is Depth.EVERYTHING and not found.findings and not found.unread:
             try:
                 found.findings += self._read(partition, entry)
@@ -335,10 +341,13 @@ class Scrub:
 class _Found:
     findings: list[Finding]
     unread: list[str]
+    # Objects of which the store keeps no checksum.
+    by_size_count: int
 
     def __init__(self, findings: list[Finding]) -> None:
         self.findings = findings
         self.unread = []
+        self.by_size_count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

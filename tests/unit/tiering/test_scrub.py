@@ -121,6 +121,21 @@ async def test_changed_bytes_are_found_by_checksum(tmp_path: Path) -> None:
             assert found == [(Damage.LOG_CORRUPT, 0), (Damage.META_CORRUPT, 30)]
 
 
+@asynchronous
+async def test_objects_without_a_checksum_in_the_store_are_counted_unless_they_are_read(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        entries = await archived(rig)
+        rig.memory.forget_checksum(entries[1].log_key)
+        rig.memory.damage(entries[1].log_key, lambda old: old[:-1] + bytes([old[-1] ^ 1]))
+        with ThreadPoolExecutor(4) as executor:
+            report = scrub(rig, executor, Depth.CHECKSUMS)
+            assert (report.findings, report.by_size_count) == ((), 1)
+            report = scrub(rig, executor, Depth.EVERYTHING)
+            assert (damages(report), report.by_size_count) == ([(Damage.LOG_CORRUPT, 10)], 0)
+
+
 @pytest.mark.parametrize("depth", [Depth.CHECKSUMS, Depth.EVERYTHING])
 def test_what_the_disk_of_an_archive_cannot_read_is_named_like_any_damage(
     tmp_path: Path, executor: ThreadPoolExecutor, depth: Depth
