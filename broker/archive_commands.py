@@ -284,7 +284,7 @@ def _tell(
     return len(findings) + len(troubles) + len(unread) - repaired - dropped
 
 
-_FINDING_COLUMNS = ("partition", "offset", "what", "object", "detail", "what to do")
+_FINDING_COLUMNS = ("partition", "offsets", "what", "object", "detail", "what to do")
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
@@ -293,7 +293,7 @@ def _print_findings(findings: Sequence[Finding]) -> None:
     rows = [
         (
             str(finding.partition),
-            str(finding.base_offset),
+            finding.offsets,
             finding.damage.value,
             finding.key,
             finding.detail,

@@ -425,8 +425,10 @@ def _check_order(manifest: Manifest, source: str) -> None:
         if end_offset is not None and base < end_offset:
             raise CorruptFile(f"{source}: [{base}, {end}) overlaps what ends at {end_offset}")
         if base != end_offset and base > manifest.log_start_offset:
+            first_lost = max(manifest.log_start_offset, end_offset or 0)
             raise CorruptFile(
-                f"{source}: gap before {base}, above the log start {manifest.log_start_offset}"
+                f"{source}: no segment has the offsets {first_lost} to {base - 1}, above the log"
+                f" start {manifest.log_start_offset}"
             )
         end_offset = end
     for entry in manifest.segments:

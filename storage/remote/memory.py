@@ -166,7 +166,7 @@ class MemoryStore:
             self._objects[key] = replace(old, content=change(old.content))
 
     def forget_checksum(self, key: str) -> None:
-        """Keeps the object as a server does that keeps no checksums, but what their writer notes."""
+        """Keeps no checksum of the object, as some servers do; what its writer noted stays."""
         with self._lock:
             old = self._objects[key]
             self._objects[key] = replace(old, crc32c=None, noted_crc32c=old.crc32c)

@@ -454,7 +454,9 @@ class S3Store:
             return failure_of_code(
                 "AccessDenied", status, f"bucket {self._bucket}", operation, text
             )
-        return failure_of_code(code, status, key, operation, f"{status} {code}: {message}")
+        # Where an answer has no body, the SDK takes the status for the code.
+        name = f"{status}" if code in ("", str(status)) else f"{status} {code}"
+        return failure_of_code(code, status, key, operation, f"{name}: {message}")
 
     def _client(self) -> S3Client:
         with self._lock:

@@ -19,7 +19,6 @@ class Damage(Enum):
     MANIFEST = "the manifest cannot be read"
     OLDER = "later segments lie beyond the end of the archive"
     PAGE = "a page of the manifest cannot be read"
-    GAP = "offsets are missing between two segments"
     OVERLAP = "two segments hold the same offsets"
     EPOCH = "leader epochs go back"
     LOG_MISSING = "the segment is missing"
@@ -38,7 +37,6 @@ _ADVICE = {
     Damage.OLDER: "if an older manifest was put over a newer one, bring back the newest version of"
     " this object; what copies that failed have left is archived again by itself",
     Damage.PAGE: "bring back this object from a version of the bucket",
-    Damage.GAP: "records are lost; DeleteRecords up to the next segment makes the log whole again",
     Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
     Damage.EPOCH: "two brokers have written here; keep the one with the higher epoch",
     Damage.LOG_MISSING: "bring it back from a version of the bucket; records are lost without it",
@@ -59,8 +57,15 @@ class Finding:
     damage: Damage
     key: str
     base_offset: Offset = -1
+    end_offset: Offset = -1
     detail: str = ""
     repairable: bool = False
+
+    @property
+    def offsets(self) -> str:
+        """First and last of those that it is about; empty if it is about no offsets."""
+        last_offset = max(self.base_offset, self.end_offset - 1)
+        return "" if self.base_offset < 0 else f"{self.base_offset} to {last_offset}"
 
     @property
     def advice(self) -> str:
@@ -93,6 +98,7 @@ def of_segment(
         damage=damage,
         key=entry.meta_key if is_meta else entry.log_key,
         base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
         detail=detail,
         repairable=is_meta and not entry.has_transactions,
     )

@@ -205,6 +205,7 @@ class Scrub:
                     damage=Damage.TAIL,
                     key=part.key,
                     base_offset=part.base_offset,
+                    end_offset=part.end_offset,
                     detail=detail,
                 )
 
@@ -219,6 +220,7 @@ class Scrub:
                     damage=Damage.PAGE,
                     key=page.key,
                     base_offset=page.base_offset,
+                    end_offset=page.end_offset,
                     detail=str(error),
                 )
                 findings.append(damaged)
@@ -381,7 +383,10 @@ def _parts(entry: SegmentEntry) -> tuple[_Part, _Part]:
 
 
 class _Lineage:
-    """Ranges and epochs from one entry to the next."""
+    """Ranges and epochs from one entry to the next.
+
+    A manifest with a gap is not read at all; here there is one only behind a page that is lost.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -393,12 +398,9 @@ class _Lineage:
 
     def _check(self, entry: SegmentEntry) -> Iterator[Finding]:
         partition = self._manifest.topic_id_partition
-        start = self._manifest.log_start_offset
         expected = self._end_offset
         if expected is not None and entry.base_offset < expected:
             yield of_segment(partition, entry, Damage.OVERLAP, f"the one before ends {expected}")
-        elif entry.base_offset > max(start, expected or 0) and entry.base_offset != expected:
-            yield of_segment(partition, entry, Damage.GAP, f"the one before ends {expected}")
         self._end_offset = entry.end_offset
         for epoch, start_offset in entry.leader_epochs:
             if epoch < self._epoch or not start_offset < entry.end_offset:
