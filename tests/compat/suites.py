@@ -375,7 +375,13 @@ def page(outcomes: Sequence[Outcome]) -> str:
         if unrun:
             lines += ["", "Not run:", "", "| test | reason |", "| --- | --- |"]
             lines += [f"| {test} | {reason} |" for test, reason in unrun.items()]
-    return "\n".join((*lines, *by_hand())) + "\n"
+    return "\n".join((*lines, *worth_knowing(), *by_hand())) + "\n"
+
+
+def worth_knowing() -> Sequence[str]:
+    """The part of the page that no run finds out."""
+    lines: Sequence[str] = tomllib.loads(KNOWN.read_text())["worth_knowing"]["lines"]
+    return ("", "## Worth knowing", "", *(f"* {line}" for line in lines))
 
 
 def by_hand() -> Sequence[str]:
