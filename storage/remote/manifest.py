@@ -152,6 +152,10 @@ class Manifest:
             return None
         return self.segments[index - 1]
 
+    def names_page(self, key: str) -> bool:
+        """Whether that object is a page of this manifest."""
+        return any(page.key == key for page in self.pages)
+
     def find_page(self, offset: Offset) -> PageRef | None:
         """The page that holds `offset`; None if it is in the root or not archived."""
         index = bisect.bisect_right(self.pages, offset, key=lambda page: page.base_offset)
