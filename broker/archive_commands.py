@@ -134,9 +134,18 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
         f"{counted(len(reports), 'partition')},"
         f" {counted(sum(r.segment_count for r in reports), 'segment')},"
         f" {human_bytes(sum(r.size_bytes for r in reports))} looked at"
-        f" ({options.depth.value}){skipped}: {'whole' if not left else counted(left, 'finding')}"
+        f" ({options.depth.value}{_by_size(reports)}){skipped}:"
+        f" {'whole' if not left else counted(left, 'finding')}"
     )
     return DAMAGED if left else 0
+
+
+def _by_size(reports: Sequence[PartitionReport]) -> str:
+    """What a run by checksums could not compare."""
+    count = sum(report.by_size_count for report in reports)
+    if not count:
+        return ""
+    return f"; {counted(count, 'object')} by size alone, without a CRC-32C in the store: see --deep"
 
 
 def _look(
@@ -278,7 +287,7 @@ def _tell(
     return len(findings) + len(troubles) + len(unread) - repaired - dropped
 
 
-_FINDING_COLUMNS = ("partition", "offset", "what", "object", "detail", "what to do")
+_FINDING_COLUMNS = ("partition", "offsets", "what", "object", "detail", "what to do")
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
@@ -287,7 +296,7 @@ def _print_findings(findings: Sequence[Finding]) -> None:
     rows = [
         (
             str(finding.partition),
-            str(finding.base_offset),
+            finding.offsets,
             finding.damage.value,
             finding.key,
             finding.detail,

@@ -18,7 +18,7 @@ from strandline.broker.tools.printing import Json, human_bytes, print_json, say
 from strandline.storage.clock import SystemClock
 from strandline.storage.counted import counted
 from strandline.storage.errors import InvalidConfig, StorageError
-from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.remote.object_store import AGE_UNKNOWN, ObjectStore
 from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.s3_usage import ObjectVersion, UnfinishedUpload
 from strandline.storage.tiering.orphans import PARALLEL_MAX, BucketComparison, compare
@@ -195,7 +195,8 @@ def _remarks(looked: _Looked) -> Iterator[str]:
             f" {counted(usage.delete_marker_count, 'delete marker')}"
         )
     if looked.uploads is not None:
-        oldest = min((upload.begun_ms for upload in looked.uploads), default=None)
+        known = (upload.begun_ms for upload in looked.uploads if upload.begun_ms != AGE_UNKNOWN)
+        oldest = min(known, default=None)
         since = "" if oldest is None else f", the oldest of {human_time(oldest)}"
         size_bytes = sum(upload.size_bytes for upload in looked.uploads)
         yield (

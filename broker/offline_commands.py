@@ -149,7 +149,8 @@ def _add_verify(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="compare every manifest with what lies in the bucket",
         description=_wrapped(
             "Looks for missing and damaged objects, gaps and overlaps, and says what to do about"
-            " them. Exit code 0: whole; 3: something is damaged; 1: it could not look."
+            " them. Compares checksums as the store keeps them, and sizes where it keeps none."
+            " Exit code 0: whole; 3: something is damaged; 1: it could not look."
         ),
         epilog=_archive_epilog("verify"),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -16,6 +16,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from strandline.storage.extras import how_to_install
+
 if TYPE_CHECKING:
     from strandline.spark_lake.arrow_scan import scan
     from strandline.spark_lake.counting import count
@@ -53,7 +55,5 @@ def __getattr__(name: str) -> object:
     try:
         module = importlib.import_module(f"{__name__}.{_MODULES[name]}")
     except ImportError as error:
-        raise ImportError(
-            f"{error}; the lake needs its extra: pip install 'strandline[lake]'"
-        ) from error
+        raise ImportError(f"{error}; {how_to_install('lake')}") from error
     return getattr(module, name)

@@ -34,6 +34,7 @@ from strandline.spark_lake.query import Query
 from strandline.spark_lake.query_log import read_fields, tell
 from strandline.spark_lake.splits import Split
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.extras import how_to_install
 from strandline.storage.records.vectorised import INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING:
@@ -92,9 +93,7 @@ def scan(
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise ImportError(
-            f"{error}; the lake needs its extra: pip install 'strandline[lake]'"
-        ) from error
+        raise ImportError(f"{error}; {how_to_install('lake')}") from error
 
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
     refuse_jvm(query, "scan")

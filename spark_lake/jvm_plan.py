@@ -29,7 +29,7 @@ from strandline.spark_lake.objects import (
 from strandline.spark_lake.planner import ScanPlan
 from strandline.spark_lake.pruning import is_worth_it
 from strandline.spark_lake.query import Query
-from strandline.spark_lake.segments import CORRUPT_REMEDY
+from strandline.spark_lake.segments import CORRUPT_REMEDY, offsets_of
 from strandline.spark_lake.split_scan import DECODE_HINT
 from strandline.spark_lake.splits import WINDOW_BYTES, SegmentSlice, Split
 from strandline.storage.model import Isolation
@@ -128,11 +128,12 @@ def _needs_meta(piece: SegmentSlice, split: Split) -> bool:
 def _slice(piece: SegmentSlice, split: Split, addresses: Addresses) -> dict[str, object]:
     entry = piece.entry
     return {
-        "log": [entry.log_key, addresses(entry.log_key), entry.size_bytes],
+        "log": [entry.log_key, addresses(entry.log_key), entry.size_bytes, offsets_of(entry)],
         "meta": [
             entry.meta_key,
             addresses(entry.meta_key) if _needs_meta(piece, split) else "",
             entry.meta_size_bytes,
+            offsets_of(entry),
         ],
         "base_offset": entry.base_offset,
         "end_offset": entry.end_offset,

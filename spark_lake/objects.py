@@ -32,6 +32,7 @@ from strandline.storage.errors import (
     TierUnavailable,
     UnsupportedFormat,
 )
+from strandline.storage.extras import how_to_install
 from strandline.storage.remote.local_names import CONTINUATION, key_of, path_of
 
 # s3fs tries each call this often, botocore below it once. The defaults of both multiply to 125
@@ -310,8 +311,8 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
         import fsspec
     except ImportError as error:
         raise InvalidConfig(
-            "reading the archive needs fsspec: pip install 'strandline[lake]' on the driver and"
-            " the executors"
+            "reading the archive needs fsspec on the driver and the executors:"
+            f" {how_to_install('lake')}"
         ) from error
     if url.startswith("file://"):
         local: FileSystem = fsspec.filesystem("file")
@@ -320,8 +321,7 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
         remote = fsspec.filesystem("s3", **_s3_arguments(s3))
     except ImportError as error:
         raise InvalidConfig(
-            f"reading {url} needs s3fs: pip install 'strandline[lake]' on the driver and the"
-            " executors"
+            f"reading {url} needs s3fs on the driver and the executors: {how_to_install('lake')}"
         ) from error
     remote.retries = ATTEMPTS_MAX
     file_system: FileSystem = remote

@@ -25,7 +25,13 @@ from itertools import pairwise
 from strandline.spark_lake.objects import ObjectReader, naming_later_formats
 from strandline.spark_lake.splits import WINDOW_BYTES, ChunkChecksum, ChunkRange
 from strandline.storage import crc32c
-from strandline.storage.errors import CorruptFile, CorruptRecords, ObjectCorrupt, UnsupportedFormat
+from strandline.storage.errors import (
+    CorruptFile,
+    CorruptRecords,
+    ObjectCorrupt,
+    ObjectNotFound,
+    UnsupportedFormat,
+)
 from strandline.storage.model import AbortedTransaction, Offset, Position
 from strandline.storage.records.batch import CRC_START, LOG_OVERHEAD, LOG_OVERHEAD_BYTES
 from strandline.storage.records.key_filter import KeyFilter
@@ -43,6 +49,22 @@ CORRUPT_REMEDY = (
     "restore the object from a backup, or leave its offsets out with startingOffsets or"
     " endingOffsets"
 )
+
+
+def offsets_of(entry: SegmentEntry) -> str:
+    """What an error says of a segment, whose name has the first offset alone."""
+    return f"it has the offsets {entry.base_offset} to {entry.end_offset - 1}"
+
+
+def _range_of(
+    reader: ObjectReader, entry: SegmentEntry, key: str, start: Position, end: Position
+) -> bytes | bytearray:
+    """Bytes of an object of `entry`. Raises as `get_range`; what is lost is said with offsets."""
+    try:
+        return reader.get_range(key, start, end)
+    except (ObjectCorrupt, ObjectNotFound) as error:
+        detail = f"{error.detail}; {offsets_of(entry)}"
+        raise type(error)(error.key, error.operation, detail) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +179,7 @@ class SegmentMeta:
     def _read_tail(self, tail_bytes: int) -> None:
         size_bytes = self._entry.meta_size_bytes
         start = max(0, size_bytes - tail_bytes)
-        self._tail = bytes(self._reader.get_range(self._entry.meta_key, start, size_bytes))
+        self._tail = self._range(start, size_bytes)
 
     def _section_bytes(self, found: SectionRange) -> bytes:
         tail_position = self._entry.meta_size_bytes - len(self._tail)
@@ -167,11 +189,16 @@ class SegmentMeta:
         if not found.length:
             return b""
         start, end = found.position, found.position + found.length
-        return bytes(self._reader.get_range(self._entry.meta_key, start, end))
+        return self._range(start, end)
+
+    def _range(self, start: Position, end: Position) -> bytes:
+        return bytes(_range_of(self._reader, self._entry, self._entry.meta_key, start, end))
 
     def _corrupt(self, detail: str) -> ObjectCorrupt:
         return ObjectCorrupt(
-            f"{self._reader.url}/{self._entry.meta_key}", "read", f"{detail}; {CORRUPT_REMEDY}"
+            f"{self._reader.url}/{self._entry.meta_key}",
+            "read",
+            f"{detail}; {CORRUPT_REMEDY}; {offsets_of(self._entry)}",
         )
 
 
@@ -308,7 +335,7 @@ class LogReader:
             yield window
 
     def _fetch(self, start: Position, end: Position) -> bytes | bytearray:
-        return self._reader.get_range(self._entry.log_key, start, end)
+        return _range_of(self._reader, self._entry, self._entry.log_key, start, end)
 
     def _checked(self, content: bytes | bytearray, expected: _Expected) -> Block:
         try:
@@ -325,7 +352,7 @@ class LogReader:
         return ObjectCorrupt(
             f"{self._reader.url}/{self._entry.log_key}",
             "read",
-            f"from byte {position}: {detail}; {CORRUPT_REMEDY}",
+            f"from byte {position}: {detail}; {CORRUPT_REMEDY}; {offsets_of(self._entry)}",
         )
 
 

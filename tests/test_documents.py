@@ -26,6 +26,7 @@ from strandline.broker.telemetry.families import FAMILIES
 from strandline.spark_lake.given_options import OPTION_NAMES
 from strandline.storage.crash_points import CRASH_POINTS
 from strandline.storage.log_config import TOPIC_CONFIGS
+from tests.compat.suites import by_hand, worth_knowing
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -261,6 +262,78 @@ def test_commands_and_options_in_ticks_exist() -> None:
             wrong.append(f"{name(page)}: {text}")
         wrong += [f"{name(page)}: {prog} {option}" for option in options if option not in known]
     assert wrong == []
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def tables(page: Path) -> Iterator[list[str]]:
+    """The rows of each table, with those of its head; a table in a block is none."""
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    for table in re.findall(r"(?:^ *\|.*\n?)+", prose, re.MULTILINE):
+        yield table.splitlines()
+
+
+def cells(row: str) -> int:
+    """As a forge counts them: a pipe ends a cell in `code` too, unless a backslash is before it."""
+    return len(re.findall(r"(?<!\\)\|", row.strip().removeprefix("|").removesuffix("|"))) + 1
+
+
+def test_rows_of_tables_have_as_many_cells_as_their_head() -> None:
+    """Of a longer one, the cells that are too many are not shown."""
+    every = [(page, rows) for page in markdown_files() for rows in tables(page)]
+    wrong = [
+        f"{name(page)}: {row[:60]}"
+        for page, rows in every
+        for row in rows
+        if cells(row) != cells(rows[0]) or not row.rstrip().endswith("|")
+    ]
+    assert wrong == []
+    assert len(every) > 40, "the tables are not found any more"
+
+
+# --- what is installed -----------------------------------------------------------------------
+
+
+def joined_lines(path: Path) -> list[str]:
+    """What goes on behind a backslash, or in the next piece of a text, is one line."""
+    text = path.read_text(errors="replace")
+    return re.sub(r'\\\n\s*|"\s*\n\s*f?"', " ", text).splitlines()
+
+
+def test_nothing_of_our_name_is_installed_from_a_package_index() -> None:
+    """It is not ours there: whoever takes the name would be given machines and passwords.
+
+    A wheel has its file's name, and a checkout is a path.
+    """
+    from_index = re.compile(
+        r"\b(?:pip3?|uv|pipx|uvx|conda|poetry|pdm)\b[^\n#]*\b(?:install|add|run|tool)\b[^\n#]*"
+        r"(?<![\w./-])strandline(?![\w./-])"
+    )
+    suffixes = {".py", ".md", ".ipynb", ".sh", ".toml", ".yml", ".yaml", ".scala", ".java", ".xml"}
+    folders = ("broker", "storage", "retention", "spark_lake", "docs", "demo", "bench", "scripts")
+    files = [
+        *markdown_files(),
+        *(path for path in ROOT.iterdir() if path.is_file()),
+        *(path for folder in (*folders, "localstack") for path in (ROOT / folder).rglob("*")),
+    ]
+    hints = [
+        f"{name(path)}: {line.strip()}"
+        for path in files
+        if path.suffix in suffixes or (path.is_file() and not path.suffix)
+        for line in joined_lines(path)
+        if from_index.search(line)
+    ]
+    assert hints == []
+    assert from_index.search("pip install 'strandline[lake]' on the driver")
+    assert from_index.search("python3 -m pip install -U strandline")
+    assert not from_index.search("pip install 'dist/strandline-0.1.0-py3-none-any.whl[lake]'")
+
+
+def test_the_page_on_compatibility_has_what_no_run_finds_out() -> None:
+    """The next run writes it again, with these lines."""
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    assert "\n".join((*worth_knowing(), *by_hand())) in page
 
 
 # --- links and pages -------------------------------------------------------------------------

@@ -175,7 +175,7 @@ for package in ("strandline.broker", "strandline.storage", "strandline.retention
 
 
 def test_the_broker_needs_no_extra(fresh_environment: Path) -> None:
-    """`pip install strandline` alone must give a broker; the lake's libraries are 800 MB."""
+    """The wheel without an extra must give a broker; the lake's libraries are 800 MB."""
     run(fresh_environment / "bin" / "python", "-c", REFUSE_EXTRAS, cwd=fresh_environment)
 
 

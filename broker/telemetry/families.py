@@ -257,7 +257,9 @@ TIERS = (
     _family(
         "strandline_cold_failures_total",
         _C,
-        "Downloads that failed or were damaged.",
+        "Downloads that failed or were damaged (corrupt), and reads that could not be done because"
+        " what a manifest names is missing, corrupt, in an archive class (archived) or refused"
+        " (denied).",
         ("reason",),
     ),
     _family(

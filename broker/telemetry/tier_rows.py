@@ -220,7 +220,7 @@ def _cold_reads(sources: Sources) -> Iterator[Row]:
         "strandline_cold_failures_total",
         [
             Sample(reads.failed_downloads, ("failed",)),
-            Sample(reads.corrupt_chunks, ("corrupt",)),
+            *(Sample(count, (reason.value,)) for reason, count in reads.unreadable.items()),
         ],
     )
     if sources.cold_pace is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.failures import ToolFailure, WrongUse
+from strandline.storage.extras import how_to_install
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ REQUEST_SECONDS_MAX = 30.0
 LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
 
-_INSTALL = "install it with: pip install 'strandline[cli]'"
+_INSTALL = how_to_install("cli")
 
 # By the code's name in librdkafka; what a person can do next.
 _REMEDIES: Mapping[str, str] = {

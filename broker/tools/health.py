@@ -25,6 +25,14 @@ STUCK = {
     "fenced": "another broker owns the manifest",
 }
 
+# What readers of the archive meet, and what does not pass by itself.
+UNREADABLE = {
+    "missing": "objects that are gone",
+    "corrupt": "damaged bytes",
+    "archived": "objects in an archive class",
+    "denied": "a refusal (403)",
+}
+
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -189,15 +197,21 @@ def _archive(page: Page) -> Iterator[Check]:
         trouble="the log says why, if it stays so" if behind else "",
     )
     yield _deleted(page)
-    corrupt = sum(
-        sample.value
+    yield _reads(page)
+
+
+def _reads(page: Page) -> Check:
+    """What readers met since the start; some stand still there until somebody acts."""
+    met = [
+        f"{UNREADABLE[reason]} {counted(int(sample.value), 'time')}"
         for sample in page.all("strandline_cold_failures_total")
-        if sample.labels.get("reason") == "corrupt"
-    )
-    yield Check(
+        if sample.value and (reason := sample.labels.get("reason", "")) in UNREADABLE
+    ]
+    told = f"since the start: {', '.join(met)}; `archive verify` says what to do"
+    return Check(
         what="reads of the archive",
-        figure="damaged" if corrupt else "whole",
-        trouble=f"{counted(int(corrupt), 'damaged download')} since the start" if corrupt else "",
+        figure="met damage" if met else "whole",
+        trouble=told if met else "",
     )
 
 

@@ -182,7 +182,8 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
       case _ if settings.signedUntilMs > 0 && System.currentTimeMillis >= settings.signedUntilMs =>
         throw new AccessDenied(name(one), "read", settings.texts("expired"))
       case 404 => throw missing(one)
-      case 416 => throw new ObjectCorrupt(name(one), "read", settings.texts("shorter"))
+      case 416 =>
+        throw new ObjectCorrupt(name(one), "read", s"${settings.texts("shorter")}; ${one.offsets}")
       case 401 | 403 => throw denied(one, about)
       case 400 if code == "ExpiredToken" => throw denied(one, about)
       case _ => throw new TierUnavailable(name(one), "read", s"the bucket answered $about")
@@ -195,7 +196,7 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
     finally from.close()
 
   private def missing(one: ObjectAddress) =
-    new ObjectNotFound(name(one), "read", settings.texts("missing"))
+    new ObjectNotFound(name(one), "read", s"${settings.texts("missing")}; ${one.offsets}")
 
   private def denied(one: ObjectAddress, why: String) =
     new AccessDenied(name(one), "read", s"$why; ${settings.texts("denied")}")
@@ -203,7 +204,7 @@ final class ObjectReader(settings: Settings) extends AutoCloseable {
   private def tooShort(one: ObjectAddress, start: Long, end: Long, came: Long) =
     new ObjectCorrupt(
       name(one), "read",
-      s"bytes $start to $end were asked for, $came came: ${settings.texts("fewer")}")
+      s"bytes $start to $end were asked for, $came came: ${settings.texts("fewer")}; ${one.offsets}")
 }
 
 /** A body that has been read up to `position`, of an object's bytes up to `end`. */

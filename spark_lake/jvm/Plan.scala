@@ -41,8 +41,11 @@ final case class Split(
     slices: Seq[Slice]
 ) extends InputPartition
 
-/** An object: its key for people, its address for the reader, its size as the manifest says. */
-final case class ObjectAddress(key: String, address: String, sizeBytes: Long)
+/** An object: its key for people, its address for the reader, its size as the manifest says.
+  *
+  * `offsets` is what an error says of its segment.
+  */
+final case class ObjectAddress(key: String, address: String, sizeBytes: Long, offsets: String)
 
 /** The chunks of a segment that begin in [start, end): `ranges` if the planner knows them. */
 final case class Slice(
@@ -152,7 +155,8 @@ object Plan {
   )
 
   private def address(node: JsonNode): ObjectAddress =
-    ObjectAddress(node.get(0).asText, node.get(1).asText, node.get(2).longValue)
+    ObjectAddress(
+      node.get(0).asText, node.get(1).asText, node.get(2).longValue, node.get(3).asText)
 
   private def items(node: JsonNode, name: String): Iterator[JsonNode] =
     need(node, name).elements.asScala

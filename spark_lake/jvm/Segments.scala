@@ -146,7 +146,8 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
   private def odd(detail: String) = corrupt(s"${slice.meta.key}: $detail")
 
   private def corrupt(detail: String) = new ObjectCorrupt(
-    s"${settings.url}/${slice.meta.key}", "read", s"$detail; ${settings.texts("remedy")}")
+    s"${settings.url}/${slice.meta.key}", "read",
+    s"$detail; ${settings.texts("remedy")}; ${slice.meta.offsets}")
 }
 
 /** A chunk and the times of its records. */

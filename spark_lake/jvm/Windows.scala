@@ -176,7 +176,7 @@ final class LogWindows(reader: ObjectReader, feed: WindowFeed, settings: Setting
 
   private def corrupt(from: Long, detail: String) = new ObjectCorrupt(
     s"${settings.url}/${slice.log.key}", "read",
-    s"from byte $from: $detail; ${settings.texts("remedy")}")
+    s"from byte $from: $detail; ${settings.texts("remedy")}; ${slice.log.offsets}")
 }
 
 /** The headers of a block's batches; see `storage/records/batch.py` for their layout. */

@@ -32,6 +32,7 @@ from strandline.spark_lake.values.decoder import UnparsableValue
 from strandline.spark_lake.values.references import avro_text
 from strandline.spark_lake.values.registry import FRAME_BYTES, RegisteredSchema, Registry
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.extras import how_to_install
 
 DEPTH_MAX = 32
 # Of a decimal in Spark.
@@ -217,8 +218,8 @@ def _fastavro() -> Any:
         import fastavro
     except ImportError as error:
         raise InvalidConfig(
-            "valueFormat=avro needs fastavro: pip install 'strandline[values]' on the driver and"
-            " the executors"
+            "valueFormat=avro needs fastavro on the driver and the executors:"
+            f" {how_to_install('values')}"
         ) from error
     return fastavro
 

@@ -22,6 +22,7 @@ from strandline.spark_lake.values.protobuf_columns import ProtobufColumns
 from strandline.spark_lake.values.protobuf_frames import ProtobufFrames
 from strandline.spark_lake.values.registry import Registry
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.extras import how_to_install
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 # Files that come with Protobuf: nobody has to give them, and a registry has them as no references.
@@ -127,8 +128,8 @@ def _protobuf() -> Any:
         from google.protobuf import descriptor_pb2
     except ImportError as error:
         raise InvalidConfig(
-            "valueFormat=protobuf needs protobuf: pip install 'strandline[values]' on the driver"
-            " and the executors"
+            "valueFormat=protobuf needs protobuf on the driver and the executors:"
+            f" {how_to_install('values')}"
         ) from error
     return descriptor_pb2
 

@@ -152,6 +152,10 @@ class Manifest:
             return None
         return self.segments[index - 1]
 
+    def names_page(self, key: str) -> bool:
+        """Whether that object is a page of this manifest."""
+        return any(page.key == key for page in self.pages)
+
     def find_page(self, offset: Offset) -> PageRef | None:
         """The page that holds `offset`; None if it is in the root or not archived."""
         index = bisect.bisect_right(self.pages, offset, key=lambda page: page.base_offset)
@@ -425,8 +429,10 @@ def _check_order(manifest: Manifest, source: str) -> None:
         if end_offset is not None and base < end_offset:
             raise CorruptFile(f"{source}: [{base}, {end}) overlaps what ends at {end_offset}")
         if base != end_offset and base > manifest.log_start_offset:
+            first_lost = max(manifest.log_start_offset, end_offset or 0)
             raise CorruptFile(
-                f"{source}: gap before {base}, above the log start {manifest.log_start_offset}"
+                f"{source}: no segment has the offsets {first_lost} to {base - 1}, above the log"
+                f" start {manifest.log_start_offset}"
             )
         end_offset = end
     for entry in manifest.segments:

@@ -41,7 +41,7 @@ from strandline.storage.remote.object_store import (
     check_key,
     checksum,
 )
-from strandline.storage.values import dataclass
+from strandline.storage.values import dataclass, replace
 
 # A hung operation ends by itself after this, so that a forgotten gate fails a test and not a run.
 GATE_WAIT_S_MAX = 30.0
@@ -104,8 +104,9 @@ class Request:
 class _Object:
     content: bytes
     etag: str
-    crc32c: int
+    crc32c: int | None
     modified_ms: TimestampMs
+    noted_crc32c: int | None = None
 
 
 class MemoryStore:
@@ -162,7 +163,13 @@ class MemoryStore:
         """Replaces an object's content behind everybody's back; etag and checksum stay."""
         with self._lock:
             old = self._objects[key]
-            self._objects[key] = _Object(change(old.content), old.etag, old.crc32c, old.modified_ms)
+            self._objects[key] = replace(old, content=change(old.content))
+
+    def forget_checksum(self, key: str) -> None:
+        """Keeps no checksum of the object, as some servers do; what its writer noted stays."""
+        with self._lock:
+            old = self._objects[key]
+            self._objects[key] = replace(old, crc32c=None, noted_crc32c=old.crc32c)
 
     # --- the contract ------------------------------------------------------------------------
 
@@ -335,6 +342,7 @@ def _info(key: str, stored: _Object) -> ObjectInfo:
         size_bytes=len(stored.content),
         etag=stored.etag,
         crc32c=stored.crc32c,
+        noted_crc32c=stored.noted_crc32c,
         modified_ms=stored.modified_ms,
     )
 

@@ -57,20 +57,32 @@ class BucketMissing(TierUnavailable):
     """
 
 
+# The `modified_ms` of an object of which the store did not say it.
+AGE_UNKNOWN = -1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
     """What a store knows of an object without reading it.
 
     `etag` changes with every write of other content, and is empty in listings of stores for which
-    it is dear. `crc32c` is of the whole object; None where the store does not know it (listings,
-    objects written by others). `modified_ms` is the store's own clock.
+    it is dear, or that leave it out. `crc32c` is of the whole object; None where the store does not
+    know it (listings, uploads in parts, objects written by others, servers that keep none).
+    `noted_crc32c` is what its writer noted beside it: no store compares that with the bytes, and
+    copies of the object take it along. `modified_ms` is the store's own clock.
     """
 
     key: str
     size_bytes: int
     etag: str = ""
     crc32c: int | None = None
-    modified_ms: TimestampMs = -1
+    noted_crc32c: int | None = None
+    modified_ms: TimestampMs = AGE_UNKNOWN
+
+    @property
+    def stated_crc32c(self) -> int | None:
+        """What its bytes should have by the store's word, or else by the writer's."""
+        return self.noted_crc32c if self.crc32c is None else self.crc32c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,15 +21,17 @@ the batch headers of the log object once.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
+from strandline.storage.errors import StorageError
 from strandline.storage.model import AbortedTransaction, Offset, TimestampMs, TimestampOffset
 from strandline.storage.remote.chunk_cache import Chunk, RecordBytes
+from strandline.storage.remote.corruption_log import Unreadable, corruption_log
 from strandline.storage.remote.download_process import DownloadProcess
 from strandline.storage.remote.downloads import ChunkDownloads, DownloadPace, open_disk_cache
 from strandline.storage.remote.guesses import Reader
@@ -144,6 +146,7 @@ class ColdReader:
         self._ahead = ReadAhead(self._downloads, self._indexes, self._start_index)
         # Each read asks whether something is in it.
         self._due = self._ahead.due
+        self._unreadable: Counter[Unreadable] = Counter()
         # (partition folder, next offset) of recent reads.
         self._streams: OrderedDict[tuple[str, Offset], _Stream] = OrderedDict()
 
@@ -153,7 +156,14 @@ class ColdReader:
         self._cached_indexes.bytes_max = index_bytes_max
 
     def statistics(self) -> ColdReaderStatistics:
-        return cold_reader_statistics(self._downloads, self._cached_indexes)
+        return cold_reader_statistics(self._downloads, self._cached_indexes, self._unreadable)
+
+    def note_unreadable(self, error: StorageError) -> None:
+        """Counts and tells why a read could not be done, unless that passes by itself."""
+        reason = Unreadable.of(error)
+        if reason is not None:
+            self._unreadable[reason] += 1
+            corruption_log.tell_unreadable(reason, error)
 
     @property
     def download_process(self) -> DownloadProcess | None:

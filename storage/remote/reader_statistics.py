@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from strandline.storage.remote.corruption_log import Unreadable
 from strandline.storage.remote.downloads import ChunkDownloads
 from strandline.storage.remote.index_cache import IndexCache
 from strandline.storage.values import dataclass
@@ -22,6 +25,8 @@ class ColdReaderStatistics:
     downloaded_bytes: int
     guessed_downloads: int
     corrupt_chunks: int
+    # Damaged downloads, and reads that could not be done, by what was wrong with what they met.
+    unreadable: Mapping[Unreadable, int]
     failed_downloads: int
     evicted_chunks: int
     indexes_now: int
@@ -29,8 +34,10 @@ class ColdReaderStatistics:
     evicted_indexes: int
 
 
-def cold_reader_statistics(downloads: ChunkDownloads, indexes: IndexCache) -> ColdReaderStatistics:
-    """The figures of the two that a reader is made of."""
+def cold_reader_statistics(
+    downloads: ChunkDownloads, indexes: IndexCache, unreadable: Mapping[Unreadable, int]
+) -> ColdReaderStatistics:
+    """The figures of the two that a reader is made of, and of what it could not read."""
     counters = downloads.counters
     return ColdReaderStatistics(
         live_bytes_now=downloads.cache.live_bytes,
@@ -44,6 +51,11 @@ def cold_reader_statistics(downloads: ChunkDownloads, indexes: IndexCache) -> Co
         downloaded_bytes=counters.downloaded_bytes,
         guessed_downloads=counters.guesses,
         corrupt_chunks=counters.corrupt,
+        unreadable={
+            reason: unreadable.get(reason, 0)
+            + (counters.corrupt if reason is Unreadable.CORRUPT else 0)
+            for reason in Unreadable
+        },
         failed_downloads=counters.failed,
         evicted_chunks=downloads.cache.evicted_count,
         indexes_now=len(indexes),

@@ -47,7 +47,13 @@ from strandline.storage.remote.object_store import (
     check_key,
     checksum,
 )
-from strandline.storage.remote.s3_access import S3Access, date_of, info_of, info_of_body
+from strandline.storage.remote.s3_access import (
+    S3Access,
+    check_listed,
+    date_of,
+    info_of,
+    info_of_body,
+)
 from strandline.storage.remote.s3_answers import bound_answers
 from strandline.storage.remote.s3_failures import failure_of_code
 from strandline.storage.remote.s3_lifecycle import S3Lifecycle
@@ -190,7 +196,7 @@ class S3Store:
             info = info_of_body(key, response)
             body = bytearray(info.size_bytes)
             self._receive(key, response, memoryview(body), deadline_s)
-            if range_header is None and info.crc32c not in (None, checksum(body)):
+            if range_header is None and info.stated_crc32c not in (None, checksum(body)):
                 raise AgainError(ObjectCorrupt(key, "get", "checksum differs from the stored one"))
             return StoredObject(info=info, body=bytes(body))
 
@@ -207,7 +213,7 @@ class S3Store:
             if not stated_range.startswith(f"bytes {start}-"):
                 response["Body"].close()
                 raise TierError(key, "get", f"asked for bytes {start}-, got {stated_range!r}")
-            if response["ContentLength"] != len(target):
+            if response.get("ContentLength") != len(target):
                 response["Body"].close()
                 raise ObjectCorrupt(
                     key, "get", f"[{start}, {end}) were asked for, there is only {stated_range!r}"
@@ -314,12 +320,7 @@ class S3Store:
                 if left == 0:
                     return
                 left = None if left is None else left - 1
-                yield ObjectInfo(
-                    key=self._access.listed_key(found["Key"], below=prefix),
-                    size_bytes=found["Size"],
-                    etag=found["ETag"],
-                    modified_ms=int(found["LastModified"].timestamp() * 1000),
-                )
+                yield self._access.listed_info(found, below=prefix)
             if left == 0:
                 return
 
@@ -327,6 +328,7 @@ class S3Store:
         assert prefix == "" or prefix.endswith("/"), prefix
         for page in self._pages(prefix, delimiter="/"):
             for found in page.get("CommonPrefixes", []):
+                check_listed(found, "Prefix", operation="list", prefix=prefix)
                 folder = self._access.listed_key(found["Prefix"], below=prefix)
                 yield folder[len(prefix) :].rstrip("/")
 
@@ -452,7 +454,9 @@ class S3Store:
             return failure_of_code(
                 "AccessDenied", status, f"bucket {self._bucket}", operation, text
             )
-        return failure_of_code(code, status, key, operation, f"{status} {code}: {message}")
+        # Where an answer has no body, the SDK takes the status for the code.
+        name = f"{status}" if code in ("", str(status)) else f"{status} {code}"
+        return failure_of_code(code, status, key, operation, f"{name}: {message}")
 
     def _client(self) -> S3Client:
         with self._lock:

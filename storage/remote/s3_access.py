@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.attempts import Attempts
-from strandline.storage.remote.object_store import Deadlines, ObjectInfo
+from strandline.storage.remote.object_store import AGE_UNKNOWN, Deadlines, ObjectInfo
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         GetObjectOutputTypeDef,
         HeadBucketOutputTypeDef,
         HeadObjectOutputTypeDef,
+        ObjectTypeDef,
     )
 
 # A segment is smaller, and so are all objects beside it. An answer gets room for what it claims.
@@ -58,10 +59,35 @@ class S3Access:
             raise TierUnavailable(below, "list", f"{full_key!r} is listed and is not below it")
         return self.own_key(full_key)
 
+    def listed_info(self, found: ObjectTypeDef, *, below: str) -> ObjectInfo:
+        """What a listing says of one object; not every server names an etag or a time in it.
+
+        Raises TierUnavailable for one without a name or a size: nothing can be said of it.
+        """
+        check_listed(found, "Key", "Size", operation="list", prefix=below)
+        modified = found.get("LastModified")
+        return ObjectInfo(
+            key=self.listed_key(found["Key"], below=below),
+            size_bytes=found["Size"],
+            etag=found.get("ETag", ""),
+            modified_ms=AGE_UNKNOWN if modified is None else int(modified.timestamp() * 1000),
+        )
+
     def head(self, key: str) -> HeadObjectOutputTypeDef:
         """One attempt at a HEAD, with whatever the SDK raises."""
         return self.client().head_object(
             Bucket=self.bucket, Key=self.full_key(key), ChecksumMode="ENABLED"
+        )
+
+
+def check_listed(
+    found: Mapping[str, object], *names: str, operation: str, prefix: str = ""
+) -> None:
+    """Raises TierUnavailable if a listing leaves out of something what it is about."""
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise TierUnavailable(
+            prefix, operation, f"no listing of an S3: without {missing[0]} in {dict(found)}"
         )
 
 
@@ -73,6 +99,7 @@ def info_of(key: str, answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) 
             size_bytes=answer["ContentLength"],
             etag=answer["ETag"],
             crc32c=crc_of(answer),
+            noted_crc32c=noted_crc_of(answer),
             modified_ms=int(answer["LastModified"].timestamp() * 1000),
         )
     except (KeyError, ValueError) as error:
@@ -102,7 +129,7 @@ def date_of(answer: HeadBucketOutputTypeDef) -> TimestampMs | None:
 
 
 def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
-    """CRC-32C of the whole object: the server's if it has one, else what we wrote beside it."""
+    """The server's own CRC-32C of the whole object; None if it keeps none."""
     encoded = answer.get("ChecksumCRC32C", "")
     # That of an upload in parts is a checksum of their checksums, unless it says otherwise. Not
     # every server marks it, but the etag of such an object ends in the number of parts everywhere.
@@ -110,6 +137,11 @@ def crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | No
     is_whole = stated_type == "FULL_OBJECT" or (not stated_type and "-" not in answer["ETag"])
     if encoded and is_whole and "-" not in encoded:
         return int.from_bytes(base64.b64decode(encoded), "big")
+    return None
+
+
+def noted_crc_of(answer: HeadObjectOutputTypeDef | GetObjectOutputTypeDef) -> int | None:
+    """The CRC-32C that we wrote beside the object."""
     recorded = answer["Metadata"].get(CRC32C_FIELD)
     try:
         return None if recorded is None else int(recorded, 16)

@@ -70,6 +70,19 @@ HOW_TO_THAW = (
 HOW_TO_MEND_A_CLOCK = (
     "the clock of this machine and the store's are too far apart: put it right, and it goes on"
 )
+# What a file system takes; S3 itself has no such bound below the 1024 bytes of a key.
+FILE_NAME_BYTES_MAX = 255
+
+
+def _hint_of_long_name(key: str, operation: str) -> str:
+    """Servers that keep objects as files say nothing that would help, or "internal error"."""
+    longest = max(len(name.encode()) for name in key.split("/"))
+    if operation != "put" or longest <= FILE_NAME_BYTES_MAX:
+        return ""
+    return (
+        f"; a server that keeps objects as files may take no names of {longest} bytes in a key:"
+        " there, topics that are archived may have names of 218 characters"
+    )
 
 
 def failure_of_code(code: str, status: int, key: str, operation: str, detail: str) -> Failure:
@@ -84,6 +97,7 @@ def failure_of_code(code: str, status: int, key: str, operation: str, detail: st
     if code in _DAMAGED_CODES:
         return Failure(ObjectCorrupt(key, operation, detail), is_worth_repeating=True)
     if code in _PASSING_CODES or status in _PASSING_STATUSES:
+        detail += _hint_of_long_name(key, operation)
         return Failure(TierUnavailable(key, operation, detail), is_worth_repeating=True)
     if code == "InvalidRange" or status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
         return Failure(ObjectCorrupt(key, operation, f"shorter than asked for ({detail})"))
@@ -95,4 +109,4 @@ def failure_of_code(code: str, status: int, key: str, operation: str, detail: st
         return Failure(AccessDenied(key, operation, detail))
     if status == HTTPStatus.INSUFFICIENT_STORAGE:
         return Failure(StoreFull(key, operation, detail))
-    return Failure(TierError(key, operation, detail))
+    return Failure(TierError(key, operation, detail + _hint_of_long_name(key, operation)))

@@ -36,7 +36,10 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
+from strandline.storage.model import TimestampMs
+from strandline.storage.remote.attempts import AgainError
 from strandline.storage.remote.object_store import (
+    AGE_UNKNOWN,
     BucketMissing,
     FileBody,
     IfAbsent,
@@ -51,6 +54,7 @@ from strandline.storage.remote.s3_access import (
     CRC32C_FIELD,
     WRITE_ID_FIELD,
     S3Access,
+    check_listed,
     info_of,
 )
 from strandline.storage.remote.upload_body import BodyPart, BodyReader, measure_body
@@ -172,7 +176,7 @@ class S3Uploads:
                 request["Body"] = _as_file(reader)
                 response = self._access.client().put_object(**request)
         self._count_written(upload.size_bytes)
-        return response["ETag"]
+        return response.get("ETag", "")
 
     def _reader(self, upload: _Upload, part: BodyPart, deadline_s: float) -> BodyReader:
         return BodyReader(
@@ -197,6 +201,9 @@ class S3Uploads:
         except ObjectNotFound as error:
             # S3 answers If-Match on a missing key with 404 instead of 412.
             return self._settle_doubt(upload, PreconditionFailed(upload.key, "put", error.detail))
+        if not etag:
+            # The next write under a condition needs it, and a HEAD may know.
+            return self._settle_doubt(upload, _lacking(upload.key, "an ETag"))
         return upload.info(etag)
 
     def _settle_doubt(
@@ -216,7 +223,7 @@ class S3Uploads:
         is_ours = (
             found["Metadata"].get(WRITE_ID_FIELD) == upload.write_id
             and info.size_bytes == upload.size_bytes
-            and info.crc32c in (None, upload.crc32c)
+            and info.stated_crc32c in (None, upload.crc32c)
         )
         if is_ours:
             return upload.info(info.etag)
@@ -239,7 +246,9 @@ class S3Uploads:
         created = self._access.attempts.run(
             key, "put", lambda _: self._access.client().create_multipart_upload(**request)
         )
-        upload_id = created["UploadId"]
+        upload_id = created.get("UploadId", "")
+        if not upload_id:
+            raise _lacking(key, "an UploadId")
         try:
             completed = self._send_parts(upload, upload_id)
             return self._settle(upload, lambda _: self._complete(upload, upload_id, completed))
@@ -285,6 +294,8 @@ class S3Uploads:
                 Body=_as_file(reader),
             )
         self._count_written(part.size_bytes)
+        if "ETag" not in response:
+            raise AgainError(_lacking(upload.key, "an ETag"))
         return {"PartNumber": number, "ETag": response["ETag"], "ChecksumCRC32C": encoded_crc}
 
     def _complete(
@@ -301,7 +312,7 @@ class S3Uploads:
                 request["IfNoneMatch"] = "*"
             case IfMatches(etag=etag):
                 request["IfMatch"] = etag
-        return self._access.client().complete_multipart_upload(**request)["ETag"]
+        return self._access.client().complete_multipart_upload(**request).get("ETag", "")
 
     def _abort(self, key: str, upload_id: str) -> None:
         """Tries once; what stays is found by `abort_uploads` or the bucket's lifecycle rule."""
@@ -319,8 +330,8 @@ class S3Uploads:
         before_ms = self._access.clock.now_ms() - older_than_ms
         aborted_count = 0
         for found in self.unfinished(prefix):
-            initiated_ms = found["Initiated"].timestamp() * 1000
-            if not older_than_ms or initiated_ms < before_ms:
+            begun_ms = begun_ms_of(found)
+            if not older_than_ms or AGE_UNKNOWN < begun_ms < before_ms:
                 key = self._access.listed_key(found["Key"], below=prefix)
                 self._abort(key, found["UploadId"])
                 aborted_count += 1
@@ -342,7 +353,9 @@ class S3Uploads:
                     )
                 ),
             )
-            yield from page.get("Uploads", [])
+            for found in page.get("Uploads", []):
+                check_listed(found, "Key", "UploadId", operation="list_uploads", prefix=prefix)
+                yield found
             key_marker = page.get("NextKeyMarker", "")
             upload_marker = page.get("NextUploadIdMarker", "")
             # A server that says there is more, and not where, would be asked the same for ever.
@@ -352,6 +365,16 @@ class S3Uploads:
     def _count_written(self, size_bytes: int) -> None:
         with self._lock:
             self._written_bytes += size_bytes
+
+
+def begun_ms_of(found: MultipartUploadTypeDef) -> TimestampMs:
+    """When an upload was begun; AGE_UNKNOWN if the listing does not say."""
+    begun = found.get("Initiated")
+    return AGE_UNKNOWN if begun is None else int(begun.timestamp() * 1000)
+
+
+def _lacking(key: str, what: str) -> TierUnavailable:
+    return TierUnavailable(key, "put", f"no answer of an S3: without {what}")
 
 
 def _as_file(reader: BodyReader) -> IO[bytes]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from strandline.storage.errors import ObjectNotFound, TierUnavailable
 from strandline.storage.model import TimestampMs
-from strandline.storage.remote.s3_access import S3Access
+from strandline.storage.remote.s3_access import S3Access, check_listed
+from strandline.storage.remote.s3_uploads import begun_ms_of
 from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
@@ -85,8 +86,9 @@ class S3Usage:
                 ),
             )
             for found in page.get("Versions", []):
-                yield self._version(found, is_current=found["IsLatest"])
+                yield self._version(found, is_current=found.get("IsLatest", True))
             for gone in page.get("DeleteMarkers", []):
+                check_listed(gone, "Key", operation="list_versions")
                 yield ObjectVersion(
                     key=access.own_key(gone["Key"]),
                     size_bytes=0,
@@ -105,13 +107,14 @@ class S3Usage:
         for found in self._unfinished():
             yield UnfinishedUpload(
                 key=self._access.own_key(found["Key"]),
-                begun_ms=int(found["Initiated"].timestamp() * 1000),
+                begun_ms=begun_ms_of(found),
                 size_bytes=self._size_of_parts(found["Key"], found["UploadId"]),
             )
 
     def _version(
         self, found: ObjectTypeDef | ObjectVersionTypeDef, *, is_current: bool
     ) -> ObjectVersion:
+        check_listed(found, "Key", "Size", operation="list")
         return ObjectVersion(
             key=self._access.own_key(found["Key"]),
             size_bytes=found["Size"],
@@ -133,4 +136,4 @@ class S3Usage:
         except (ObjectNotFound, TierUnavailable):
             # What S3 says of an upload that has just ended counts as "may pass" here.
             return 0
-        return sum(part["Size"] for part in parts.get("Parts", []))
+        return sum(part.get("Size", 0) for part in parts.get("Parts", []))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
+from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange, StorageError
 from strandline.storage.local.log import LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation, Offset, TopicPartition
 from strandline.storage.remote.manifest_entries import SegmentEntry
@@ -120,16 +120,32 @@ async def of_segment(entry: SegmentEntry, answer: Awaitable[T]) -> T:
 
 
 async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaitable[T]]) -> T:
-    """Searches from the beginning again when a segment is let go or replaced meanwhile.
+    """Searches from the beginning again when what it met is let go or replaced meanwhile.
 
-    Raises ObjectNotFound for an object that the newest manifest names and that is not there.
+    Raises ObjectNotFound for an object that the newest manifest names and that is not there. Errors
+    that do not pass by themselves are counted and told: whoever reads stands still there.
     """
+    try:
+        return await _in_newest(log, remote, search)
+    except StorageError as error:
+        remote.note_unreadable(error)
+        raise
+
+
+async def _in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaitable[T]]) -> T:
     while True:
+        searched = remote.manifest
         try:
             return await search()
         except _GoneError as gone:
             if not await _is_let_go(log, remote, gone.entry):
                 raise gone.error from None
+        except ObjectNotFound as error:
+            # A page, or an offset that no segment has.
+            await remote.look_again()
+            newest = remote.manifest
+            if newest is searched or newest is None or newest.names_page(error.key):
+                raise
 
 
 async def _is_let_go(log: ReadLog, remote: RemoteLog, entry: SegmentEntry) -> bool:

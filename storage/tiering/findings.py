@@ -20,7 +20,6 @@ class Damage(Enum):
     OLDER = "later segments lie beyond the end of the archive"
     OTHER_RECORDS = "segments that it does not name hold other records under its offsets"
     PAGE = "a page of the manifest cannot be read"
-    GAP = "offsets are missing between two segments"
     OVERLAP = "two segments hold the same offsets"
     EPOCH = "leader epochs go back"
     LOG_MISSING = "the segment is missing"
@@ -41,7 +40,6 @@ _ADVICE = {
     Damage.OTHER_RECORDS: "the archive went on from an older manifest. They stay until `strandline"
     " archive orphans --delete-all`; docs/operations.md, a doubtful partition",
     Damage.PAGE: "bring back this object from a version of the bucket",
-    Damage.GAP: "records are lost; DeleteRecords up to the next segment makes the log whole again",
     Damage.OVERLAP: "two brokers have written here; keep the one with the higher epoch",
     Damage.EPOCH: "two brokers have written here; keep the one with the higher epoch",
     Damage.LOG_MISSING: "bring it back from a version of the bucket; records are lost without it",
@@ -62,8 +60,15 @@ class Finding:
     damage: Damage
     key: str
     base_offset: Offset = -1
+    end_offset: Offset = -1
     detail: str = ""
     repairable: bool = False
+
+    @property
+    def offsets(self) -> str:
+        """First and last of those that it is about; empty if it is about no offsets."""
+        last_offset = max(self.base_offset, self.end_offset - 1)
+        return "" if self.base_offset < 0 else f"{self.base_offset} to {last_offset}"
 
     @property
     def advice(self) -> str:
@@ -82,6 +87,8 @@ class PartitionReport:
     findings: tuple[Finding, ...] = ()
     # Not looked at closely, with the reason: cannot be read now, in an archive class.
     unread: tuple[str, ...] = ()
+    # Objects whose bytes nobody compared with anything: the store keeps no checksum of them.
+    by_size_count: int = 0
 
 
 def of_segment(
@@ -94,6 +101,7 @@ def of_segment(
         damage=damage,
         key=entry.meta_key if is_meta else entry.log_key,
         base_offset=entry.base_offset,
+        end_offset=entry.end_offset,
         detail=detail,
         repairable=is_meta and not entry.has_transactions,
     )

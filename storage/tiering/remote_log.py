@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from strandline.storage.errors import (
     CorruptFile,
     ObjectNotFound,
+    StorageError,
     StrandlineError,
     TierUnavailable,
     UnsupportedFormat,
@@ -231,6 +232,10 @@ class RemoteLog:
             return tuple(self._pages.iter_segments(manifest, start_offset=offset))
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, collect)
+
+    def note_unreadable(self, error: StorageError) -> None:
+        """A read could not be done, and the newest manifest does not explain it."""
+        self._reader.note_unreadable(error)
 
     def following(self, entry: SegmentEntry) -> Sequence[SegmentEntry]:
         """A few entries after `entry`, as far as they are known without a request."""

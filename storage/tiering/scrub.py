@@ -6,8 +6,9 @@
     pieces       of the open segment: the same
     DEEP         every byte: batches' CRCs, offsets, counts, times; indexes true to the log
 
-Nothing is changed here: each finding says what could be done about it (findings.py). What a store
-does not know (the checksum of an object that others wrote) is only looked at in a deep run.
+Nothing is changed here: each finding says what could be done about it (findings.py). Where a store
+keeps no checksum of its own (of what others copied there, or of anything), sizes alone are compared
+unless the run is a deep one; how many objects that were is counted.
 
 An object that is gone may have been let go meanwhile by a running broker, so a partition with
 findings is looked at again from its newest manifest, and only what is found twice is told; of a
@@ -158,6 +159,7 @@ class Scrub:
         partition = manifest.topic_id_partition
         findings: list[Finding] = []
         unread: list[str] = []
+        by_size_count = 0
         sizes = self._listed_sizes(partition) if self._depth is Depth.SIZES else None
         lineage, epochs = _Lineage(manifest), ArchivedEpochs()
         entries = self._entries(manifest, findings)
@@ -169,6 +171,7 @@ class Scrub:
             for found in self._executor.map(check, batch):
                 findings += found.findings
                 unread += found.unread
+                by_size_count += found.by_size_count
             self._on_segments(len(batch))
             for entry in batch:
                 epochs.add(entry)
@@ -180,6 +183,7 @@ class Scrub:
             size_bytes=manifest.size_bytes,
             findings=tuple(findings),
             unread=tuple(unread),
+            by_size_count=by_size_count,
         )
 
     def _check_folder(self, manifest: Manifest, epochs: ArchivedEpochs) -> Iterator[Finding]:
@@ -213,6 +217,7 @@ class Scrub:
                     damage=Damage.TAIL,
                     key=part.key,
                     base_offset=part.base_offset,
+                    end_offset=part.end_offset,
                     detail=detail,
                 )
 
@@ -227,6 +232,7 @@ class Scrub:
                     damage=Damage.PAGE,
                     key=page.key,
                     base_offset=page.base_offset,
+                    end_offset=page.end_offset,
                     detail=str(error),
                 )
                 findings.append(damaged)
@@ -280,9 +286,11 @@ class Scrub:
             if info.size_bytes != part.size_bytes:
                 detail = _sizes(info.size_bytes, part)
                 found.findings.append(of_segment(partition, entry, part.corrupt, detail))
-            elif info.crc32c is not None and info.crc32c != part.crc32c:
-                detail = f"crc32c {info.crc32c:08x}, the manifest says {part.crc32c:08x}"
+            elif info.stated_crc32c not in (None, part.crc32c):
+                detail = f"crc32c {info.stated_crc32c:08x}, the manifest says {part.crc32c:08x}"
                 found.findings.append(of_segment(partition, entry, part.corrupt, detail))
+            elif info.crc32c is None and self._depth is Depth.CHECKSUMS:
+                found.by_size_count += 1
         if self._depth is Depth.EVERYTHING and not found.findings and not found.unread:
             try:
                 found.findings += self._read(partition, entry)
@@ -347,10 +355,13 @@ class Scrub:
 class _Found:
     findings: list[Finding]
     unread: list[str]
+    # Objects of which the store keeps no checksum.
+    by_size_count: int
 
     def __init__(self, findings: list[Finding]) -> None:
         self.findings = findings
         self.unread = []
+        self.by_size_count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,7 +395,10 @@ def _parts(entry: SegmentEntry) -> tuple[_Part, _Part]:
 
 
 class _Lineage:
-    """Ranges and epochs from one entry to the next."""
+    """Ranges and epochs from one entry to the next.
+
+    A manifest with a gap is not read at all; here there is one only behind a page that is lost.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -396,12 +410,9 @@ class _Lineage:
 
     def _check(self, entry: SegmentEntry) -> Iterator[Finding]:
         partition = self._manifest.topic_id_partition
-        start = self._manifest.log_start_offset
         expected = self._end_offset
         if expected is not None and entry.base_offset < expected:
             yield of_segment(partition, entry, Damage.OVERLAP, f"the one before ends {expected}")
-        elif entry.base_offset > max(start, expected or 0) and entry.base_offset != expected:
-            yield of_segment(partition, entry, Damage.GAP, f"the one before ends {expected}")
         self._end_offset = entry.end_offset
         for epoch, start_offset in entry.leader_epochs:
             if epoch < self._epoch or not start_offset < entry.end_offset:

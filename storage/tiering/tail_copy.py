@@ -176,15 +176,18 @@ def read_part(store: ObjectStore, part: TailPart) -> bytearray:
 def fault_of_part(store: ObjectStore, part: TailPart) -> str:
     """What a HEAD tells that is wrong with a part; "" if nothing is. Raises what the store raises.
 
-    What was damaged where it lies, and is still said to be what it was, only reading finds.
+    A part is read where the store keeps no checksum of it. What was damaged where it lies, and is
+    still said to be what it was, only reading finds.
     """
     try:
         info = store.head(part.key)
+        if info.crc32c is None:
+            read_part(store, part)
     except ObjectNotFound:
         return "is missing"
     except ObjectCorrupt as error:
         return str(error)
-    if info.size_bytes != part.size_bytes or info.crc32c not in (None, part.crc32c):
+    if info.size_bytes != part.size_bytes or info.stated_crc32c not in (None, part.crc32c):
         return "is not what the manifest says"
     return ""
 

@@ -105,10 +105,10 @@ def test_any_buffer_can_be_written(store: ObjectStore, kind: Any, size_bytes: in
 def test_put_and_head_tell_size_etag_and_checksum(store: ObjectStore) -> None:
     written = store.put("a", b"hello")
     found = store.head("a")
-    assert (found.key, found.size_bytes, found.crc32c) == ("a", 5, crc32c.crc32c(b"hello"))
+    assert (found.key, found.size_bytes, found.stated_crc32c) == ("a", 5, crc32c.crc32c(b"hello"))
     assert found.etag == written.etag != ""
     assert written.size_bytes == 5
-    assert written.crc32c == found.crc32c
+    assert written.stated_crc32c == found.stated_crc32c
 
 
 def test_a_later_put_replaces_the_object_and_its_etag(store: ObjectStore) -> None:
@@ -158,7 +158,7 @@ def test_get_object_gives_the_etag_of_its_bytes(store: ObjectStore) -> None:
     stored = store.get_object("a")
     assert stored.body == b"hello"
     assert stored.info.etag == written.etag
-    assert stored.info.crc32c == crc32c.crc32c(b"hello")
+    assert stored.info.stated_crc32c == crc32c.crc32c(b"hello")
 
 
 def test_readers_never_see_half_an_object(store: ObjectStore) -> None:
@@ -173,7 +173,7 @@ def test_readers_never_see_half_an_object(store: ObjectStore) -> None:
         for _ in range(6):
             stored = store.get_object("a")
             assert stored.body in versions
-            assert stored.info.crc32c == crc32c.crc32c(stored.body)
+            assert stored.info.stated_crc32c == crc32c.crc32c(stored.body)
 
     assert in_parallel(3, write_or_read) == [None] * 3
 
@@ -271,7 +271,7 @@ def test_a_file_is_archived_byte_for_byte(store: ObjectStore, tmp_path: Path) ->
     written = store.put("s/1.log", body, condition=IfAbsent())
     assert store.get("s/1.log") == content
     assert written.size_bytes == len(content)
-    assert store.head("s/1.log").crc32c == body.crc32c
+    assert store.head("s/1.log").stated_crc32c == body.crc32c
     with pytest.raises(PreconditionFailed):
         store.put("s/1.log", body, condition=IfAbsent())
 
@@ -333,7 +333,7 @@ def test_a_large_file_is_archived_in_parts(
     written = store.put("big", body, condition=IfAbsent())
     assert store.get("big") == content
     found = store.head("big")
-    assert (found.size_bytes, found.crc32c) == (len(content), body.crc32c)
+    assert (found.size_bytes, found.stated_crc32c) == (len(content), body.crc32c)
     assert found.etag == written.etag
     with pytest.raises(PreconditionFailed):
         store.put("big", body, condition=IfAbsent())

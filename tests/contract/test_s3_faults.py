@@ -28,6 +28,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote import s3_uploads
+from strandline.storage.remote.keys import topic_key
 from strandline.storage.remote.object_store import (
     BucketMissing,
     Deadlines,
@@ -379,7 +380,7 @@ def test_a_lost_answer_to_complete_is_no_failed_upload(
     fault_proxy.add(Rule(action=Action.RESET_AFTER, method="POST", path="uploadId="))
     store.put("big", parts_body, condition=IfAbsent())
     assert store.get("big") == parts_body.path.read_bytes()
-    assert store.head("big").crc32c == parts_body.crc32c
+    assert store.head("big").stated_crc32c == parts_body.crc32c
 
 
 def test_no_such_upload_after_a_lost_answer_is_resolved_by_head(
@@ -494,6 +495,33 @@ def test_each_refusal_has_its_own_class_and_is_not_repeated(
     fault_proxy.add(Rule(action=Action.STATUS, method="GET", status=status, code=code, times=-1))
     took_s(lambda: store.get("a", start=0, end=10), error)
     assert fault_proxy.count("GET") == 1
+
+
+def test_a_refusal_without_a_body_says_its_status_once(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.STATUS, method="HEAD", status=403, times=-1))
+    with pytest.raises(AccessDenied) as refused:
+        store.head("changes.json")
+    assert str(refused.value) == "head changes.json: 403: Forbidden"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error"),
+    [(400, "KeyTooLongError", TierError), (500, "InternalError", TierUnavailable)],
+)
+def test_a_name_that_no_file_can_have_is_said_where_it_cannot_be_put(
+    hasty: ObjectStore, fault_proxy: FaultProxy, status: int, code: str, error: type[TierError]
+) -> None:
+    """As servers answer that keep objects as files."""
+    refusal = Rule(action=Action.STATUS, method="PUT", status=status, code=code, times=-1)
+    fault_proxy.add(refusal)
+    key = topic_key("t" * 219, PARTITION.topic_id)
+    with pytest.raises(error, match=r"names of 256 bytes .* topics .* 218 characters"):
+        hasty.put(key, b"")
+    with pytest.raises(error) as refused:
+        hasty.put(topic_key("t" * 218, PARTITION.topic_id), b"")
+    assert "218" not in str(refused.value)
 
 
 def test_an_object_in_cold_storage_is_archived_not_missing_and_not_denied(

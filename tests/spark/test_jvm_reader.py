@@ -350,6 +350,7 @@ def test_a_missing_object_is_named_with_the_remedy(spark: SparkSession, tmp_path
     archive.object_path(entry.log_key).unlink()
     said = refusals(spark, archive)
     assert f"read {archive.url}/{entry.log_key}: it does not exist; if retention" in said
+    assert "it has the offsets 40 to 79" in said
     rows = both(spark, archive, options={"endingOffsets": '{"t": {"0": 40}}'})
     assert len(rows) == 40
 

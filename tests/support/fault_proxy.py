@@ -17,6 +17,8 @@
     THROTTLE_UPLOAD lets the request's body through at `bytes_per_s`
     STALE           answers as the server did when the same was asked for the first time: what a
                     LIST says of a store that lags
+    BLANK           puts blanks over what `blank` matches in the answer's body: a field that some
+                    servers leave out
 
 `go_away()` refuses connections, as a server that is down does; `come_back()` ends it. It works with
 every client and server, and runs in a thread with a loop of its own.
@@ -58,6 +60,7 @@ class Action(Enum):
     TRUNCATE_UPLOAD = auto()
     THROTTLE_UPLOAD = auto()
     STALE = auto()
+    BLANK = auto()
 
 
 TRUNCATING = (Action.TRUNCATE, Action.TRUNCATE_UPLOAD)
@@ -84,6 +87,8 @@ class Rule:
     at_byte: int = 0
     bytes_per_s: int = 1024
     hit_count: int = 0
+    # A regular expression.
+    blank: bytes = b""
     # What STALE remembers: whole answers, by what was asked.
     remembered: dict[str, bytes] = field(default_factory=dict)
 
@@ -279,9 +284,12 @@ class FaultProxy:
         await self._forward_request(link, head, rule)
         assert link.server_reader is not None
         answer = await _read_head(link.server_reader)
-        if rule is not None and action is Action.STALE:
+        if rule is not None and action in (Action.STALE, Action.BLANK):
             body = await link.server_reader.readexactly(answer.content_length)
-            rule.remembered[path] = answer.raw + body
+            if action is Action.BLANK:
+                body = re.sub(rule.blank, lambda found: b" " * len(found[0]), body)
+            else:
+                rule.remembered[path] = answer.raw + body
             link.client_writer.write(answer.raw + body)
             await link.client_writer.drain()
             return True

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from strandline.broker.cli import main
 from strandline.storage.crash_points import (
     ENVIRONMENT_VARIABLE,
     EXIT_STATUS_KILLED,
@@ -32,6 +33,7 @@ from tests.tiers.log_client import EARLIEST, LATEST, LogClient, end_of, make_bat
 from tests.tiers.restoring import mirrors_topic, run_restore
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
+    REGION,
     SEGMENT_BYTES,
     TIERED,
     WAIT_S,
@@ -110,6 +112,34 @@ def check_serves(broker: TieredBroker, archive: Archive, border: int) -> None:
         broker.wait_until_freed(client)
         assert client.read(0, end_of(more)) == archived + more
     archive.wait_until_tidy()
+
+
+def test_listings_without_etags_are_enough_to_restore_to_verify_and_to_count(
+    make_broker: MakeBroker,
+    archive: Archive,
+    lost: Lost,
+    fault_proxy: FaultProxy,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Some servers leave them out."""
+    lost.copy_to(archive)
+    without = Rule(action=Action.BLANK, method="GET", path="list-type=2", times=-1)
+    without.blank = b"<ETag>.*?</ETag>"
+    fault_proxy.add(without)
+    broker = make_broker(settings=SETTINGS, endpoint_url=fault_proxy.endpoint_url)
+    ended = run_restore(broker)
+    assert ended.returncode == 0, ended
+    where = ["--remote", archive.bucket.url, "--endpoint-url", fault_proxy.endpoint_url]
+    for command in (
+        "archive verify",
+        "archive orphans",
+        "archive usage",
+        f"lake plan --topic {TOPIC}",
+    ):
+        assert main([*command.split(), *where, "--region", REGION]) == 0, capsys.readouterr()
+    assert without.hit_count > 4
+    broker.start()
+    check_serves(broker, archive, lost.border)
 
 
 def test_a_broker_is_made_again_from_its_bucket_alone(

@@ -13,7 +13,7 @@ from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.metrics import get, metric, metrics_port
 from tests.support.ports import ReservedPort
 from tests.tiers.conftest import MakeBroker
-from tests.tiers.log_client import LATEST, make_batches
+from tests.tiers.log_client import LATEST, end_of, make_batches
 from tests.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -174,3 +174,32 @@ def test_an_archive_that_was_emptied_is_not_all_well_and_deleted_records_let_it_
         client.delete_records(local_start)
         eventually(lambda: "waiting for the archive" not in troubles(look()), timeout_s=WAIT_S)
         eventually(lambda: archive.end_offset(TOPIC) > local_start, timeout_s=WAIT_S)
+
+
+def test_a_segment_that_is_gone_is_not_all_well_and_is_read_again_when_it_is_back(
+    broker: TieredBroker,
+    look: Callable[..., dict[str, object]],
+    archive: Archive,
+) -> None:
+    """A 404 is no damage by checksum, and consumers stand still there all the same."""
+    name = "strandline_cold_failures_total"
+    with broker.client(TOPIC) as client:
+        client.create_topic({**TIERED, **FREE_LOCALLY})
+        client.produce(BATCHES)
+        broker.wait_until_archived(client)
+        broker.wait_until_freed(client)
+        assert troubles(look()) == {}
+        key = archive.segments(TOPIC)[0].log_key
+        content = archive.store.get(key)
+        archive.store.delete([key])
+        eventually(lambda: client.fetch(0).error_code, timeout_s=WAIT_S)
+        told = troubles(look())["reads of the archive"]
+        assert "objects that are gone" in told
+        assert "archive verify" in told
+        assert metric(broker, name, reason="missing")
+        assert [line for line in broker.warnings("reason=missing") if key in line]
+        archive.store.put(key, content)
+        assert client.read(0, end_of(BATCHES)) == BATCHES
+        # Whoever was not there when it was gone hears of it.
+        assert metric(broker, name, reason="missing")
+        assert "reads of the archive" in troubles(look())

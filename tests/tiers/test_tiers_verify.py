@@ -14,7 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import boto3.session
 import pytest
+from botocore.config import Config
 
 from strandline.storage.clock import SystemClock
 from strandline.storage.crash_points import (
@@ -275,6 +277,37 @@ def test_a_repair_of_what_was_repaired_meanwhile_changes_nothing(copy: Archive) 
     clock = SystemClock()
     assert repair_meta(copy.store, partition, 0, damaged_key=damaged, clock=clock) is None
     assert copy.contents() == before
+
+
+def copy_by_another_tool(copy: Archive, key: str, content: bytes) -> None:
+    """With the notes beside the object, and without a checksum that the store would keep."""
+    client = boto3.session.Session().client(
+        "s3",
+        endpoint_url=copy.bucket.endpoint_url,
+        region_name=REGION,
+        config=Config(request_checksum_calculation="when_required"),
+    )
+    place = {"Bucket": copy.bucket.name, "Key": f"archive/{key}"}
+    metadata = client.head_object(**place)["Metadata"]
+    assert metadata
+    client.put_object(**place, Body=content, Metadata=metadata)
+    client.close()
+
+
+def test_what_was_compared_by_size_alone_is_counted_and_a_deep_run_reads_it(copy: Archive) -> None:
+    code, said = verify(copy.bucket)
+    assert (code, "by size alone" in said) == (WHOLE, False), said
+    entry = copy.segments("plums")[1]
+    spoiled = bytearray(copy.store.get(entry.log_key))
+    spoiled[len(spoiled) // 2] ^= 0x10
+    copy_by_another_tool(copy, entry.log_key, bytes(spoiled))
+    copy_by_another_tool(copy, entry.meta_key, copy.store.get(entry.meta_key))
+    code, said = verify(copy.bucket)
+    assert code == WHOLE, said
+    assert "2 objects by size alone, without a CRC-32C in the store: see --deep" in said
+    code, said = verify(copy.bucket, "--deep")
+    assert (code, "by size alone" in said) == (DAMAGED, False), said
+    assert entry.log_key in said
 
 
 def test_a_lost_description_of_a_topic_is_found(copy: Archive) -> None:

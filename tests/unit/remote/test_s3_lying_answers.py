@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,7 @@ import pytest
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import ObjectCorrupt, TierUnavailable
 from strandline.storage.remote import s3_answers
-from strandline.storage.remote.object_store import Deadlines, ObjectStore
+from strandline.storage.remote.object_store import AGE_UNKNOWN, Deadlines, ObjectStore
 from strandline.storage.remote.s3 import S3Store
 from strandline.storage.remote.s3_access import OBJECT_BYTES_MAX
 
@@ -27,10 +28,25 @@ class Liar(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     headers_sent: dict[str, str] = {}  # noqa: RUF012  # set by each test
+    headers_of_put: dict[str, str] = {}  # noqa: RUF012  # the same
     body = b""
 
     def log_message(self, *_: object) -> None:
         """Says nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        for name, text in self.headers_of_put.items():
+            self.send_header(name, text)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        # What a HEAD says from now on.
+        told = {name: text for name, text in self.headers.items() if name.startswith("x-amz-meta")}
+        Liar.headers_sent = {**WHOLE, **told, "Content-Length": self.headers["Content-Length"]}
 
     def do_GET(self) -> None:
         self.send_response(200)
@@ -76,6 +92,40 @@ def listing(*keys: str, more: str = "", modified: str = "2028-01-01T00:00:00.000
         f"<ListBucketResult><IsTruncated>{'true' if more else 'false'}</IsTruncated>"
         f"<NextContinuationToken>{more}</NextContinuationToken>{contents}</ListBucketResult>"
     ).encode()
+
+
+def listing_without(field: str) -> bytes:
+    return re.sub(f"<{field}>.*?</{field}>", "", listing("archive/topics/a").decode()).encode()
+
+
+def test_a_listing_without_etags_or_times_is_a_listing(store: ObjectStore) -> None:
+    answer(listing_without("ETag"))
+    (found,) = store.list("topics/")
+    assert (found.key, found.size_bytes, found.etag) == ("topics/a", 1, "")
+    assert found.modified_ms > 0
+    answer(listing_without("LastModified"))
+    (found,) = store.list("topics/")
+    assert found.modified_ms == AGE_UNKNOWN
+
+
+@pytest.mark.parametrize("field", ["Key", "Size"])
+def test_a_listing_that_leaves_out_what_it_is_about_is_no_listing(
+    store: ObjectStore, field: str
+) -> None:
+    answer(listing_without(field))
+    with pytest.raises(TierUnavailable, match=f"no listing of an S3: without {field}"):
+        list(store.list("topics/"))
+    assert isinstance(store, S3Store)
+    with pytest.raises(TierUnavailable, match=f"no listing of an S3: without {field}"):
+        list(store.usage.objects())
+
+
+@pytest.mark.parametrize("told", [{}, {"ETag": '"of the answer"'}])
+def test_the_etag_that_an_answer_to_a_put_leaves_out_is_asked_for(
+    store: ObjectStore, told: dict[str, str]
+) -> None:
+    Liar.headers_of_put = told
+    assert store.put("topics/a", b"hello").etag == told.get("ETag", WHOLE["ETag"])
 
 
 LISTS: list[Callable[[ObjectStore], Iterator[object]]] = [

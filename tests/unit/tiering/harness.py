@@ -174,6 +174,12 @@ class Rig:
             # It may have a process, which would be there for as long as this one.
             self._reader.close()
 
+    @property
+    def reader(self) -> ColdReader:
+        """That of the running process."""
+        assert self._reader is not None
+        return self._reader
+
     # --- starting and stopping ---------------------------------------------------------------
 
     async def open(self, *, clean: bool = False, start: bool = True) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.storage.errors import ObjectNotFound, OffsetOutOfRange
+from strandline.storage.errors import ObjectCorrupt, ObjectNotFound, OffsetOutOfRange
 from strandline.storage.local.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from strandline.storage.remote import manifest_store
 from strandline.storage.tiering import merge_steps
 from tests.unit.tiering.harness import GRACE_MS, Rig, asynchronous
 from tests.unit.tiering.transactional_producer import Producer
@@ -37,7 +39,8 @@ async def archive_and_free(rig: Rig) -> int:
     await rig.manager.run_once()
     rig.pass_ms(STEP_MS)
     await rig.settle()
-    assert len(rig.archived) == SEGMENTS
+    assert rig.manifest is not None
+    assert rig.manifest.segment_count == SEGMENTS
     assert rig.log.local.start_offset == rig.log.end_offset
     return aborted
 
@@ -195,3 +198,70 @@ def test_an_object_that_is_gone_though_the_manifest_names_it_is_a_loss_and_asked
             assert len(asked) == 1
 
     run()
+
+
+# --- what nobody can read ------------------------------------------------------------------------
+
+
+def met(rig: Rig) -> dict[str, int]:
+    unreadable = rig.reader.statistics().unreadable
+    return {reason.value: count for reason, count in unreadable.items() if count}
+
+
+@asynchronous
+async def test_whatever_a_reader_meets_that_is_lost_counts_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
+    monkeypatch.setattr(manifest_store, "commit", small)
+    async with Rig(tmp_path) as rig:
+        await archive_and_free(rig)
+        manifest = rig.manifest
+        assert manifest is not None
+        page, last = manifest.pages[0], manifest.segments[-1]
+        contents = {key: rig.store.get(key) for key in (page.key, last.log_key)}
+        # Another broker process has nothing in its memory.
+        await rig.crash()
+        for look in (read, find_timestamp, max_timestamp):
+            before = met(rig).get("missing", 0)
+            rig.store.delete(list(contents))
+            with pytest.raises(ObjectNotFound):
+                await look(rig)
+            assert met(rig) == {"missing": before + 1}
+        rig.store.put(page.key, b"torn")
+        with pytest.raises(ObjectCorrupt):
+            await read(rig)
+        assert met(rig)["corrupt"] == 1
+        for key, content in contents.items():
+            rig.store.put(key, content)
+        counted = met(rig)
+        for look in (read, find_timestamp, max_timestamp):
+            assert await look(rig) is not None
+        assert met(rig) == counted
+
+
+@asynchronous
+async def test_a_page_that_was_replaced_under_a_reader_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
+    monkeypatch.setattr(manifest_store, "commit", small)
+    async with Rig(tmp_path) as rig:
+        await archive_and_free(rig)
+        await rig.crash()
+        remote = rig.log.remote
+        assert remote is not None
+        assert remote.stored is not None
+        older = remote.stored
+        (first, *others) = older.manifest.pages
+        moved = replace(first, key=f"{first.key[:-5]}0.json")
+        newest = replace(older, manifest=replace(older.manifest, pages=(moved, *others)))
+        rig.store.put(moved.key, rig.store.get(first.key))
+        rig.store.delete([first.key])
+
+        async def follow() -> None:
+            remote.adopt(newest)
+
+        remote.follow = follow
+        assert await read(rig) is not None
+        assert met(rig) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,7 @@ def test_missing_objects_are_named_with_what_can_be_done(
             report = scrub(rig, executor, depth)
             assert damages(report) == [(Damage.LOG_MISSING, 10), (Damage.META_MISSING, 20)]
             assert [finding.repairable for finding in report.findings] == [False, True]
+            assert [finding.offsets for finding in report.findings] == ["10 to 19", "20 to 29"]
             # Looking changes nothing, so it finds the same again.
             assert scrub(rig, executor, depth) == report
 
@@ -119,6 +121,21 @@ async def test_changed_bytes_are_found_by_checksum(tmp_path: Path) -> None:
             assert scrub(rig, executor, Depth.SIZES).findings == ()
             found = damages(scrub(rig, executor, Depth.CHECKSUMS))
             assert found == [(Damage.LOG_CORRUPT, 0), (Damage.META_CORRUPT, 30)]
+
+
+@asynchronous
+async def test_objects_without_a_checksum_in_the_store_are_counted_unless_they_are_read(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        entries = await archived(rig)
+        rig.memory.forget_checksum(entries[1].log_key)
+        rig.memory.damage(entries[1].log_key, lambda old: old[:-1] + bytes([old[-1] ^ 1]))
+        with ThreadPoolExecutor(4) as executor:
+            report = scrub(rig, executor, Depth.CHECKSUMS)
+            assert (report.findings, report.by_size_count) == ((), 1)
+            report = scrub(rig, executor, Depth.EVERYTHING)
+            assert (damages(report), report.by_size_count) == ([(Damage.LOG_CORRUPT, 10)], 0)
 
 
 @pytest.mark.parametrize("depth", [Depth.CHECKSUMS, Depth.EVERYTHING])
@@ -158,6 +175,33 @@ async def test_only_reading_finds_a_manifest_that_says_something_else(tmp_path: 
             assert scrub(rig, executor, Depth.CHECKSUMS).findings == ()
             report = scrub(rig, executor, Depth.EVERYTHING)
             assert damages(report) == [(Damage.FACTS, 10), (Damage.FACTS, 10)]
+
+
+@asynchronous
+async def test_lost_offsets_are_told_from_the_first_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a lost page are no gap: its segments are there."""
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
+    monkeypatch.setattr(manifest_store, "commit", small)
+    async with Rig(tmp_path) as rig:
+        await archived(rig, 9)
+        manifest = rig.manifest
+        assert manifest is not None
+        page = manifest.pages[0]
+        content = rig.store.get(page.key)
+        rig.store.delete([page.key])
+        with ThreadPoolExecutor(4) as executor:
+            (found,) = scrub(rig, executor, Depth.CHECKSUMS).findings
+            assert (found.damage, found.offsets) == (Damage.PAGE, "0 to 19")
+            rig.store.put(page.key, content)
+            segments = (*manifest.segments[:1], *manifest.segments[2:])
+            broken = replace(manifest, segments=segments)
+            rig.store.put(manifest_key(ID_PARTITION), broken.encode())
+            (found,) = scrub(rig, executor, Depth.CHECKSUMS).findings
+        lost = manifest.segments[1]
+        said = f"no segment has the offsets {lost.base_offset} to {lost.end_offset - 1}"
+        assert (found.damage, said in found.detail) == (Damage.MANIFEST, True), found
 
 
 @asynchronous

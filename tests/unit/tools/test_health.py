@@ -18,7 +18,11 @@ strandline_remote_copy_waiting_segments{topic="t",reason="queued"} 40
 strandline_remote_copy_waiting_segments{topic="t",reason="gap"} 0
 strandline_metadata_mirror_lag 0
 strandline_remote_deleted_objects_total{object="cluster"} 0
+strandline_cold_failures_total{reason="failed"} 7
 strandline_cold_failures_total{reason="corrupt"} 0
+strandline_cold_failures_total{reason="missing"} 0
+strandline_cold_failures_total{reason="archived"} 0
+strandline_cold_failures_total{reason="denied"} 0
 process_open_fds 26
 process_max_fds 20000
 kafka_network_requestmetrics_requestqueuetimems{request="Fetch",quantile="0.99"} 2
@@ -59,6 +63,9 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
             "what lies beside topics",
         ),
         ('strandline_cold_failures_total{reason="corrupt"}', "1", "reads of the archive"),
+        ('strandline_cold_failures_total{reason="missing"}', "1", "reads of the archive"),
+        ('strandline_cold_failures_total{reason="archived"}', "1", "reads of the archive"),
+        ('strandline_cold_failures_total{reason="denied"}', "1", "reads of the archive"),
         ("process_open_fds", "16001", "open files"),
         (
             'kafka_network_requestmetrics_requestqueuetimems{request="Fetch",quantile="0.99"}',
