@@ -54,8 +54,9 @@ from strandline.storage.remote.cluster_info import (
     create_cluster_info,
     load_cluster_info,
 )
+from strandline.storage.remote.conditional_writes import check_conditional_writes
 from strandline.storage.remote.keys import CLUSTER_KEY
-from strandline.storage.remote.object_store import ObjectStore, check_conditional_writes
+from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
 

@@ -19,6 +19,7 @@ from strandline.storage.errors import (
     PreconditionFailed,
 )
 from strandline.storage.remote import s3, s3_uploads
+from strandline.storage.remote.conditional_writes import Conditions, check_conditional_writes
 from strandline.storage.remote.direct_read import ReadsDirectly
 from strandline.storage.remote.object_store import (
     BucketMissing,
@@ -26,7 +27,6 @@ from strandline.storage.remote.object_store import (
     IfAbsent,
     IfMatches,
     ObjectStore,
-    check_conditional_writes,
     open_store,
 )
 from strandline.storage.remote.ranged_get import RangedGets, Refused
@@ -258,7 +258,7 @@ def test_of_many_who_swap_an_object_one_wins(store: ObjectStore) -> None:
 
 
 def test_conditions_are_known_to_be_kept(store: ObjectStore) -> None:
-    check_conditional_writes(store)
+    assert check_conditional_writes(store) is Conditions.AT_ONCE
     assert list(store.list("probe/")) == []
 
 
