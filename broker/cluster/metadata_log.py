@@ -57,6 +57,7 @@ from strandline.broker.cluster.metadata_history import (
 )
 from strandline.broker.cluster.records import ClusterCreated, MetadataRecord
 from strandline.storage.errors import (
+    AccessDenied,
     CorruptFile,
     ObjectNotFound,
     PreconditionFailed,
@@ -395,12 +396,12 @@ def _copy(source: ObjectStore, target: ObjectStore, key: str) -> None:
     check_document(content, key=key)
     try:
         target.put(key, content, condition=IfAbsent())
-    except (PreconditionFailed, StoreFull) as error:
+    except (PreconditionFailed, AccessDenied, StoreFull) as error:
         try:
             theirs = target.get(key)
         except ObjectNotFound:
-            # A store without room refuses before it looks what is there.
-            if isinstance(error, StoreFull):
+            # A store that takes no writes refuses before it looks what is there.
+            if not isinstance(error, PreconditionFailed):
                 raise error from None
             raise
         if theirs != content:
