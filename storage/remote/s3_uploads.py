@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         CompletedPartTypeDef,
         CompleteMultipartUploadRequestTypeDef,
         CreateMultipartUploadRequestTypeDef,
+        ListMultipartUploadsOutputTypeDef,
         MultipartUploadTypeDef,
         PutObjectRequestTypeDef,
     )
@@ -334,20 +335,33 @@ class S3Uploads:
                 prefix,
                 "list_uploads",
                 lambda _, key=key_marker, upload=upload_marker: (  # type: ignore[misc]
-                    self._access.client().list_multipart_uploads(
-                        Bucket=self._access.bucket,
-                        Prefix=self._access.full_key(prefix),
-                        KeyMarker=key,
-                        UploadIdMarker=upload,
-                    )
+                    self._page_of_uploads(prefix, key, upload)
                 ),
             )
+            if page is None:
+                return
             yield from page.get("Uploads", [])
             key_marker = page.get("NextKeyMarker", "")
             upload_marker = page.get("NextUploadIdMarker", "")
             # A server that says there is more, and not where, would be asked the same for ever.
             if not page.get("IsTruncated") or not key_marker:
                 return
+
+    def _page_of_uploads(
+        self, prefix: str, key_marker: str, upload_marker: str
+    ) -> ListMultipartUploadsOutputTypeDef | None:
+        """Raises whatever the SDK does; None where the server says that there is no such thing."""
+        client = self._access.client()
+        try:
+            return client.list_multipart_uploads(
+                Bucket=self._access.bucket,
+                Prefix=self._access.full_key(prefix),
+                KeyMarker=key_marker,
+                UploadIdMarker=upload_marker,
+            )
+        except client.exceptions.NoSuchUpload:
+            # S3 gives an empty list; rclone says this of a bucket without any.
+            return None
 
     def _count_written(self, size_bytes: int) -> None:
         with self._lock:

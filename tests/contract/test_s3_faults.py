@@ -528,6 +528,17 @@ def test_a_server_that_keeps_conditions_one_at_a_time_is_told_by_a_race(
     assert list(direct.list("probe/")) == []
 
 
+def test_a_server_that_knows_no_such_upload_has_none(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    """rclone says so of a bucket without any; the deletion of a topic waited for it for ever."""
+    fault_proxy.add(
+        Rule(action=Action.STATUS, path=r"\?.*uploads", status=404, code="NoSuchUpload", times=-1)
+    )
+    assert store.abort_uploads("topics/", older_than_ms=0) == 0
+    assert list(store.usage.unfinished_uploads()) == []
+
+
 def test_missing_credentials_are_denied_access(
     s3_bucket: S3Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
