@@ -87,6 +87,18 @@ test-localstack: $(DEV) ## the object store's contract over LocalStack (no docke
 test-machines: ## demo and test in bare roots of Debian 12, 13 and testing, as root (MACHINES=debian-13 COMMANDS=demo)
 	@MACHINES="$(MACHINES)" COMMANDS="$(COMMANDS)" scripts/test-machines
 
+# What stands for "these versions of the S3 servers are built".
+S3_SERVERS := bench-data/s3-servers/.installed
+
+$(S3_SERVERS): requirements/s3-servers.txt
+	@scripts/s3-servers $(@D)
+	@touch $@
+
+.PHONY: test-stores
+test-stores: $(DEV) $(S3_SERVERS) ## the contract, and the way from produce to restore, over MinIO, versitygw and rclone (needs Go)
+	STRANDLINE_TEST_S3_SERVERS=$(dir $(S3_SERVERS)) $(PYTEST) -k "minio or versitygw or rclone" \
+		tests/contract tests/tiers/check_stores.py --durations=5
+
 .PHONY: compat
 compat: $(DEV) ## the test suites of kafka-python, librdkafka and others (SUITES=folder) against our broker; writes docs/compatibility.md
 	@$(PY) -m tests.compat.suites --write-page $(if $(SUITES),--sources $(SUITES)) $(COMPAT_ARGS)

@@ -183,10 +183,12 @@ class Broker:
         await self.follow(image)  # 7
         await self._make_services()
         self._started = True
-        if self._tiering is not None and self._claim is not None and self._claim.is_ours:
-            from strandline.broker.archive_upkeep import start_tiering
+        if self._tiering is not None and self._claim is not None:
+            self._tiering.note_probe(self._claim.refusal)
+            if self._claim.is_ours:
+                from strandline.broker.archive_upkeep import start_tiering
 
-            await start_tiering(self._tiering, self._metadata_log, self._workers)
+                await start_tiering(self._tiering, self._metadata_log, self._workers)
 
     async def _read_last_time(self) -> None:
         """What is deleted by age goes by this, and not by a clock that is wrong at the start."""
@@ -448,6 +450,7 @@ class Broker:
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
             deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
+            conditions=lambda: None if self._claim is None else self._claim.conditions,
             store_requests=lambda: store_requests(self._store),
             remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,

@@ -23,6 +23,10 @@ Nothing is written before the claim. A folder that is empty, and held this broke
 is not claimed: its volume is not mounted, most likely (`archive_mark.py`). A bucket that cannot be
 asked at the start is asked again later, so that a broker starts, and serves what is on its disk,
 while the store is away.
+
+A store that takes no writes (rights to read alone, or no room) says whose archive it holds all the
+same. Then what is archived is served, nothing is copied, and the claim goes on asking until a write
+is taken.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ from strandline.broker.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_STAR
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import STOP_AFTER_GROUPS, STOP_AFTER_MARK, crash_point
 from strandline.storage.errors import (
+    AccessDenied,
     DiskError,
     RecordsRejected,
     StorageError,
@@ -58,11 +63,13 @@ from strandline.storage.remote.cluster_info import (
     create_cluster_info,
     load_cluster_info,
 )
+from strandline.storage.remote.conditional_writes import Conditions, check_conditional_writes
 from strandline.storage.remote.keys import CLUSTER_KEY
-from strandline.storage.remote.object_store import ObjectStore, check_conditional_writes
+from strandline.storage.remote.object_store import ObjectStore
 from strandline.storage.shared_future import result_of
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.failures import RetryPolicy, RetryState
+from strandline.storage.values import dataclass
 
 if TYPE_CHECKING:
     from strandline.storage.tiering.manager import TieringManager
@@ -79,6 +86,19 @@ STOP_S = 3.0
 STOP_READ_S = 1.0
 # Costs no request while nothing has changed; what is not mirrored is lost with the machine.
 MIRROR_CHECK_S = 0.5
+
+
+_AWAY = "remote tier cannot be reached; archived records wait until it can"
+_UNREADABLE = "remote tier forbids this broker to read; archived records wait until it may"
+_FORBIDDEN = (
+    "writing to the remote tier is forbidden: what is archived is served, nothing is copied; it is"
+    " tried again"
+)
+_FULL = "remote tier has no room: what is archived is served, nothing is copied; it is tried again"
+_FORBIDDEN_NEW = (
+    "writing to the remote tier is forbidden: no archive can be begun there; it is tried again"
+)
+_FULL_NEW = "remote tier has no room to begin an archive in; it is tried again"
 
 
 class WrongArchive(StrandlineError):
@@ -104,17 +124,27 @@ class ArchiveClaim:
         self._is_ours = False
         # How often cluster.json was gone, though it had been there.
         self.deleted_count = 0
+        # Why the store took no write when it was last asked to; None: it took it, or was not asked.
+        self.refusal: TierError | None = None
+        # Known once it has taken writes.
+        self.conditions: Conditions | None = None
         # What the store was asked and has not answered yet, though nobody may wait for it.
-        self._asking: asyncio.Future[ClusterInfo] | None = None
-        # Why the archive could not be claimed so far, as far as it was logged.
-        self._noted_kind = ""
+        self._asking: asyncio.Future[_Answer] | None = None
+        # What was logged last of a claim that is not whole.
+        self._noted = ""
 
     @property
     def is_ours(self) -> bool:
+        """Whether the archive is this cluster's; it may be one that takes no writes."""
         return self._is_ours
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is nothing left to ask for."""
+        return self._is_ours and self.refusal is None
+
     async def attempt(self, *, wait_s: float | None = None) -> bool:
-        """Whether it is ours from now on; False if the store cannot be asked now.
+        """Whether it is known to be ours; False if the store cannot be asked now.
 
         After `wait_s` it is not waited for any more; None waits as long as the store does. The
         question stands meanwhile: the next attempt has its answer, and does not ask anew.
@@ -132,20 +162,22 @@ class ArchiveClaim:
         asking = self._asking
         try:
             async with asyncio.timeout(wait_s):
-                theirs = await result_of(asking)
+                answer = await result_of(asking)
         except TimeoutError:
-            self._note_failure(TierUnavailable("cluster.json", "put", f"no answer in {wait_s} s"))
-            return False
+            self._note(_AWAY, TierUnavailable(CLUSTER_KEY, "put", f"no answer in {wait_s} s"))
+            return self._is_ours
         except (DiskError, TierError) as error:
-            self._note_failure(error)
-            return False
+            self._note(_UNREADABLE if isinstance(error, AccessDenied) else _AWAY, error)
+            return self._is_ours
         finally:
             # Whatever the answer was: who asks again is not given an old one.
             if asking.done():
                 self._asking = None
-        self._check_owner(theirs)
-        self._is_ours = True
-        return True
+        if answer.info is not None:
+            self._check_owner(answer.info)
+            self._is_ours = True
+        self._note_writes(answer)
+        return self._is_ours
 
     async def look(self) -> None:
         """Whether it still is ours; a cluster.json that was deleted is written again.
@@ -173,41 +205,54 @@ class ArchiveClaim:
                 "`strandline restore`"
             )
 
-    async def wait(self) -> None:
-        """Asks until the answer is known. Raises WrongArchive, InvalidConfig."""
-        wait_s = CLAIM_RETRY_S
-        while not self._is_ours:
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, CLAIM_RETRY_S_MAX)
-            await self.attempt()
+    def _note_writes(self, answer: _Answer) -> None:
+        before, self.refusal = self.refusal, answer.refusal
+        self.conditions = answer.conditions or self.conditions
+        if answer.refusal is not None:
+            forbidden, full = (_FORBIDDEN, _FULL) if self._is_ours else (_FORBIDDEN_NEW, _FULL_NEW)
+            is_full = isinstance(answer.refusal, StoreFull)
+            self._note(full if is_full else forbidden, answer.refusal)
+        elif before is not None:
+            self._noted = ""
+            log.info("remote tier takes writes again", extra={"fields": {"url": self._store.url}})
 
-    def _note_failure(self, error: StorageError) -> None:
-        """Says why the archive is not used yet, once per kind of reason."""
-        kind = type(error).__name__
-        event = "remote tier cannot be reached; archived records wait until it can"
-        if isinstance(error, StoreFull):
-            event = "remote tier has no room to begin an archive in; it is tried again"
+    def _note(self, event: str, error: StorageError) -> None:
+        """Says why the archive is not used as it should, once per kind of reason."""
+        noted = f"{event} {type(error).__name__}"
+        # Of a store that goes away once it is known whose archive it holds, others tell.
+        is_told = noted == self._noted or (event == _AWAY and self._is_ours)
         log.log(
-            logging.DEBUG if kind == self._noted_kind else logging.WARNING,
+            logging.DEBUG if is_told else logging.WARNING,
             event,
             extra={"fields": {"url": self._store.url, "error": str(error)}},
         )
-        self._noted_kind = kind
+        self._noted = noted
 
 
-def _note_failure(asking: asyncio.Future[ClusterInfo]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What a store says: whose archive it holds (`info`, None: nobody's), and why it takes no write
+    (`refusal`, None: it took some, and keeps `conditions`).
+    """
+
+    info: ClusterInfo | None
+    refusal: TierError | None = None
+    conditions: Conditions | None = None
+
+
+def _note_failure(asking: asyncio.Future[_Answer]) -> None:
     if not asking.cancelled():
         asking.exception()
 
 
-def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> ClusterInfo:
+def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> _Answer:
     """Whose archive it is, ours if it was nobody's; blocks.
 
         1 an archive that was there before is there   2 the store keeps conditions
         3 cluster.json                                4 this disk remembers the archive
 
     Before 1 nothing is written there: it may be the mount point of a volume that is not mounted. A
-    store without room cannot be asked 2; one that has a 3 was asked by who wrote that.
+    store that takes no writes cannot be asked 2; one that has a 3 was asked by who wrote that.
     Raises InvalidConfig if the store cannot keep manifests safe, TierError if it cannot be asked,
     DiskError if this disk cannot say what it remembers.
     """
@@ -219,16 +264,14 @@ def _claim(store: ObjectStore, ours: ClusterInfo, mark: ArchiveMark | None) -> C
             f" To begin a new archive there, remove {mark.path}",
         )
     try:
-        check_conditional_writes(store)  # 2
-        found = _found_or_created(store, ours)  # 3
-    except StoreFull:
-        begun = load_cluster_info(store)
-        if begun is None:
-            raise
-        found = begun
-    if mark is not None and found.cluster_id == ours.cluster_id:
+        conditions = check_conditional_writes(store)  # 2
+        answer = _Answer(info=_found_or_created(store, ours), conditions=conditions)  # 3
+    except (AccessDenied, StoreFull) as refusal:
+        answer = _Answer(info=load_cluster_info(store), refusal=refusal)
+    found = answer.info
+    if mark is not None and found is not None and found.cluster_id == ours.cluster_id:
         mark.set()  # 4
-    return found
+    return answer
 
 
 def _found_or_created(store: ObjectStore, ours: ClusterInfo) -> ClusterInfo:
@@ -429,9 +472,18 @@ class ArchiveUpkeep:
     async def tier_forever(self) -> None:
         """Runs the tiering once the archive is known to be ours."""
         if not self._claim.is_ours:
-            await self._claim.wait()
+            await self._ask_until(lambda: self._claim.is_ours)
             await start_tiering(self._tiering, self._metadata_log, self._workers)
-        await self._tiering.run()
+        await side_by_side(self._tiering.run(), self._ask_until(lambda: self._claim.is_whole))
+
+    async def _ask_until(self, is_enough: Callable[[], bool]) -> None:
+        """Claims the archive again and again. Raises WrongArchive, InvalidConfig."""
+        wait_s = CLAIM_RETRY_S
+        while not is_enough():
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, CLAIM_RETRY_S_MAX)
+            await self._claim.attempt()
+            self._tiering.note_probe(self._claim.refusal)
 
 
 def _note_untold(error: Exception) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ministack import ServerProcess
 from tests.support.ministack import ministack as ministack_server
+from tests.support.s3_servers import s3_server
 
 # How long an example takes says something about the machine only.
 settings.register_profile(
@@ -30,10 +32,14 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import Scheduling
 
+# Starts the S3 server of that name, or gives the one that runs.
+StartServer = Callable[[str], ServerProcess]
+
 # Emulators want credentials and do not check them; without these, boto3 would look for real ones.
 TEST_ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
+    # Some servers want eight characters.
+    "AWS_SECRET_ACCESS_KEY": "test-secret",
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_CONFIG_FILE": os.devnull,
     "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
@@ -100,6 +106,20 @@ def ministack(
     log_path = tmp_path_factory.mktemp("ministack") / "ministack.log"
     with ministack_server(log_path) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def start_server(
+    tmp_path_factory: pytest.TempPathFactory, s3_credentials: None
+) -> Iterator[StartServer]:
+    """`start_server("minio")`: one of `s3_servers.py`, for the whole run."""
+    with contextlib.ExitStack() as running:
+
+        @functools.cache
+        def start(name: str) -> ServerProcess:
+            return running.enter_context(s3_server(name, tmp_path_factory.mktemp(name)))
+
+        yield start
 
 
 @functools.cache

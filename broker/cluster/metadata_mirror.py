@@ -33,6 +33,7 @@ from strandline.broker.cluster.metadata_history import (
     read_history,
 )
 from strandline.storage.errors import (
+    AccessDenied,
     CorruptFile,
     ObjectCorrupt,
     ObjectNotFound,
@@ -203,7 +204,7 @@ class MetadataMirror:
         check_document(content, key=key)
         try:
             self._mirror.put(key, content, condition=IfAbsent())
-        except (PreconditionFailed, StoreFull) as error:
+        except (PreconditionFailed, AccessDenied, StoreFull) as error:
             self._replace_damaged(key, content, error)
         self.version = max(self.version, _index(key)) if self.version >= 0 else -1
         return True
@@ -215,7 +216,7 @@ class MetadataMirror:
                 return
             etag = self._mirror.head(key).etag
         except ObjectNotFound:
-            # A store without room refuses before it looks what is there.
+            # A store that takes no writes refuses before it looks what is there.
             raise error from None
         log.warning("damaged metadata are replaced", extra={"fields": {"key": key}})
         self._mirror.put(key, content, condition=IfMatches(etag))

@@ -170,6 +170,20 @@ TIERS = (
     ),
     _family("strandline_remote_up", _G, "1 if the object store answers, 0 if it is away."),
     _family(
+        "strandline_remote_writes_refused_seconds",
+        _G,
+        "For how long the object store has taken no write at all, with the kind of error"
+        " (`AccessDenied`: it is forbidden, `StoreFull`: there is no room); there only while it is"
+        " so, from a start on.",
+        ("error",),
+    ),
+    _family(
+        "strandline_remote_conditions_atomic",
+        _G,
+        "0 if of several conditional writes at once more than one was done, when the broker"
+        " started: the archive is safe with this broker alone. 1 if just one was.",
+    ),
+    _family(
         "strandline_remote_archive_owned",
         _G,
         "1 if the archive is this broker's to change; 0 until that is known, and from when another"

@@ -20,6 +20,7 @@ from strandline.storage.metrics import MetricRegistry
 from strandline.storage.values import dataclass, field
 
 if TYPE_CHECKING:
+    from strandline.storage.remote.conditional_writes import Conditions
     from strandline.storage.remote.reader import ColdReader
     from strandline.storage.tiering.manager import TieringManager
 
@@ -44,6 +45,7 @@ class Sources:
     cold_pace: ColdPace | None = None
     mirror_lag: Callable[[], int] = lambda: 0
     deleted_counts: Callable[[], Mapping[str, int]] = dict
+    conditions: Callable[[], Conditions | None] = lambda: None
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None

@@ -83,6 +83,16 @@ def tier_rows(
             ],
         )
     yield single("strandline_remote_up", int(sources.tiering.store_is_up))
+    refusal = sources.tiering.write_refusal
+    refused = [] if refusal is None else [(now_s - refusal.since_s, refusal.kind)]
+    yield row_of(
+        "strandline_remote_writes_refused_seconds",
+        [Sample(round(for_s, 3), (kind,)) for for_s, kind in refused],
+    )
+    conditions = sources.conditions()
+    if conditions is not None:
+        # The module of the remote tier is loaded then.
+        yield single("strandline_remote_conditions_atomic", int(conditions.name == "AT_ONCE"))
     yield single("strandline_remote_archive_owned", int(sources.tiering.archive_is_ours))
     yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
     yield row_of(

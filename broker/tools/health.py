@@ -33,6 +33,12 @@ UNREADABLE = {
     "denied": "a refusal (403)",
 }
 
+# Why nothing can be written to the archive, by the kind of error.
+REFUSED = {
+    "AccessDenied": "writing is forbidden: the credentials, or the bucket's policy",
+    "StoreFull": "there is no room",
+}
+
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\(.)")
@@ -173,11 +179,15 @@ def _archive(page: Page) -> Iterator[Check]:
         figure="answers" if is_up else "away",
         trouble="" if is_up else "it does not answer: nothing is archived, and nothing freed",
     )
+    writes = _writes(page)
+    yield writes
     is_owned = page.value("strandline_remote_archive_owned", 1.0) == 1
+    # Whose it is shows where this broker writes: as long as it cannot, that is the trouble.
+    is_fine = is_owned or bool(writes.trouble)
     yield Check(
         what="owns the archive",
         figure="yes" if is_owned else "no",
-        trouble="" if is_owned else "another broker does, or it is not known yet; see the log",
+        trouble="" if is_fine else "another broker does, or it is not known yet; see the log",
     )
     for what, name in (
         ("archiving", "strandline_remote_copy_failing_seconds"),
@@ -227,6 +237,20 @@ def _deleted(page: Page) -> Check:
     return Check(what="what lies beside topics", figure=figure, trouble=trouble)
 
 
+def _writes(page: Page) -> Check:
+    """Whether the store takes writes at all, and how safe they are beside another broker's."""
+    refused = page.all("strandline_remote_writes_refused_seconds")
+    if refused:
+        kind = refused[0].labels.get("error", "")
+        why = f"{REFUSED.get(kind, kind)}; what is archived is served, nothing is copied"
+        trouble = f"for {refused[0].value:,.0f} s {why}"
+        return Check(what="writes to the archive", figure="refused", trouble=trouble)
+    is_safe = page.value("strandline_remote_conditions_atomic", 1.0) == 1
+    # One broker is safe there: that is said, and is nothing to wake anybody for.
+    figure = "taken" if is_safe else "taken, safe with this broker alone; see the log of its start"
+    return Check(what="writes to the archive", figure=figure)
+
+
 def _stuck(page: Page) -> Check:
     """Segments that wait for somebody to do something; the others wait for their turn."""
     waiting = page.all("strandline_remote_copy_waiting_segments")
@@ -243,9 +267,10 @@ def _failing_text(failing: Sequence[Sample]) -> str:
     longest = max(failing, key=lambda sample: sample.value)
     labels = longest.labels
     others = f" (and {len(failing) - 1:,} more)" if len(failing) > 1 else ""
+    kind = labels.get("error", "")
+    why = f"{kind} ({REFUSED[kind]})" if kind in REFUSED else kind
     return (
-        f"{labels.get('topic')}-{labels.get('partition')}{others} for"
-        f" {longest.value:,.0f} s: {labels.get('error')}"
+        f"{labels.get('topic')}-{labels.get('partition')}{others} for {longest.value:,.0f} s: {why}"
     )
 
 

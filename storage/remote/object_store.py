@@ -22,7 +22,6 @@ key is ever used twice, and why what must change in place (manifests) changes by
 
 from __future__ import annotations
 
-import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
@@ -32,18 +31,9 @@ from urllib.parse import unquote, urlsplit
 
 from strandline.storage import crc32c
 from strandline.storage.clock import Clock, SystemClock
-from strandline.storage.errors import (
-    DiskError,
-    InvalidConfig,
-    PreconditionFailed,
-    TierError,
-    TierUnavailable,
-)
+from strandline.storage.errors import DiskError, InvalidConfig, TierUnavailable
 from strandline.storage.model import Buffer, TimestampMs
-from strandline.storage.remote.keys import PROBE_PREFIX
 from strandline.storage.values import dataclass
-
-log = logging.getLogger(__name__)
 
 # S3's own bound; ours are a fifth of it.
 KEY_BYTES_MAX = 1024
@@ -274,33 +264,6 @@ def checksum(body: Buffer) -> int:
 def new_write_id() -> str:
     """Identifies one `put` among all: a lost answer is recognised by it."""
     return uuid.uuid4().hex
-
-
-def check_conditional_writes(store: ObjectStore) -> None:
-    """Raises InvalidConfig if the store writes although a condition does not hold.
-
-    Some servers ignore conditions without a word, and two brokers on one of those would overwrite
-    each other's manifests. Three small requests, with a key that is deleted again. If that fails
-    the answer is the same, and the search for orphans deletes it.
-    """
-    key = f"{PROBE_PREFIX}{new_write_id()}"
-    store.put(key, b"first", condition=IfAbsent())
-    try:
-        store.put(key, b"second", condition=IfAbsent())
-    except PreconditionFailed:
-        return
-    finally:
-        try:
-            store.delete([key])
-        except TierError as error:
-            log.info(
-                "the object that tried the store out is deleted later",
-                extra={"fields": {"key": key, "reason": str(error)}},
-            )
-    raise InvalidConfig(
-        f"the server behind {store.url} ignores If-None-Match: it overwrote an object that it was "
-        "told to create. Manifests would not be safe there; use a server with conditional writes"
-    )
 
 
 def open_store(

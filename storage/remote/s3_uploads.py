@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         CompletedPartTypeDef,
         CompleteMultipartUploadRequestTypeDef,
         CreateMultipartUploadRequestTypeDef,
+        ListMultipartUploadsOutputTypeDef,
         MultipartUploadTypeDef,
         PutObjectRequestTypeDef,
     )
@@ -345,14 +346,11 @@ class S3Uploads:
                 prefix,
                 "list_uploads",
                 lambda _, key=key_marker, upload=upload_marker: (  # type: ignore[misc]
-                    self._access.client().list_multipart_uploads(
-                        Bucket=self._access.bucket,
-                        Prefix=self._access.full_key(prefix),
-                        KeyMarker=key,
-                        UploadIdMarker=upload,
-                    )
+                    self._page_of_uploads(prefix, key, upload)
                 ),
             )
+            if page is None:
+                return
             for found in page.get("Uploads", []):
                 check_listed(found, "Key", "UploadId", operation="list_uploads", prefix=prefix)
                 yield found
@@ -361,6 +359,22 @@ class S3Uploads:
             # A server that says there is more, and not where, would be asked the same for ever.
             if not page.get("IsTruncated") or not key_marker:
                 return
+
+    def _page_of_uploads(
+        self, prefix: str, key_marker: str, upload_marker: str
+    ) -> ListMultipartUploadsOutputTypeDef | None:
+        """Raises whatever the SDK does; None where the server says that there is no such thing."""
+        client = self._access.client()
+        try:
+            return client.list_multipart_uploads(
+                Bucket=self._access.bucket,
+                Prefix=self._access.full_key(prefix),
+                KeyMarker=key_marker,
+                UploadIdMarker=upload_marker,
+            )
+        except client.exceptions.NoSuchUpload:
+            # S3 gives an empty list; rclone says this of a bucket without any.
+            return None
 
     def _count_written(self, size_bytes: int) -> None:
         with self._lock:

@@ -86,6 +86,7 @@ class CopySteps:
             self._owner.remote.fenced
             or self._owner.is_detached
             or not self._owner.remote.ownership.is_ours
+            or not self._tools.health.takes_writes
         ):
             return False
         await self._move_remote_log_start()  # 1

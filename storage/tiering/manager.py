@@ -24,7 +24,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StorageError, TierUnavailable
+from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.local.cleaner_process import CleanerProcess
 from strandline.storage.metrics import MetricRegistry
 from strandline.storage.model import Epoch, TimestampMs, TopicId, TopicIdPartition, TopicPartition
@@ -35,6 +35,7 @@ from strandline.storage.remote.topic_info import TopicInfo, list_topics
 from strandline.storage.side_by_side import side_by_side
 from strandline.storage.tiering.change_reader import News
 from strandline.storage.tiering.departures import Departures
+from strandline.storage.tiering.failures import FailureInfo
 from strandline.storage.tiering.housekeeping import Housekeeping
 from strandline.storage.tiering.inspector import SegmentInspector
 from strandline.storage.tiering.ownership import Ownership
@@ -272,6 +273,11 @@ class TieringManager:
         """The archive is another broker's: it is read, and neither changed nor relied upon."""
         self._ownership.lose(reason)
 
+    def note_probe(self, refusal: TierError | None) -> None:
+        """Whether the store takes writes at all, or why not: then it is read, and nobody copies."""
+        if self._health.note_probe(refusal):
+            self._add_all()
+
     @property
     def is_unclaimed(self) -> bool:
         """Whether nobody knows yet whose the archive is."""
@@ -467,6 +473,11 @@ class TieringManager:
     def store_is_up(self) -> bool:
         """Whether the object store answered last."""
         return self._health.is_up
+
+    @property
+    def write_refusal(self) -> FailureInfo | None:
+        """Why nothing can be written to the store; None if it takes writes."""
+        return self._health.write_refusal
 
     def __repr__(self) -> str:
         return (

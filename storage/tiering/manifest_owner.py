@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 
 from strandline.storage.crash_points import GIVE_BACK_AFTER_RESTART, crash_point
-from strandline.storage.errors import CorruptFile
+from strandline.storage.errors import AccessDenied, CorruptFile, StoreFull
 from strandline.storage.local import set_aside, unknown_past
 from strandline.storage.model import Epoch, TopicIdPartition
 from strandline.storage.remote import manifest_store
@@ -170,12 +170,13 @@ class ManifestOwner:
             raise
 
     def _must_hold_off(self, stored: StoredManifest) -> bool:
-        """Whether this disk may not go on by this manifest, which may be another broker's.
+        """Whether this disk may not go on by this manifest.
 
-        It is read by it then, as far as that is safe, and the next load asks again.
+        It may be another broker's, or cannot be claimed where no write is taken. It is read by it
+        then, as far as that is safe, and the next load asks again.
         """
         ownership = self.remote.ownership
-        if ownership.is_ours:
+        if ownership.is_ours and self._tools.health.takes_writes:
             return False
         if self._must_claim(stored.manifest) or self._is_behind(stored.manifest):
             self._only_read(stored)
@@ -197,9 +198,15 @@ class ManifestOwner:
         """The manifest under this broker's epoch, if it has to be; else as it is."""
         if stored is None or not self._must_claim(stored.manifest):
             return stored
-        return await self._tools.run(
-            partial(manifest_store.commit, self._tools.store, stored, self.owned(stored.manifest))
-        )
+        claimed = self.owned(stored.manifest)
+        try:
+            return await self._tools.run(
+                partial(manifest_store.commit, self._tools.store, stored, claimed)
+            )
+        except (AccessDenied, StoreFull):
+            # What cannot be written is no reason not to read.
+            self._only_read(stored)
+            raise
 
     def _has_own_past(self, manifest: Manifest) -> bool:
         """Whether this disk took records under offsets that the archive has others of."""
@@ -216,7 +223,8 @@ class ManifestOwner:
         If it turned out to be another broker's, nobody begins to write now.
         """
         is_behind = self._is_behind(stored.manifest)
-        self.log.is_restarting = is_behind or self.remote.ownership.is_lost
+        is_lost = self.remote.ownership.is_lost
+        self.log.is_restarting = is_behind or is_lost or self._is_giving_back
         self.in_doubt = True
         if is_behind:
             return

@@ -194,6 +194,8 @@ class PartitionTiering:
             more = await self._guard(self._copying, counters.copy_errors, self._copies.step)
         if owner.may_change and self._deleting.may_try:
             more |= await self._guard(self._deleting, counters.delete_errors, self._expiration.step)
+        if not self._tools.health.takes_writes:
+            return more
         may_merge = owner.may_change and self._merging.may_try
         if may_merge and (not more or self._merges.is_crowded):
             more |= await self._guard(self._merging, counters.copy_errors, self._merges.step)

@@ -1,4 +1,4 @@
-"""Whether the object store answers, known once for all partitions.
+"""Whether the object store answers, and takes writes, known once for all partitions.
 
     up ── a request ends in TierUnavailable ──► down ── a probe is answered ──► up, all are woken
                                                   └── a probe fails: wait 0.5, 1, 2 ... 5 s
@@ -8,7 +8,8 @@ all of them. So an outage costs little however many partitions there are, is log
 within seconds of the store's return.
 
 Only TierUnavailable means down. Somebody who refuses us (403) is there, and what is refused is a
-matter of the partition that asked.
+matter of the partition that asked: but for the probe of the start, which speaks for all of them.
+While its write is refused the archive is read, and nobody copies; whoever probes says when it ends.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import logging
 from concurrent.futures import Executor
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StorageError, TierUnavailable
+from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.remote.object_store import ObjectStore
+from strandline.storage.tiering.failures import FailureInfo
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +41,30 @@ class StoreHealth:
         self._down_since_s: float | None = None
         self._kind = ""
         self.reason = ""
+        # Why the store takes no writes, and since when; None: it does, as far as is known.
+        self.write_refusal: FailureInfo | None = None
 
     @property
     def is_up(self) -> bool:
         return self._down_since_s is None
+
+    @property
+    def takes_writes(self) -> bool:
+        return self.write_refusal is None
+
+    def note_probe(self, refusal: TierError | None) -> bool:
+        """What became of a write that speaks for all; whether writes are taken from now on."""
+        before = self.write_refusal
+        if refusal is None:
+            self.write_refusal = None
+            return before is not None
+        self.write_refusal = FailureInfo(
+            reason=str(refusal),
+            kind=type(refusal).__name__,
+            attempts=1 if before is None else before.attempts + 1,
+            since_s=self._clock.monotonic_s() if before is None else before.since_s,
+        )
+        return False
 
     def failed(self, error: TierUnavailable) -> None:
         """A request found the store away; says so if that is new."""

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.storage.remote.memory import MemoryStore
 from strandline.storage.remote.object_store import ObjectStore, open_store
-from tests.conftest import S3Bucket, make_bucket
+from tests.conftest import S3Bucket, StartServer, make_bucket
 from tests.contract.stores import (
     ENDPOINT,
     ENDPOINT_VARIABLE,
@@ -24,6 +24,7 @@ from tests.contract.stores import (
 )
 from tests.support.ministack import ServerProcess
 from tests.support.ports import ReservedPort
+from tests.support.s3_servers import SERVERS
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +72,9 @@ def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store
 def _endpoint_url(kind: str, request: pytest.FixtureRequest) -> str:
     if kind == ENDPOINT:
         return os.environ[ENDPOINT_VARIABLE]
+    if kind in SERVERS:
+        start_server: StartServer = request.getfixturevalue("start_server")
+        return start_server(kind).endpoint_url
     name = {MINISTACK: "ministack", MOTO: "moto_server"}[kind]
     server: ServerProcess = request.getfixturevalue(name)
     return server.endpoint_url

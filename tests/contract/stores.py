@@ -4,6 +4,8 @@ memory      the fake of our own tests
 file        a folder
 ministack   S3 over HTTP, MiniStack in memory mode
 moto        S3 over HTTP, moto's server: a second opinion
+minio, versitygw, rclone
+            what `make test-stores` built; only if $STRANDLINE_TEST_S3_SERVERS says where
 endpoint    whatever $STRANDLINE_TEST_S3_ENDPOINT names, for instance LocalStack; only if set
 """
 
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.remote.object_store import ObjectStore
+from tests.support.s3_servers import FOLDER_VARIABLE, SERVERS
 
 MEMORY = "memory"
 FILE = "file"
@@ -28,6 +31,7 @@ ENDPOINT_VARIABLE = "STRANDLINE_TEST_S3_ENDPOINT"
 def store_kinds() -> list[str]:
     """The kinds to run over on this machine."""
     kinds = [MEMORY, FILE, MINISTACK, MOTO]
+    kinds += SERVERS if os.environ.get(FOLDER_VARIABLE) else ()
     return [*kinds, ENDPOINT] if os.environ.get(ENDPOINT_VARIABLE) else kinds
 
 

@@ -17,8 +17,10 @@ from strandline.storage.errors import (
     ObjectCorrupt,
     ObjectNotFound,
     PreconditionFailed,
+    TierError,
 )
 from strandline.storage.remote import s3, s3_uploads
+from strandline.storage.remote.conditional_writes import Conditions, check_conditional_writes
 from strandline.storage.remote.direct_read import ReadsDirectly
 from strandline.storage.remote.object_store import (
     BucketMissing,
@@ -26,12 +28,12 @@ from strandline.storage.remote.object_store import (
     IfAbsent,
     IfMatches,
     ObjectStore,
-    check_conditional_writes,
     open_store,
 )
 from strandline.storage.remote.ranged_get import RangedGets, Refused
 from strandline.storage.remote.s3_uploads import SINGLE_PUT_BYTES_MAX
 from tests.contract.stores import FILE, MEMORY, StoreUnderTest
+from tests.support.s3_servers import SERVERS
 
 RACERS = 8
 LONG_TOPIC_KEY = f"topics/{'t' * 249}-00000000-0000-4000-8000-000000000001/0/manifest.json"
@@ -258,7 +260,7 @@ def test_of_many_who_swap_an_object_one_wins(store: ObjectStore) -> None:
 
 
 def test_conditions_are_known_to_be_kept(store: ObjectStore) -> None:
-    check_conditional_writes(store)
+    assert check_conditional_writes(store) is Conditions.AT_ONCE
     assert list(store.list("probe/")) == []
 
 
@@ -393,7 +395,13 @@ def test_folders_are_those_directly_below(store: ObjectStore) -> None:
     assert list(store.list_folders("topics/")) == ["b"]
 
 
-def test_the_longest_topic_name_makes_a_good_key(store: ObjectStore) -> None:
+def test_the_longest_topic_name_makes_a_good_key(under_test: StoreUnderTest) -> None:
+    store = under_test.store
+    if under_test.kind in SERVERS:
+        # They keep an object as a file of its name, and a file's name has 255 bytes at most.
+        with pytest.raises(TierError):
+            store.put(LONG_TOPIC_KEY, b"zero")
+        return
     other = LONG_TOPIC_KEY.replace("/0/", "/1/")
     store.put(LONG_TOPIC_KEY, b"zero")
     store.put(other, b"one")

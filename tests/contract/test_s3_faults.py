@@ -28,6 +28,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote import s3_uploads
+from strandline.storage.remote.conditional_writes import Conditions, check_conditional_writes
 from strandline.storage.remote.keys import topic_key
 from strandline.storage.remote.object_store import (
     BucketMissing,
@@ -35,11 +36,7 @@ from strandline.storage.remote.object_store import (
     FileBody,
     IfAbsent,
     IfMatches,
-    ObjectInfo,
     ObjectStore,
-    PutBody,
-    PutCondition,
-    check_conditional_writes,
     checksum,
     open_store,
 )
@@ -538,19 +535,36 @@ def test_an_object_in_cold_storage_is_archived_not_missing_and_not_denied(
     took_s(lambda: store.get("a", start=0, end=10), ObjectArchived)
 
 
+@pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
 def test_a_server_that_ignores_conditions_is_refused(
-    direct: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy, header: str
 ) -> None:
-    real_put = direct.put
-
-    def put_anyway(key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
-        del condition
-        return real_put(key, body)
-
-    monkeypatch.setattr(direct, "put", put_anyway)
-    with pytest.raises(InvalidConfig, match="ignores If-None-Match"):
-        check_conditional_writes(direct)
+    fault_proxy.add(Rule(action=Action.DROP_HEADER, method="PUT", header=header, times=-1))
+    with pytest.raises(InvalidConfig, match=f"ignores {header}"):
+        check_conditional_writes(store)
     assert list(direct.list("probe/")) == []
+
+
+def test_a_server_that_keeps_conditions_one_at_a_time_is_told_by_a_race(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy
+) -> None:
+    """Whoever looked in time writes: of the race two are done, and the four before it are kept."""
+    fault_proxy.add(
+        Rule(action=Action.DROP_HEADER, method="PUT", header="If-None-Match", skip=4, times=2)
+    )
+    assert check_conditional_writes(store) is Conditions.ONE_AT_A_TIME
+    assert list(direct.list("probe/")) == []
+
+
+def test_a_server_that_knows_no_such_upload_has_none(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    """rclone says so of a bucket without any; the deletion of a topic waited for it for ever."""
+    fault_proxy.add(
+        Rule(action=Action.STATUS, path=r"\?.*uploads", status=404, code="NoSuchUpload", times=-1)
+    )
+    assert store.abort_uploads("topics/", older_than_ms=0) == 0
+    assert list(store.usage.unfinished_uploads()) == []
 
 
 def test_missing_credentials_are_denied_access(

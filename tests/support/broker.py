@@ -83,10 +83,10 @@ class BrokerProcess:
                 text=True,
                 cwd=self.folder,
                 env={
-                    **os.environ,
-                    "PYTHONPATH": str(REPOSITORY / ".namespace"),
                     "AWS_ACCESS_KEY_ID": "test",
                     "AWS_SECRET_ACCESS_KEY": "test",
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY / ".namespace"),
                     **self.environment,
                 },
             )

@@ -15,6 +15,7 @@
     THROTTLE        sends the answer's body at `bytes_per_s`
     TRUNCATE_UPLOAD lets `at_byte` bytes of the request's body through, then resets both sides
     THROTTLE_UPLOAD lets the request's body through at `bytes_per_s`
+    DROP_HEADER     lets the request through without its `header`: a server that ignores it
     STALE           answers as the server did when the same was asked for the first time: what a
                     LIST says of a store that lags
     BLANK           puts blanks over what `blank` matches in the answer's body: a field that some
@@ -59,6 +60,7 @@ class Action(Enum):
     THROTTLE = auto()
     TRUNCATE_UPLOAD = auto()
     THROTTLE_UPLOAD = auto()
+    DROP_HEADER = auto()
     STALE = auto()
     BLANK = auto()
 
@@ -84,6 +86,7 @@ class Rule:
     status: int = 503
     code: str = "SlowDown"
     delay_s: float = HANG_S
+    header: str = ""
     at_byte: int = 0
     bytes_per_s: int = 1024
     hit_count: int = 0
@@ -316,7 +319,9 @@ class FaultProxy:
             )
         assert link.server_reader is not None
         expects = head.fields.get("expect", "").lower() == "100-continue"
-        raw = re.sub(rb"(?i)\r\nexpect:[^\r]*", b"", head.raw) if expects else head.raw
+        raw = _without(head.raw, "expect") if expects else head.raw
+        if rule is not None and rule.action is Action.DROP_HEADER:
+            raw = _without(raw, rule.header)
         link.server_writer.write(raw)
         if expects:
             # Answered here: the server behind gets a plain request.
@@ -346,6 +351,10 @@ async def _read_head(reader: asyncio.StreamReader) -> _Head:
     return _Head(
         raw, lines[0].split(" ", 2), {name.lower(): value.strip() for name, _, value in pairs}
     )
+
+
+def _without(head: bytes, header: str) -> bytes:
+    return re.sub(rb"(?i)\r\n" + header.encode() + rb":[^\r]*", b"", head)
 
 
 async def _refuse(link: _Link, head: _Head, rule: Rule) -> None:

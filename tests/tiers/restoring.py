@@ -35,8 +35,6 @@ def run_restore(
         env={
             **os.environ,
             "PYTHONPATH": str(REPOSITORY / ".namespace"),
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
             **(environment or {}),
         },
         capture_output=True,

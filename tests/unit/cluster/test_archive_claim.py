@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,8 +17,15 @@ from strandline.broker.archive_mark import FILE_NAME, ArchiveMark
 from strandline.broker.archive_upkeep import ArchiveClaim, WrongArchive
 from strandline.broker.cluster.metadata_log import MetadataLog
 from strandline.broker.workers import Workers
-from strandline.storage.errors import CorruptFile, StoreFull, TierUnavailable
+from strandline.storage.errors import (
+    AccessDenied,
+    CorruptFile,
+    StoreFull,
+    TierError,
+    TierUnavailable,
+)
 from strandline.storage.remote.cluster_info import ClusterInfo, load_cluster_info
+from strandline.storage.remote.conditional_writes import Conditions
 from strandline.storage.remote.keys import CLUSTER_KEY
 from strandline.storage.remote.local_directory import LocalDirectoryStore
 from strandline.storage.remote.memory import Fault, MemoryStore
@@ -82,26 +90,61 @@ def claim_of(store: MemoryStore, thread: ThreadPoolExecutor) -> ArchiveClaim:
     return ArchiveClaim(store, workers, cluster_id="c")
 
 
-def test_an_archive_without_room_is_claimed_by_who_began_it(
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StoreFull, "remote tier has no room"),
+        (AccessDenied, "writing to the remote tier is forbidden"),
+    ],
+)
+def test_an_archive_that_takes_no_writes_is_claimed_by_who_began_it_and_asked_again(
+    error: type[TierError], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is archived can be read from it; a probe would have to write."""
+    store = MemoryStore()
+    refused = Fault(operation="put", error=error, times=-1)
+
+    async def claim() -> None:
+        with ThreadPoolExecutor(1) as thread:
+            store.add_fault(refused)
+            assert not await claim_of(store, thread).attempt()
+            store.clear_faults()
+            first = claim_of(store, thread)
+            assert await first.attempt()
+            assert first.is_whole
+            store.add_fault(refused)
+            again = claim_of(store, thread)
+            for _ in range(2):
+                assert await again.attempt()
+                assert isinstance(again.refusal, error)
+                assert not again.is_whole
+            store.clear_faults()
+            assert await again.attempt()
+            assert again.is_whole
+            assert again.conditions is Conditions.AT_ONCE
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(claim())
+    told = [row.message for row in caplog.records if row.levelno > logging.DEBUG]
+    assert [row.startswith(said) for row in told] == [True, True, False]
+    assert "begin" in told[0] or "begun" in told[0]
+    assert "what is archived is served, nothing is copied" in told[1]
+    assert told[2] == "remote tier takes writes again"
+
+
+def test_an_archive_that_may_not_even_be_read_is_not_called_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What is archived can be read from a full volume, which a probe would have to write to."""
     store = MemoryStore()
-    full = Fault(operation="put", error=StoreFull, times=-1)
+    store.add_fault(Fault(error=AccessDenied, times=-1))
 
-    async def claim() -> tuple[bool, bool]:
+    async def claim() -> bool:
         with ThreadPoolExecutor(1) as thread:
-            store.add_fault(full)
-            before_anybody = await claim_of(store, thread).attempt()
-            store.clear_faults()
-            assert await claim_of(store, thread).attempt()
-            store.add_fault(full)
-            return before_anybody, await claim_of(store, thread).attempt()
+            return await claim_of(store, thread).attempt()
 
-    assert asyncio.run(claim()) == (False, True)
-    assert [row.message for row in caplog.records] == [
-        "remote tier has no room to begin an archive in; it is tried again"
-    ]
+    assert not asyncio.run(claim())
+    (row,) = caplog.records
+    assert row.message.startswith("remote tier forbids this broker to read")
 
 
 def test_a_claim_that_found_damage_asks_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from strandline.storage.errors import (
     AccessDenied,
     CorruptFile,
     StoreFull,
+    TierError,
     TierUnavailable,
 )
 from strandline.storage.remote.keys import metadata_log_key
@@ -185,7 +186,10 @@ def test_a_mirror_with_another_entry_of_the_same_number_is_left_alone() -> None:
         fork.mirror_once()
 
 
-def test_a_mirror_without_room_is_another_ones_all_the_same() -> None:
+@pytest.mark.parametrize("error", [AccessDenied, StoreFull])
+def test_a_mirror_that_takes_no_writes_is_another_ones_all_the_same(
+    error: type[TierError],
+) -> None:
     store, mirror, copy = MemoryStore(), MemoryStore(), MemoryStore()
     metadata = opened(store, mirror)
     fill(metadata, 5)
@@ -194,13 +198,13 @@ def test_a_mirror_without_room_is_another_ones_all_the_same() -> None:
         copy.put(key, store.get(key))
     fill(metadata, 1, first=50)
     metadata.mirror_once()
-    mirror.add_fault(Fault(operation="put", error=StoreFull, times=-1))
+    mirror.add_fault(Fault(operation="put", error=error, times=-1))
     other = opened(copy, mirror)
     fill(other, 1, first=60)
     with pytest.raises(MirrorTaken):
         other.claim_mirror()
     fill(metadata, 1, first=70)
-    with pytest.raises(StoreFull):
+    with pytest.raises(error):
         metadata.claim_mirror()
 
 

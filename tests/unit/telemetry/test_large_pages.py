@@ -75,6 +75,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         statistics_of=statistics_of,
         store_is_up=True,
         archive_is_ours=True,
+        write_refusal=None,
         copy_quota=quota,
         fetch_quota=quota,
     )
@@ -85,6 +86,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         partitions_max=10,
         mirror_lag=lambda: 0,
         deleted_counts=dict,
+        conditions=lambda: None,
         requests=RequestTraffic(clock),
         store_requests=lambda: None,
         cold_reader=None,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.errors import TierUnavailable
+from strandline.storage.errors import AccessDenied, StoreFull, TierError, TierUnavailable
 from strandline.storage.remote.manifest_store import commit, load
 from strandline.storage.remote.memory import Fault
 from strandline.storage.tiering.ownership import Ownership, OwnershipState
@@ -185,3 +185,47 @@ async def test_an_archive_that_is_lost_is_neither_written_nor_relied_upon(tmp_pa
         await settle(rig)
         assert rig.manifest == before
         assert not rig.purged
+
+
+@asynchronous
+async def test_a_store_that_takes_no_writes_is_read_and_copied_to_when_it_takes_them_again(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        before = rig.manifest
+        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        await rig.crash()
+        rig.manager.note_probe(AccessDenied("probe", "put", "403"))
+        rig.manager.confirm()
+        rig.memory.requests.clear()
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.manifest == before
+        assert rig.memory.count_requests("put|delete") == 0
+        await rig.assert_everything_is_readable()
+        rig.manager.note_probe(None)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()
+
+
+@pytest.mark.parametrize("error", [AccessDenied, StoreFull])
+@asynchronous
+async def test_a_manifest_that_cannot_be_claimed_is_read_all_the_same(
+    tmp_path: Path, error: type[TierError]
+) -> None:
+    """The right to write may be missing for one folder alone, of which no probe tells."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await settle(rig)
+        rig.memory.add_fault(Fault(operation="put", error=error, key_pattern="topics/", times=-1))
+        await rig.crash()
+        await settle(rig)
+        await rig.assert_everything_is_readable()
+        rig.memory.clear_faults()
+        rig.produce_segments(1)
+        await settle(rig)
+        assert rig.archived[-1] == (20, 30)
+        await rig.assert_everything_is_readable()

@@ -91,7 +91,27 @@ def test_the_partition_that_fails_for_longest_is_named_with_its_error() -> None:
     )
     (check,) = [one for one in check_broker(Page(text), "") if one.trouble]
     assert check.what == "archiving"
-    assert check.trouble == "b-7 (and 1 more) for 700 s: AccessDenied"
+    assert check.trouble == (
+        "b-7 (and 1 more) for 700 s: AccessDenied"
+        " (writing is forbidden: the credentials, or the bucket's policy)"
+    )
+
+
+def test_a_store_that_takes_no_writes_is_said_to_be_one_and_no_second_owner_is_suspected() -> None:
+    name = "strandline_remote_writes_refused_seconds"
+    text = f'{WELL}{name}{{error="AccessDenied"}} 65.4\n'
+    (check,) = [one for one in check_broker(Page(text), "") if one.trouble]
+    assert check.what == "writes to the archive"
+    assert check.trouble.startswith("for 65 s writing is forbidden: ")
+    unclaimed = text.replace("archive_owned 1", "archive_owned 0")
+    assert troubles(unclaimed) == ["writes to the archive"]
+
+
+def test_a_server_that_is_safe_with_one_broker_alone_is_told_and_is_no_trouble() -> None:
+    text = f"{WELL}strandline_remote_conditions_atomic 0\n"
+    assert troubles(text) == []
+    (check,) = [one for one in check_broker(Page(text), "") if one.what == "writes to the archive"]
+    assert "safe with this broker alone" in check.figure
 
 
 def test_why_clients_are_not_served_is_said_as_the_broker_says_it() -> None:
