@@ -26,7 +26,7 @@ from strandline.broker.telemetry.families import FAMILIES
 from strandline.spark_lake.given_options import OPTION_NAMES
 from strandline.storage.crash_points import CRASH_POINTS
 from strandline.storage.log_config import TOPIC_CONFIGS
-from tests.compat.suites import by_hand, worth_knowing
+from tests.compat.judging import by_hand, notes
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -333,7 +333,7 @@ def test_nothing_of_our_name_is_installed_from_a_package_index() -> None:
 def test_the_page_on_compatibility_has_what_no_run_finds_out() -> None:
     """The next run writes it again, with these lines."""
     page = (ROOT / "docs" / "compatibility.md").read_text()
-    assert "\n".join((*worth_knowing(), *by_hand())) in page
+    assert "\n".join((*notes(), *by_hand())) in page
 
 
 # --- links and pages -------------------------------------------------------------------------
