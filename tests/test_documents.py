@@ -307,7 +307,7 @@ def test_nothing_of_our_name_is_installed_from_a_package_index() -> None:
     A wheel has its file's name, and a checkout is a path.
     """
     from_index = re.compile(
-        r"\b(?:pip3?|uv|pipx|uvx|conda|poetry|pdm)\b[^\n#]*\b(?:install|add|run|tool)\b[^\n#]*"
+        r"\b(?:pip3?|uv|pipx|uvx|conda|poetry|pdm)\b[^\n#.,]{0,40}\b(?:install|add|run|tool)\b[^\n#]{0,80}"
         r"(?<![\w./-])strandline(?![\w./-])"
     )
     suffixes = {".py", ".md", ".ipynb", ".sh", ".toml", ".yml", ".yaml", ".scala", ".java", ".xml"}
@@ -446,7 +446,7 @@ def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_t
 ):
     text = (ROOT / "docs" / "tiered-scenarios.md").read_text()
     named = set(re.findall(r"`(test_\w+)`", text))
-    assert named - names_of_tests("test_*.py") == set()
+    assert named - names_of_tests("test_*.py") - names_of_tests("check_*.py") == set()
     # Steps of compaction on the disk and of moves between folders have tests beside their code.
     steps = {
         point
