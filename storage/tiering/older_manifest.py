@@ -20,6 +20,7 @@ Where the name alone does not tell how far an object goes, its last batches are 
 from __future__ import annotations
 
 import bisect
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from strandline.storage.errors import (
@@ -174,13 +175,19 @@ def segments_beyond(keys: Iterable[str], manifest: Manifest) -> frozenset[Offset
 def segments_of_others(
     keys: Iterable[str], manifest: Manifest, epochs: ArchivedEpochs
 ) -> frozenset[Offset]:
-    """Where segments below the end begin whose names say that they hold other records."""
-    found = (parse_partition_object(key) for key in keys if not is_beyond(key, manifest))
-    return frozenset(
-        o.base_offset
-        for o in found
-        if o is not None and o.kind is ObjectKind.LOG and o.leader_epoch < epochs.at(o.base_offset)
-    )
+    """Where segments below the end begin whose names say that they hold other records.
+
+    Of the leader epoch that has most of them: each machine that was lost while it uploaded may have
+    left some under its own.
+    """
+    bases: defaultdict[Epoch, set[Offset]] = defaultdict(set)
+    for key in keys:
+        found = parse_partition_object(key)
+        if found is None or found.kind is not ObjectKind.LOG or is_beyond(key, manifest):
+            continue
+        if found.leader_epoch < epochs.at(found.base_offset):
+            bases[found.leader_epoch].add(found.base_offset)
+    return frozenset(max(bases.values(), key=len, default=()))
 
 
 def with_other_records(
