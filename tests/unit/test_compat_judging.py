@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.compat.judging import SUITES, Outcome, left_out, page, reasons, surprises
-from tests.compat.source_suites import kafkajs_outcomes, kgo_outcomes
+from tests.compat.source_suites import by_name, kafkajs_outcomes, kgo_outcomes
 from tests.compat.suites import Options, wanted_suites
 
 
@@ -96,6 +96,14 @@ def test_a_kafkajs_test_is_named_by_its_file_and_a_file_that_cannot_be_read_fail
         ("admin/a: Admin works", "passed", ""),
         ("admin/a: Admin fails", "failed", "why so"),
         ("b", "failed", "no such module"),
+    ]
+
+
+def test_tests_of_one_name_are_one_that_failed_if_any_did() -> None:
+    outcomes = [kgo("a"), kgo("b"), kgo("a", "failed", "why"), kgo("a"), kgo("b", "skipped")]
+    assert [(o.test, o.result, o.detail) for o in by_name(outcomes)] == [
+        ("a", "failed", "why"),
+        ("b", "skipped", ""),
     ]
 
 
